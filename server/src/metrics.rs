@@ -21,7 +21,7 @@ const BOUNDS: [f64; 22] = [
     0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0,
 ];
 
-/// One recorder per process, like that of the `metrics` crate.
+/// The recorder of the process; the `metrics` crate has one per process, too.
 static INSTALLED: Lock<Option<Metrics>> = Lock::new(None);
 
 /// Measurements that are only taken when the metrics are read.
@@ -33,7 +33,7 @@ pub fn when_asked(measure: impl Fn() + Send + 'static) {
     all.push(Box::new(measure));
 }
 
-/// All measurements so far.
+/// A handle to all measurements of the process.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     handle: PrometheusHandle,
@@ -46,16 +46,16 @@ pub enum MetricsError {
     /// The bounds are not in order.
     #[error("cannot set up the histograms")]
     Bounds(#[from] metrics_exporter_prometheus::BuildError),
-    /// Another recorder.
+    /// Another recorder is installed.
     #[error("another metrics recorder is installed already")]
     Taken,
 }
 
-/// Starts measuring if an address is given, and reports the program's `version` and drivers. To be
-/// called before anything is measured.
+/// Starts measuring if an address is given, and reports the program's `version` and drivers. Call
+/// this before anything is measured.
 ///
 /// # Errors
-/// See [`MetricsError`].
+/// Returns a [`MetricsError`] if the metrics cannot be set up.
 pub fn begin<'a>(
     process: &ProcessArgs,
     drivers: impl IntoIterator<Item = &'a DriverName>,
@@ -79,7 +79,7 @@ pub fn begin<'a>(
 /// Starts measuring; earlier measurements are lost. The second call does nothing.
 ///
 /// # Errors
-/// See [`MetricsError`].
+/// Returns a [`MetricsError`] if the metrics cannot be set up.
 pub fn install() -> Result<Metrics, MetricsError> {
     let mut installed = INSTALLED.lock();
     if let Some(installed) = &*installed {
@@ -144,7 +144,7 @@ fn series(sample: &str) -> &str {
     }
 }
 
-/// Returns the calls since the start, by driver and RPC. Nothing if nothing is measured.
+/// Returns the calls since the start, by driver and RPC; empty if nothing is measured.
 pub(crate) fn calls() -> BTreeMap<(String, String), Calls> {
     let installed = INSTALLED.lock();
     let handle = installed.as_ref().map(|metrics| metrics.handle.clone());

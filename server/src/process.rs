@@ -1,6 +1,6 @@
-//! Whether another process is alive. A killed process keeps its descriptors, sockets and locks
-//! while one of its threads hangs in the kernel, so that what it holds does not mean that it
-//! serves. Sees only processes of this PID namespace. Changes nothing.
+//! Tests whether another process is alive. A killed process keeps its descriptors, sockets and
+//! locks while one of its threads hangs in the kernel, so they do not mean that it serves. Sees
+//! only processes of this PID namespace. Changes nothing.
 
 use std::fs::{self, DirEntry};
 

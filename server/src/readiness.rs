@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// One part of a whole, shared by all clones. The whole is ready if all its parts are.
+/// The readiness of one part of a whole, such as a driver of a program. Clones share it. The whole
+/// is ready if all its parts are.
 #[derive(Clone, Debug)]
 pub struct Readiness {
     parts: Arc<watch::Sender<Vec<State>>>,
@@ -14,16 +15,16 @@ pub struct Readiness {
 /// The state of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Starting, and what it waits for.
+    /// Starting, with the reason.
     Starting(String),
     /// Ready to serve.
     Ready,
-    /// Cannot work until a person intervenes; a lowercase fragment that says how.
+    /// Cannot work until a person intervenes. The text is a lowercase fragment that says how.
     Unhealthy(String),
 }
 
 impl Readiness {
-    /// A new whole, with one part in this state.
+    /// Creates a whole with one part in this state.
     #[must_use]
     pub fn new(state: State) -> Self {
         Self {
@@ -51,8 +52,8 @@ impl Readiness {
         self.parts.send_modify(|parts| parts[self.own] = state);
     }
 
-    /// The state of the whole, with the reasons of all parts in that state: unhealthy if any part
-    /// is, else starting if any part is.
+    /// Returns the state of the whole, with the reasons of all parts in that state: unhealthy if
+    /// any part is, else starting if any part is.
     #[must_use]
     pub fn state(&self) -> State {
         let parts = self.parts.borrow();
@@ -75,7 +76,7 @@ impl Readiness {
         }
     }
 
-    /// The state of this part alone.
+    /// Returns the state of this part alone.
     #[must_use]
     pub fn own(&self) -> State {
         self.parts.borrow()[self.own].clone()
@@ -94,7 +95,7 @@ impl Readiness {
         drop(parts.wait_for(is_over).await);
     }
 
-    /// Changes whenever a part's state is set, even to the same value.
+    /// Returns a receiver that is notified whenever a part's state is set, even to the same value.
     pub(crate) fn changes(&self) -> watch::Receiver<Vec<State>> {
         self.parts.subscribe()
     }

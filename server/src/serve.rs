@@ -22,14 +22,15 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-/// Connections at a time; beyond that, one without a running call is closed. Far above what a
-/// kubelet and its sidecars need, and well below the usual limit of 1024 descriptors per process.
+/// Maximum number of connections; beyond that, a connection without a running call is closed. Far
+/// above the needs of a kubelet and its sidecars, and well below the usual limit of 1024
+/// descriptors per process.
 const CONNECTIONS_MAX: usize = 256;
 
-/// From the end of a call to the rest after it: a burst of calls shares it.
+/// Time from the end of a call until memory is given back: once for a burst of calls.
 const REST_AFTER: Duration = Duration::from_secs(5);
 
-/// A driver, as a server has it.
+/// A driver to serve.
 pub struct Driver {
     /// Its name.
     pub name: DriverName,
@@ -37,9 +38,9 @@ pub struct Driver {
     pub socket: Socket,
     /// The services on that socket.
     pub services: Services,
-    /// Its registration with the kubelet while calls are accepted; none = it is not registered.
+    /// Its registration with the kubelet while calls are accepted. `None` if it is not registered.
     pub registration: Option<Registration>,
-    /// What is known about its storage and volumes; none = nothing is.
+    /// The facts about its storage and volumes. `None` if it reports none.
     pub facts: Option<Arc<dyn Facts>>,
 }
 
@@ -48,18 +49,19 @@ pub struct Driver {
 pub struct ServeConfig {
     /// Name and version of the program, for the status page.
     pub program: &'static str,
-    /// Where the pages are shown, by [`listen`]; none = nowhere, and nothing is measured.
+    /// The pages, from [`listen`]. `None` if no pages are served; then nothing is measured.
     pub pages: Option<Pages>,
-    /// How long running calls may take when the server is asked to end.
+    /// Maximum time that running calls may take after a shutdown request.
     pub drain: Duration,
-    /// What /healthz and /readyz return.
+    /// The readiness that /healthz and /readyz report.
     pub readiness: Readiness,
-    /// Which users may call, on all sockets.
+    /// The users that may call, on all sockets.
     pub callers: Callers,
-    /// Called a moment after work, and repeatedly during much of it, to give memory back. Must not
+    /// Called a few seconds after work, and repeatedly under load, to give memory back. Must not
     /// wait.
     pub rest: fn(),
-    /// Notified by work that is not a call, which [`ServeConfig::rest`] follows too; none = all is.
+    /// Notified by work other than calls, after which [`ServeConfig::rest`] is called, too. `None`
+    /// if there is no such work.
     pub worked: Option<&'static Notify>,
 }
 
@@ -76,17 +78,17 @@ pub enum ServeError {
     /// The registration socket cannot be created.
     #[error("cannot register with the kubelet: {0}")]
     Registration(io::Error),
-    /// See [`MetricsError`].
+    /// The metrics cannot be set up.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
 }
 
-/// Listens for the pages, where an address is given. To be called before a CSI socket is bound: an
+/// Listens for the pages, if an address is given. Call this before a CSI socket is bound: an
 /// address that cannot be used is then found before any call is served.
 ///
 /// # Errors
-/// [`ServeError::Http`] and [`ServeError::Metrics`]. A port that another process has is no error:
-/// the pages are shown as soon as it is free.
+/// Returns [`ServeError::Http`] or [`ServeError::Metrics`]. A port in use by another process is no
+/// error: the pages are served as soon as it is free.
 pub async fn listen(address: Option<SocketAddr>) -> Result<Option<Pages>, ServeError> {
     let Some(address) = address else {
         return Ok(None);
@@ -96,14 +98,14 @@ pub async fn listen(address: Option<SocketAddr>) -> Result<Option<Pages>, ServeE
     Ok(Some(pages))
 }
 
-/// Serves these drivers until `shutdown` yields: then accepts nothing more, lets running calls
-/// finish within the drain time, and ends; at once if `shutdown` yields again. See
+/// Serves these drivers until `shutdown` yields. Then accepts nothing more, lets running calls
+/// finish within the drain time, and returns; returns at once if `shutdown` yields again. See
 /// [`terminations`].
 ///
 /// Work that has not ended by then still runs in the runtime: shut that down without waiting.
 ///
 /// # Errors
-/// Only before the first connection, see [`ServeError`].
+/// Returns a [`ServeError`] if the server cannot start, never after the first connection.
 pub async fn serve(
     config: ServeConfig,
     drivers: Vec<Driver>,
@@ -167,7 +169,7 @@ pub async fn serve(
 /// process.
 ///
 /// # Errors
-/// That of the kernel, if the signals cannot be caught.
+/// Returns the kernel's error if the signals cannot be caught.
 pub fn terminations() -> io::Result<impl Stream<Item = ()>> {
     let signals = (
         signal(SignalKind::terminate())?,
@@ -188,7 +190,7 @@ pub fn terminations() -> io::Result<impl Stream<Item = ()>> {
 
 /// Drivers whose sockets listen.
 struct Running {
-    /// That of one driver, and what it shares with the others; none if there is no driver.
+    /// The layer of one driver, for the parts that all layers share. `None` if there is no driver.
     layer: Option<CallLayer>,
     servers: Vec<Server>,
     listeners: Vec<UnixListener>,
@@ -239,7 +241,7 @@ impl Running {
         Ok(running)
     }
 
-    /// What the pages show of them.
+    /// Returns the content of the pages.
     fn shown(&self, program: &'static str, readiness: Readiness) -> PageContent {
         let facts = AllFacts::new(self.facts.clone());
         let refusals = self.layer.as_ref().map(CallLayer::refusals);
@@ -274,8 +276,8 @@ async fn show(pages: Option<Pages>, shown: PageContent) -> Infallible {
     }
 }
 
-/// Sorts the measurements and gives memory back. Under a steady load there is no moment without a
-/// call, so this does not wait for one. Without calls there is nothing to do, and no timer.
+/// Sorts the measurements and gives memory back. Does not wait until no call runs, since under a
+/// steady load there is no such moment. Without calls there is nothing to do, and no timer.
 async fn rest(layer: Option<&CallLayer>, worked: Option<&Notify>, give_back: fn()) -> Infallible {
     let Some(layer) = layer else {
         return std::future::pending().await;

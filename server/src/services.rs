@@ -14,12 +14,12 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::pb::{v1, v1alpha};
 
-/// Largest request to the identity and node services, in bytes: twice the size of three maps of 4
-/// KiB, the mount flags, two paths and an id (CSI 1.13, "Size Limits").
+/// Maximum size of a request to the identity and node services, in bytes: twice the size of three
+/// maps of 4 KiB, the mount flags, two paths and an ID (CSI 1.13, "Size Limits").
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-/// Largest request to the controller service, in bytes. The provisioner may send the topologies of
-/// all nodes twice, as requisite and as preferred: room for 5000 nodes.
+/// Maximum size of a request to the controller service, in bytes. The provisioner may send the
+/// topologies of all nodes twice, as requisite and as preferred: room for 5000 nodes.
 const CONTROLLER_REQUEST_BYTES_MAX: usize = 1 << 20;
 
 /// The services of a server.
@@ -31,7 +31,7 @@ pub struct Services {
 }
 
 impl Services {
-    /// Starts with the Identity service, which every server has.
+    /// Creates services that contain the Identity service, which every server has.
     #[must_use]
     pub fn new(identity: Identity) -> Self {
         let identity = IdentityServer::new(identity).max_decoding_message_size(REQUEST_BYTES_MAX);
@@ -60,8 +60,8 @@ impl Services {
         self
     }
 
-    /// Adds the optional reflection and health services, if configured. To be called last: they
-    /// report all services that were added before.
+    /// Adds the optional reflection and health services, if configured. Call this last: they report
+    /// all services that were added before.
     #[must_use]
     pub fn with_grpc(mut self, args: &GrpcArgs, readiness: &Readiness) -> Self {
         if args.grpc_health {
@@ -80,7 +80,7 @@ impl Services {
         self
     }
 
-    /// For the server, which adds the call layer.
+    /// Returns the services as routes for the server, which adds the call layer.
     pub(crate) fn into_routes(self) -> Routes {
         self.routes.prepare()
     }

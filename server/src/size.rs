@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// From the smallest, each 1024 times the one before it.
+/// The units from the smallest, each 1024 times the one before it.
 const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
 /// A size in bytes, shown in its largest unit, rounded down to a tenth: `7.6 GiB`.
@@ -43,7 +43,7 @@ impl fmt::Display for Exact {
     }
 }
 
-/// The last unit that suits, as a power of two and a name; bytes if none does.
+/// Returns the last unit that suits, as a power of two and a name; bytes if none does.
 fn largest(suits: impl Fn(u64) -> bool) -> (u32, &'static str) {
     let units = (0..).step_by(10).zip(UNITS);
     let suitable = units.filter(|(shift, _)| suits(1 << shift));

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::time::{Duration, Instant};
 
-/// Follows the reader's colours, and needs nothing from another host.
+/// Follows the reader's colour scheme, and needs nothing from another host.
 const STYLE: &str = "\
 :root{color-scheme:light dark}\
 body{font:14px/1.4 system-ui,sans-serif;margin:1rem auto;max-width:75rem;padding:0 1rem}\
@@ -28,7 +28,7 @@ td.m div{max-height:2.8em;overflow:auto;scrollbar-width:thin}.calls{font-size:12
 max-width:14rem;overflow:hidden;text-overflow:ellipsis}\
 .ok{color:#18794e}.bad{color:#cd2b31;font-weight:600}footer{margin-top:1.2rem;opacity:.75}";
 
-/// What the page is made of.
+/// The content of the status page.
 #[derive(Clone, Debug)]
 pub(crate) struct Status {
     /// Name and version of the program.
@@ -37,7 +37,7 @@ pub(crate) struct Status {
     pub(crate) since: Instant,
     /// The drivers, in the order of their flags.
     pub(crate) drivers: Vec<Driver>,
-    /// What is known about them.
+    /// The facts about the drivers.
     pub(crate) facts: AllFacts,
     /// The last failed calls.
     pub(crate) refusals: Refusals,
@@ -48,15 +48,15 @@ pub(crate) struct Status {
 pub(crate) struct Driver {
     /// Its name.
     pub(crate) name: String,
-    /// What the kubelet has made of it; none if it is not offered to a kubelet.
+    /// The kubelet's verdict on the driver. `None` if the driver is not offered to a kubelet.
     pub(crate) registered: Option<RegistrationView>,
 }
 
 impl Status {
-    /// The page, as of now. Waits for nothing.
+    /// Returns the page as of now. Does not wait.
     pub(crate) fn page(&self, readiness: &State) -> String {
         let mut page = String::new();
-        // A String takes everything.
+        // Writing to a String cannot fail.
         self.write(&mut page, readiness).unwrap_or_default();
         page
     }
@@ -207,8 +207,8 @@ fn storage(page: &mut String, known: &Known) -> fmt::Result {
     Ok(())
 }
 
-/// Text that becomes neither markup nor an attribute's end, and that shows in its own order and on
-/// one line, whatever it contains.
+/// Text that is escaped when printed: whatever it contains, it becomes no markup, does not end an
+/// attribute, and is shown in its own order and on one line.
 struct Plain<'a>(&'a str);
 
 impl fmt::Display for Plain<'_> {
@@ -228,7 +228,8 @@ impl fmt::Display for Plain<'_> {
     }
 }
 
-/// Characters that change the order of those around them (Unicode Standard Annex 9, section 2).
+/// Whether a character changes the order of the characters around it (Unicode Standard Annex 9,
+/// section 2).
 fn is_directional(c: char) -> bool {
     let (marks, embeddings, isolates) = (
         ['\u{61c}', '\u{200e}', '\u{200f}'],
@@ -238,7 +239,7 @@ fn is_directional(c: char) -> bool {
     marks.contains(&c) || embeddings.contains(&c) || isolates.contains(&c)
 }
 
-/// A time that has passed, in its largest unit.
+/// The time since an event, printed in its largest unit.
 struct Age(Duration);
 
 impl fmt::Display for Age {

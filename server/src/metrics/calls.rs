@@ -1,5 +1,5 @@
-//! How many CSI calls there were and how long they took, read from the page of the metrics. For the
-//! status page.
+//! The number and the duration of CSI calls, read from the page of the metrics. For the status
+//! page.
 
 use crate::call::DURATION;
 use std::collections::BTreeMap;
@@ -8,11 +8,11 @@ use std::time::Duration;
 /// The calls of one RPC of one driver since the start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Calls {
-    /// Calls that returned OK.
+    /// Number of calls that returned OK.
     pub(crate) succeeded: u64,
-    /// Calls that returned another code.
+    /// Number of calls that returned another code.
     pub(crate) failed: u64,
-    /// Upper bounds of buckets, and the calls with OK that took no longer.
+    /// Upper bounds of the buckets, each with the number of calls with OK that took no longer.
     buckets: Vec<(f64, u64)>,
 }
 
@@ -27,7 +27,7 @@ impl Calls {
     }
 }
 
-/// Reads them from `page`, in the text format of Prometheus, by driver and RPC.
+/// Reads the calls from `page`, in the text format of Prometheus, by driver and RPC.
 pub(crate) fn calls(page: &str) -> BTreeMap<(String, String), Calls> {
     let mut all: BTreeMap<_, Calls> = BTreeMap::new();
     for line in page.lines() {

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Writes all of it.
+/// Writes all process metrics.
 pub(super) fn write(page: &mut String) {
     if let Some(stat) = Stat::read() {
         let mut value = |name, kind, help, value| family(page, name, kind, help, value);
@@ -47,7 +47,7 @@ pub(super) fn write(page: &mut String) {
     }
 }
 
-/// One metric, in the text format of Prometheus (version 0.0.4).
+/// Writes a metric in the text format of Prometheus (version 0.0.4).
 fn family(page: &mut String, name: &str, kind: &str, help: &str, value: impl Display) {
     let value = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
     page.push_str(&value);
@@ -79,9 +79,10 @@ impl Stat {
     }
 }
 
-/// Start time of the process. Computed once, since the wall clock may be set later.
+/// Returns the start time of the process, in seconds since the Unix epoch. Computed once, since the
+/// wall clock may be set later.
 ///
-/// Not by rustix's `clock_gettime`: it panics once where the vDSO has no such function, as in
+/// Does not use rustix's `clock_gettime`, which panics once if the vDSO has no such function, as in
 /// User-mode Linux 7.
 fn start_time_seconds(ticks_after_boot: f64) -> Option<f64> {
     static START: OnceLock<f64> = OnceLock::new();
@@ -93,7 +94,7 @@ fn start_time_seconds(ticks_after_boot: f64) -> Option<f64> {
     Some(*START.get_or_init(|| start))
 }
 
-/// Time since the boot (proc_uptime(5)), in hundredths of a second.
+/// Returns the time since the boot in seconds, with a resolution of 10 ms (proc_uptime(5)).
 fn uptime_seconds() -> Option<f64> {
     let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
     uptime.split(' ').next()?.parse().ok()
@@ -105,7 +106,7 @@ fn ticks_per_second() -> f64 {
 
 fn open_fds() -> Option<usize> {
     let fds = std::fs::read_dir("/proc/self/fd").ok()?;
-    // Without the one that reads the directory.
+    // Does not count the descriptor that reads the directory.
     Some(fds.count().saturating_sub(1))
 }
 

@@ -7,15 +7,16 @@ use csi::volume_capability::AccessType;
 use csi::volume_capability::access_mode::Mode;
 use std::fmt;
 
-/// Most bytes of all mount flags of a capability in total (CSI 1.13, `MountVolume.mount_flags`).
+/// Maximum number of bytes of all mount flags of a capability in total (CSI 1.13,
+/// `MountVolume.mount_flags`).
 const MOUNT_FLAGS_BYTES_MAX: usize = 4096;
 
-/// One use of a volume.
+/// A requested use of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Capability {
-    /// As a block device or as a filesystem.
+    /// Access as a block device or as a filesystem.
     pub access: Access,
-    /// How many nodes and workloads may use it, and whether to write.
+    /// The nodes and workloads that may use the volume, and whether they may write.
     pub mode: AccessMode,
 }
 
@@ -26,16 +27,16 @@ pub enum Access {
     Block,
     /// A mounted filesystem.
     Mount {
-        /// E.g. `ext4`; empty = not specified.
+        /// The type of the filesystem, e.g. `ext4`; empty if not specified.
         fs_type: String,
         /// Mount options.
         flags: MountFlags,
-        /// The group that owns the files; empty = not specified.
+        /// The group that owns the files; empty if not specified.
         group: String,
     },
 }
 
-/// Who may use the volume at the same time, and how.
+/// The nodes and workloads that may use the volume at the same time, and their access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessMode {
     /// Read and written on one node.
@@ -77,7 +78,7 @@ impl AccessMode {
         self.is_multi_node() || matches!(self, Self::SingleNodeMultiWriter)
     }
 
-    /// The name in the specification.
+    /// Returns the name in the specification.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -110,13 +111,13 @@ impl AccessMode {
 pub struct MountFlags(Vec<String>);
 
 impl MountFlags {
-    /// Those options.
+    /// Creates mount flags from these options.
     #[must_use]
     pub fn new(options: Vec<String>) -> Self {
         Self(options)
     }
 
-    /// The options as received.
+    /// Returns the options as received.
     #[must_use]
     pub fn as_slice(&self) -> &[String] {
         &self.0
@@ -134,7 +135,7 @@ impl fmt::Debug for MountFlags {
 }
 
 impl Capability {
-    /// The capability in `field`, which is required.
+    /// Reads the capability in `field`, which is required.
     pub(super) fn required(
         field: &str,
         capability: Option<csi::VolumeCapability>,
@@ -143,7 +144,7 @@ impl Capability {
             .ok_or_else(|| Failure::invalid(field, "is required, but not set"))
     }
 
-    /// The capability in `field`, if there is one.
+    /// Reads the capability in `field`, if there is one.
     pub(super) fn optional(
         field: &str,
         capability: Option<csi::VolumeCapability>,
@@ -153,7 +154,7 @@ impl Capability {
             .transpose()
     }
 
-    /// The capabilities in `volume_capabilities`, each named by its index.
+    /// Reads the capabilities in `volume_capabilities`. A failure names the index.
     pub(super) fn list(capabilities: Vec<csi::VolumeCapability>) -> Result<Vec<Self>, Failure> {
         let numbered = capabilities.into_iter().enumerate();
         numbered
@@ -161,7 +162,7 @@ impl Capability {
             .collect()
     }
 
-    /// The same, but at least one is required.
+    /// Reads the capabilities in `volume_capabilities`, of which at least one is required.
     pub(super) fn list_of_some(
         capabilities: Vec<csi::VolumeCapability>,
     ) -> Result<Vec<Self>, Failure> {

@@ -40,25 +40,25 @@ fn bytes(field: &str, value: i64) -> Result<u64, Failure> {
     u64::try_from(value).map_err(|_| Failure::invalid(field, format_args!("{value} is negative")))
 }
 
-/// Grow a volume.
+/// A request to grow a volume.
 #[derive(Clone, Debug)]
 pub struct ControllerExpand {
     /// The volume.
     pub id: VolumeId,
     /// The new size.
     pub range: CapacityRange,
-    /// The use of the volume; none = unknown.
+    /// The use of the volume. `None` if unknown.
     pub capability: Option<Capability>,
     /// Credentials.
     pub secrets: Secrets,
 }
 
 impl ControllerExpand {
-    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
-    /// specification's.
+    /// Reads a request whose volume ID may have up to `id_bytes_max` bytes: IDs of other drivers
+    /// may exceed the limit of the specification.
     ///
     /// # Errors
-    /// As for other requests, naming the field.
+    /// Returns `Invalid`, naming the field, if a field is missing or invalid.
     pub fn read(
         request: csi::ControllerExpandVolumeRequest,
         id_bytes_max: usize,
@@ -87,23 +87,23 @@ impl TryFrom<csi::ControllerExpandVolumeRequest> for ControllerExpand {
     }
 }
 
-/// Change the attributes of a volume.
+/// A request to change the attributes of a volume.
 #[derive(Clone, Debug)]
 pub struct ControllerModify {
     /// The volume.
     pub id: VolumeId,
-    /// From the attributes class; what it does not name stays as it is.
+    /// Parameters from the attributes class. Parameters that it does not name stay unchanged.
     pub mutable_parameters: Context,
     /// Credentials.
     pub secrets: Secrets,
 }
 
 impl ControllerModify {
-    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
-    /// specification's.
+    /// Reads a request whose volume ID may have up to `id_bytes_max` bytes: IDs of other drivers
+    /// may exceed the limit of the specification.
     ///
     /// # Errors
-    /// As for other requests, naming the field.
+    /// Returns `Invalid`, naming the field, if a field is missing or invalid.
     pub fn read(
         request: csi::ControllerModifyVolumeRequest,
         id_bytes_max: usize,

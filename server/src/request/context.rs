@@ -1,6 +1,6 @@
 //! The string maps of requests: contexts and parameters, of which only the keys are printed, since
-//! the secret of a format mark and tokens of the kubelet are in them; secrets; and topologies. The
-//! driver knows which topologies exist.
+//! they may contain the secret of a format mark or tokens of the kubelet; secrets; and topologies.
+//! Only the driver knows which topologies exist.
 
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-/// Largest map, in bytes of all keys and values (CSI 1.13, "Size Limits").
+/// Maximum size of a map, in bytes of all keys and values (CSI 1.13, "Size Limits").
 pub const MAP_BYTES_MAX: usize = 4096;
 
 /// A volume context, publish context or set of parameters, sorted by key.
@@ -19,7 +19,7 @@ impl Context {
     /// Takes the map of `field` if it is not too large.
     ///
     /// # Errors
-    /// `Invalid`, naming the field, for more than [`MAP_BYTES_MAX`] bytes.
+    /// Returns `Invalid`, naming the field, for more than [`MAP_BYTES_MAX`] bytes.
     pub fn new(
         field: &str,
         entries: impl IntoIterator<Item = (String, String)>,
@@ -27,7 +27,7 @@ impl Context {
         bounded(field, entries).map(Self)
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
@@ -39,7 +39,7 @@ impl Context {
         self.0.is_empty()
     }
 
-    /// All entries, sorted by key.
+    /// Iterates over all entries, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0
             .iter()
@@ -47,15 +47,15 @@ impl Context {
     }
 }
 
-/// The keys: a value may be a secret, and which are is known only to the driver.
+/// Prints only the keys: a value may be a secret, and only the driver knows which values are.
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-/// Credentials of a request. Cannot be printed, only read by key. Clones share the map; the order
-/// means nothing, it makes them the key of a map.
+/// Credentials of a request. Cannot be printed, only read by key. Clones share the map. The order
+/// has no meaning; it lets secrets be the key of a map.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Secrets(Arc<BTreeMap<String, String>>);
 
@@ -64,7 +64,7 @@ impl Secrets {
         bounded("secrets", entries).map(Arc::new).map(Self)
     }
 
-    /// The secret behind `key`.
+    /// Returns the secret with this key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
@@ -72,7 +72,8 @@ impl Secrets {
 }
 
 impl Secrets {
-    /// The secret behind `key` in any case; the first, in the order of their spelling.
+    /// Returns the secret with this key, ignoring case; the first in sorted order if there are
+    /// several.
     #[must_use]
     pub fn get_ignoring_case(&self, key: &str) -> Option<&str> {
         let mut found = self
@@ -93,7 +94,8 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// Never prints a key or a value: the map may hold secrets.
+/// Collects the entries, or returns `Invalid` for more than [`MAP_BYTES_MAX`] bytes. Never prints a
+/// key or a value: the map may hold secrets.
 pub(super) fn bounded(
     field: &str,
     entries: impl IntoIterator<Item = (String, String)>,
@@ -107,7 +109,7 @@ pub(super) fn bounded(
     Err(Failure::invalid(field, why))
 }
 
-/// One topology, e.g. region and zone: topology key to value.
+/// A topology, e.g. region and zone, as a map from topology key to value.
 pub type Segments = BTreeMap<String, String>;
 
 /// The topologies to choose from; at least one of the lists is not empty.
@@ -115,7 +117,7 @@ pub type Segments = BTreeMap<String, String>;
 pub struct TopologyRequirement {
     /// The volume must be reachable from at least one of these.
     pub requisite: Vec<Segments>,
-    /// In order of preference.
+    /// Preferred topologies, in order of preference.
     pub preferred: Vec<Segments>,
 }
 

@@ -10,22 +10,22 @@ use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use csi::volume_content_source::Type as SourceType;
 
-/// Create a volume.
+/// A request to create a volume.
 #[derive(Clone, Debug)]
 pub struct CreateVolume {
     /// Two calls with the same name request the same volume.
     pub name: Name,
-    /// None = the driver's default size.
+    /// The requested size. `None` requests the driver's default size.
     pub range: Option<CapacityRange>,
-    /// All of them must be possible; never empty, never contradictory.
+    /// Uses that the volume must all support; never empty, never contradictory.
     pub capabilities: Vec<Capability>,
-    /// From the storage class.
+    /// Parameters from the storage class.
     pub parameters: Context,
-    /// From the attributes class; they override `parameters`.
+    /// Parameters from the attributes class, which override `parameters`.
     pub mutable_parameters: Context,
-    /// None = an empty volume.
+    /// The initial content. `None` requests an empty volume.
     pub source: Option<ContentSource>,
-    /// None = anywhere.
+    /// The required topology. `None` allows any.
     pub topology: Option<TopologyRequirement>,
     /// Credentials.
     pub secrets: Secrets,
@@ -41,11 +41,11 @@ pub enum ContentSource {
 }
 
 impl CreateVolume {
-    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
-    /// specification's.
+    /// Reads a request whose volume ID may have up to `id_bytes_max` bytes: IDs of other drivers
+    /// may exceed the limit of the specification.
     ///
     /// # Errors
-    /// As for other requests, naming the field.
+    /// Returns `Invalid`, naming the field, if a field is missing or invalid.
     pub fn read(request: csi::CreateVolumeRequest, id_bytes_max: usize) -> Result<Self, Failure> {
         let capabilities = Capability::list_of_some(request.volume_capabilities)?;
         Ok(Self {
@@ -101,7 +101,8 @@ impl ContentSource {
     }
 }
 
-/// One volume cannot be a device and a filesystem, or two kinds of filesystem.
+/// Refuses capabilities that contradict each other: a volume cannot be both a device and a
+/// filesystem, or have two types of filesystem.
 fn agreeing(capabilities: Vec<Capability>) -> Result<Vec<Capability>, Failure> {
     let mut first_fs_type = "";
     for (n, capability) in capabilities.iter().enumerate() {
@@ -123,7 +124,7 @@ fn agreeing(capabilities: Vec<Capability>) -> Result<Vec<Capability>, Failure> {
     Ok(capabilities)
 }
 
-/// Delete a volume.
+/// A request to delete a volume.
 #[derive(Clone, Debug)]
 pub struct DeleteVolume {
     /// The volume.
@@ -133,11 +134,11 @@ pub struct DeleteVolume {
 }
 
 impl DeleteVolume {
-    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
-    /// specification's.
+    /// Reads a request whose volume ID may have up to `id_bytes_max` bytes: IDs of other drivers
+    /// may exceed the limit of the specification.
     ///
     /// # Errors
-    /// As for other requests, naming the field.
+    /// Returns `Invalid`, naming the field, if a field is missing or invalid.
     pub fn read(request: csi::DeleteVolumeRequest, id_bytes_max: usize) -> Result<Self, Failure> {
         Ok(Self {
             id: VolumeId::at_most(id_bytes_max, request.volume_id)?,
@@ -154,7 +155,7 @@ impl TryFrom<csi::DeleteVolumeRequest> for DeleteVolume {
     }
 }
 
-/// Get a volume.
+/// A request to get a volume.
 #[derive(Clone, Debug)]
 pub struct GetVolume {
     /// The volume.
@@ -162,11 +163,11 @@ pub struct GetVolume {
 }
 
 impl GetVolume {
-    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
-    /// specification's.
+    /// Reads a request whose volume ID may have up to `id_bytes_max` bytes: IDs of other drivers
+    /// may exceed the limit of the specification.
     ///
     /// # Errors
-    /// As for other requests, naming the field.
+    /// Returns `Invalid`, naming the field, if a field is missing or invalid.
     pub fn read(
         request: csi::ControllerGetVolumeRequest,
         id_bytes_max: usize,
@@ -185,7 +186,7 @@ impl TryFrom<csi::ControllerGetVolumeRequest> for GetVolume {
     }
 }
 
-/// Attach a volume to a node.
+/// A request to attach a volume to a node.
 #[derive(Clone, Debug)]
 pub struct ControllerPublish {
     /// The volume.
@@ -194,9 +195,9 @@ pub struct ControllerPublish {
     pub node: NodeId,
     /// The requested use.
     pub capability: Capability,
-    /// Read-only, whatever the capability.
+    /// Whether access is read-only, whatever the capability.
     pub read_only: bool,
-    /// As `CreateVolume` returned it, or as an administrator wrote it.
+    /// The volume context, as `CreateVolume` returned it or an administrator wrote it.
     pub volume_context: Context,
     /// Credentials.
     pub secrets: Secrets,
@@ -217,12 +218,12 @@ impl TryFrom<csi::ControllerPublishVolumeRequest> for ControllerPublish {
     }
 }
 
-/// Detach a volume.
+/// A request to detach a volume.
 #[derive(Clone, Debug)]
 pub struct ControllerUnpublish {
     /// The volume.
     pub id: VolumeId,
-    /// The node; none = all nodes.
+    /// The node. `None` means all nodes.
     pub node: Option<NodeId>,
     /// Credentials.
     pub secrets: Secrets,
@@ -240,29 +241,29 @@ impl TryFrom<csi::ControllerUnpublishVolumeRequest> for ControllerUnpublish {
     }
 }
 
-/// Check capabilities of a volume.
+/// A request to check capabilities of a volume.
 #[derive(Clone, Debug)]
 pub struct ValidateCapabilities {
     /// The volume.
     pub id: VolumeId,
-    /// Never empty.
+    /// The capabilities to check; never empty.
     pub capabilities: Vec<Capability>,
-    /// To be compared with the volume's.
+    /// The volume context to compare with the volume's.
     pub volume_context: Context,
-    /// To be compared with the volume's.
+    /// The parameters to compare with the volume's.
     pub parameters: Context,
-    /// To be compared with the volume's.
+    /// The mutable parameters to compare with the volume's.
     pub mutable_parameters: Context,
     /// Credentials.
     pub secrets: Secrets,
 }
 
 impl ValidateCapabilities {
-    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
-    /// specification's.
+    /// Reads a request whose volume ID may have up to `id_bytes_max` bytes: IDs of other drivers
+    /// may exceed the limit of the specification.
     ///
     /// # Errors
-    /// As for other requests, naming the field.
+    /// Returns `Invalid`, naming the field, if a field is missing or invalid.
     pub fn read(
         request: csi::ValidateVolumeCapabilitiesRequest,
         id_bytes_max: usize,
@@ -286,12 +287,12 @@ impl TryFrom<csi::ValidateVolumeCapabilitiesRequest> for ValidateCapabilities {
     }
 }
 
-/// All volumes, page by page.
+/// A request to list volumes, page by page.
 #[derive(Clone, Debug)]
 pub struct ListVolumes {
-    /// Maximum number of entries in the response; none = no limit.
+    /// Maximum number of entries in the response. `None` means no limit.
     pub max_entries: Option<usize>,
-    /// Where the previous page ended; none = the first page.
+    /// The token that was returned with the previous page. `None` requests the first page.
     pub starting_token: Option<String>,
 }
 
@@ -306,14 +307,14 @@ impl TryFrom<csi::ListVolumesRequest> for ListVolumes {
     }
 }
 
-/// Get the free capacity for new volumes.
+/// A request to get the free capacity for new volumes.
 #[derive(Clone, Debug)]
 pub struct GetCapacity {
-    /// The volumes must support all of these.
+    /// Uses that the volumes must all support.
     pub capabilities: Vec<Capability>,
-    /// From the storage class.
+    /// Parameters from the storage class.
     pub parameters: Context,
-    /// Must be reachable from there; none = anywhere.
+    /// The topology from which the volumes must be reachable. `None` allows any.
     pub topology: Option<Segments>,
 }
 
@@ -330,12 +331,12 @@ impl TryFrom<csi::GetCapacityRequest> for GetCapacity {
     }
 }
 
-/// The rules for an id, for a field whose name differs from the id's type.
+/// Checks an ID in a field whose name differs from that of the ID's type.
 pub(super) fn identifying(field: &str, id: &str) -> Result<(), Failure> {
     identifying_at_most(field, id, STRING_BYTES_MAX)
 }
 
-/// The maximum number of entries of a page; 0 = no limit.
+/// Reads the maximum number of entries of a page. Returns `None` for 0, which means no limit.
 pub(super) fn most(max_entries: i32) -> Result<Option<usize>, Failure> {
     let most = usize::try_from(max_entries).map_err(|_| {
         let why = format_args!("{max_entries} is negative");
@@ -344,7 +345,7 @@ pub(super) fn most(max_entries: i32) -> Result<Option<usize>, Failure> {
     Ok((most != 0).then_some(most))
 }
 
-/// None for the empty string, which means absent.
+/// Returns `None` for the empty string, which means absent.
 pub(super) fn given(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }

@@ -8,7 +8,7 @@ use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use std::path::PathBuf;
 
-/// Get the health of a volume, as the storage system sees it.
+/// A request for the health of a volume, as the storage system sees it.
 #[derive(Clone, Debug)]
 pub struct GetVolumeHealth {
     /// The volume.
@@ -28,12 +28,12 @@ impl TryFrom<csi::ControllerGetVolumeHealthRequest> for GetVolumeHealth {
     }
 }
 
-/// List unhealthy volumes, page by page.
+/// A request to list unhealthy volumes, page by page.
 #[derive(Clone, Debug)]
 pub struct ListVolumeHealth {
-    /// Maximum number of entries in the response; none = no limit.
+    /// Maximum number of entries in the response. `None` means no limit.
     pub max_entries: Option<usize>,
-    /// Where the previous page ended; none = the first page.
+    /// The token that was returned with the previous page. `None` requests the first page.
     pub starting_token: Option<String>,
     /// Credentials.
     pub secrets: Secrets,
@@ -51,14 +51,15 @@ impl TryFrom<csi::ControllerListVolumeHealthRequest> for ListVolumeHealth {
     }
 }
 
-/// Get the health of a volume, as this node sees it. It need not be staged or published.
+/// A request for the health of a volume, as this node sees it. The volume need not be staged or
+/// published.
 #[derive(Clone, Debug)]
 pub struct NodeVolumeHealth {
     /// The volume.
     pub id: VolumeId,
-    /// Where it is or should be staged, if known. A relative path is ignored.
+    /// The path where the volume is or should be staged, if known. A relative path is ignored.
     pub staging: Option<PathBuf>,
-    /// Where it is or should be published, if known. A relative path is ignored.
+    /// The path where the volume is or should be published, if known. A relative path is ignored.
     pub target: Option<PathBuf>,
 }
 
@@ -71,10 +72,10 @@ impl TryFrom<csi::NodeGetVolumeHealthRequest> for NodeVolumeHealth {
 }
 
 impl NodeVolumeHealth {
-    /// Reads the request of a driver whose volume IDs may have so many bytes.
+    /// Reads a request whose volume ID may have up to `id_bytes_max` bytes.
     ///
     /// # Errors
-    /// As for other requests, naming the field.
+    /// Returns `Invalid`, naming the field, if a field is missing or invalid.
     pub fn read(
         request: csi::NodeGetVolumeHealthRequest,
         id_bytes_max: usize,
@@ -88,7 +89,7 @@ impl NodeVolumeHealth {
     }
 }
 
-/// Get the health of the storage behind all volumes, as this node sees it.
+/// A request for the health of the storage behind all volumes, as this node sees it.
 #[derive(Clone, Debug)]
 pub struct StorageHealth {
     /// Credentials.

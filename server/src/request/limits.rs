@@ -1,5 +1,5 @@
 //! Tests the size limits of the specification and of the kernel: each field passes at its limit,
-//! and is refused by name with one byte more.
+//! and is refused by name if it has one more byte.
 
 use super::*;
 use crate::call::{Failure, Kind};
@@ -15,7 +15,7 @@ const NODE: usize = 256;
 /// PATH_MAX of limits.h includes the terminating NUL.
 const PATH: usize = 4095;
 
-/// A field of `most` bytes passes; one byte more is refused.
+/// Asserts that a field of `most` bytes passes, and that one more byte is refused.
 fn assert_limit<T, R>(field: &str, most: usize, request: impl Fn(usize) -> R)
 where
     T: TryFrom<R, Error = Failure>,
@@ -50,12 +50,12 @@ fn text(n: usize) -> String {
     "x".repeat(n)
 }
 
-/// One key of one byte and a value: `n` bytes in total.
+/// Returns a map of `n` bytes in total: a key of one byte, and its value.
 fn map(n: usize) -> HashMap<String, String> {
     HashMap::from([("k".to_owned(), text(n - 1))])
 }
 
-/// Components of five bytes.
+/// Returns a path of `n` bytes, with components of at most five bytes.
 fn path(n: usize) -> String {
     let mut path = "/abcde".repeat(n / 6 + 1);
     path.truncate(n);

@@ -1,6 +1,6 @@
 //! Typed requests, and the only source of INVALID_ARGUMENT: a request from `try_from` has no empty,
-//! relative or unknown field, and respects the limits of the specification. Must not know what a
-//! driver supports; the operations refuse that.
+//! relative or unknown field, and respects the limits of the specification. Must not know the
+//! features of a driver; the operations refuse unsupported requests.
 
 mod capability;
 mod change;

@@ -13,12 +13,12 @@ const CAPABILITY: &str = "volume_capability";
 const STAGING: &str = "staging_target_path";
 const TARGET: &str = "target_path";
 
-/// Make a volume usable on this node.
+/// A request to make a volume usable on this node.
 #[derive(Clone, Debug)]
 pub struct Stage {
     /// The volume.
     pub id: VolumeId,
-    /// As the controller returned it on attach.
+    /// The publish context, as the controller returned it on attach.
     pub publish_context: Context,
     /// The staging path.
     pub staging: AbsPath,
@@ -26,7 +26,7 @@ pub struct Stage {
     pub capability: Capability,
     /// Credentials.
     pub secrets: Secrets,
-    /// As `CreateVolume` returned it, or as an administrator wrote it.
+    /// The volume context, as `CreateVolume` returned it or an administrator wrote it.
     pub volume_context: Context,
 }
 
@@ -45,7 +45,7 @@ impl TryFrom<csi::NodeStageVolumeRequest> for Stage {
     }
 }
 
-/// Unstage a volume.
+/// A request to unstage a volume.
 #[derive(Clone, Debug)]
 pub struct Unstage {
     /// The volume.
@@ -65,22 +65,22 @@ impl TryFrom<csi::NodeUnstageVolumeRequest> for Unstage {
     }
 }
 
-/// Make a volume available to a workload.
+/// A request to make a volume available to a workload.
 #[derive(Clone, Debug)]
 pub struct Publish {
     /// The volume.
     pub id: VolumeId,
-    /// As the controller returned it on attach.
+    /// The publish context, as the controller returned it on attach.
     pub publish_context: Context,
-    /// The staging path; none = a driver without staging.
+    /// The staging path. `None` if the driver does not stage volumes.
     pub staging: Option<AbsPath>,
-    /// Where the workload will see it.
+    /// The path where the workload will see the volume.
     pub target: AbsPath,
     /// The requested use.
     pub capability: Capability,
-    /// Read-only, whatever the capability.
+    /// Whether access is read-only, whatever the capability.
     pub read_only: bool,
-    /// As `CreateVolume` returned it, or as an administrator wrote it.
+    /// The volume context, as `CreateVolume` returned it or an administrator wrote it.
     pub volume_context: Context,
 }
 
@@ -93,10 +93,10 @@ impl TryFrom<csi::NodePublishVolumeRequest> for Publish {
 }
 
 impl Publish {
-    /// Reads the request of a driver whose volume IDs may have so many bytes.
+    /// Reads a request whose volume ID may have up to `id_bytes_max` bytes.
     ///
     /// # Errors
-    /// As for other requests, naming the field.
+    /// Returns `Invalid`, naming the field, if a field is missing or invalid.
     pub fn read(
         request: csi::NodePublishVolumeRequest,
         id_bytes_max: usize,
@@ -115,12 +115,12 @@ impl Publish {
     }
 }
 
-/// Undo a publish.
+/// A request to undo a publish.
 #[derive(Clone, Debug)]
 pub struct Unpublish {
     /// The volume.
     pub id: VolumeId,
-    /// Where the workload sees it.
+    /// The path where the workload sees the volume.
     pub target: AbsPath,
 }
 
@@ -133,10 +133,10 @@ impl TryFrom<csi::NodeUnpublishVolumeRequest> for Unpublish {
 }
 
 impl Unpublish {
-    /// Reads the request of a driver whose volume IDs may have so many bytes.
+    /// Reads a request whose volume ID may have up to `id_bytes_max` bytes.
     ///
     /// # Errors
-    /// As for other requests, naming the field.
+    /// Returns `Invalid`, naming the field, if a field is missing or invalid.
     pub fn read(
         request: csi::NodeUnpublishVolumeRequest,
         id_bytes_max: usize,
@@ -148,12 +148,13 @@ impl Unpublish {
     }
 }
 
-/// Get the usage of a volume.
+/// A request for the usage of a volume.
 #[derive(Clone, Debug)]
 pub struct Stats {
     /// The volume.
     pub id: VolumeId,
-    /// Where it is staged or published. The operation refuses a relative path: not found.
+    /// The path where the volume is staged or published. The operation returns `NotFound` for a
+    /// relative path.
     pub volume_path: PathBuf,
     /// The staging path, if known.
     pub staging: Option<PathBuf>,
@@ -168,10 +169,10 @@ impl TryFrom<csi::NodeGetVolumeStatsRequest> for Stats {
 }
 
 impl Stats {
-    /// Reads the request of a driver whose volume IDs may have so many bytes.
+    /// Reads a request whose volume ID may have up to `id_bytes_max` bytes.
     ///
     /// # Errors
-    /// As for other requests, naming the field.
+    /// Returns `Invalid`, naming the field, if a field is missing or invalid.
     pub fn read(
         request: csi::NodeGetVolumeStatsRequest,
         id_bytes_max: usize,
@@ -184,18 +185,19 @@ impl Stats {
     }
 }
 
-/// Grow the filesystem to the size of its device.
+/// A request to grow the filesystem to the size of its device.
 #[derive(Clone, Debug)]
 pub struct NodeExpand {
     /// The volume.
     pub id: VolumeId,
-    /// Where it is staged or published. The operation refuses a relative path: not found.
+    /// The path where the volume is staged or published. The operation returns `NotFound` for a
+    /// relative path.
     pub volume_path: PathBuf,
-    /// The new size; none = that of the device.
+    /// The new size. `None` means the size of the device.
     pub range: Option<CapacityRange>,
     /// The staging path, if known.
     pub staging: Option<PathBuf>,
-    /// The use of the volume; none = unknown.
+    /// The use of the volume. `None` if unknown.
     pub capability: Option<Capability>,
 }
 

@@ -6,10 +6,10 @@ use std::fmt;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-/// Longest path, in bytes: PATH_MAX of limits.h without the terminating NUL.
+/// Maximum length of a path, in bytes: PATH_MAX of limits.h without the terminating NUL.
 pub const PATH_BYTES_MAX: usize = 4095;
 
-/// Longest component of a path, in bytes: NAME_MAX of limits.h.
+/// Maximum length of a component of a path, in bytes: NAME_MAX of limits.h.
 const COMPONENT_BYTES_MAX: usize = 255;
 
 /// An absolute path other than the root, without `.`, `..`, doubled or trailing slashes.
@@ -20,7 +20,7 @@ impl AbsPath {
     /// Takes the text of `field` if it satisfies the rule; extra slashes are dropped.
     ///
     /// # Errors
-    /// `Invalid`, naming the field and what is wrong with the path.
+    /// Returns `Invalid`, naming the field and the fault of the path.
     pub fn new(field: &str, text: String) -> Result<Self, Failure> {
         bounded(field, &text)?;
         let Some(relative) = text.strip_prefix('/') else {
@@ -81,8 +81,8 @@ impl fmt::Display for AbsPath {
     }
 }
 
-/// The path of a volume that is only looked up: a relative path passes, since the specification
-/// requires NOT_FOUND for it; an absolute path follows the rule of [`AbsPath`].
+/// Reads the path of a volume that is only looked up: a relative path passes, since the
+/// specification requires NOT_FOUND for it; an absolute path follows the rule of [`AbsPath`].
 pub(super) fn looked_up(field: &str, text: String) -> Result<PathBuf, Failure> {
     if text.starts_with('/') {
         return AbsPath::new(field, text).map(|path| path.0);

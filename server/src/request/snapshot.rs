@@ -6,25 +6,25 @@ use super::text::{Name, STRING_BYTES_MAX, SnapshotId, VolumeId, identifying_at_m
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 
-/// Create a snapshot of a volume.
+/// A request to create a snapshot of a volume.
 #[derive(Clone, Debug)]
 pub struct CreateSnapshot {
     /// Two calls with the same name request the same snapshot.
     pub name: Name,
     /// The volume.
     pub source: VolumeId,
-    /// From the snapshot class.
+    /// Parameters from the snapshot class.
     pub parameters: Context,
     /// Credentials.
     pub secrets: Secrets,
 }
 
 impl CreateSnapshot {
-    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
-    /// specification's.
+    /// Reads a request whose volume ID may have up to `id_bytes_max` bytes: IDs of other drivers
+    /// may exceed the limit of the specification.
     ///
     /// # Errors
-    /// `Invalid`, naming the field.
+    /// Returns `Invalid`, naming the field, if a field is missing or invalid.
     pub fn read(request: csi::CreateSnapshotRequest, id_bytes_max: usize) -> Result<Self, Failure> {
         let id = &request.source_volume_id;
         identifying_at_most("source_volume_id", id, id_bytes_max)?;
@@ -45,7 +45,7 @@ impl TryFrom<csi::CreateSnapshotRequest> for CreateSnapshot {
     }
 }
 
-/// Delete a snapshot.
+/// A request to delete a snapshot.
 #[derive(Clone, Debug)]
 pub struct DeleteSnapshot {
     /// The snapshot.
@@ -55,10 +55,10 @@ pub struct DeleteSnapshot {
 }
 
 impl DeleteSnapshot {
-    /// Reads a request whose snapshot ID may have that length.
+    /// Reads a request whose snapshot ID may have up to `id_bytes_max` bytes.
     ///
     /// # Errors
-    /// `Invalid`, naming the field.
+    /// Returns `Invalid`, naming the field, if a field is missing or invalid.
     pub fn read(request: csi::DeleteSnapshotRequest, id_bytes_max: usize) -> Result<Self, Failure> {
         Ok(Self {
             id: SnapshotId::at_most(id_bytes_max, request.snapshot_id)?,
@@ -75,7 +75,7 @@ impl TryFrom<csi::DeleteSnapshotRequest> for DeleteSnapshot {
     }
 }
 
-/// Get a snapshot.
+/// A request to get a snapshot.
 #[derive(Clone, Debug)]
 pub struct GetSnapshot {
     /// The snapshot.
@@ -95,16 +95,16 @@ impl TryFrom<csi::GetSnapshotRequest> for GetSnapshot {
     }
 }
 
-/// List snapshots, page by page.
+/// A request to list snapshots, page by page.
 #[derive(Clone, Debug)]
 pub struct ListSnapshots {
-    /// Maximum number of entries in the response; none = no limit.
+    /// Maximum number of entries in the response. `None` means no limit.
     pub max_entries: Option<usize>,
-    /// Where the previous page ended; none = the first page.
+    /// The token that was returned with the previous page. `None` requests the first page.
     pub starting_token: Option<String>,
-    /// Only snapshots of this volume; none = of all.
+    /// Lists only snapshots of this volume. `None` lists those of all volumes.
     pub source: Option<VolumeId>,
-    /// Only this snapshot; none = all.
+    /// Lists only this snapshot. `None` lists all.
     pub id: Option<SnapshotId>,
     /// Credentials.
     pub secrets: Secrets,

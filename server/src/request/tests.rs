@@ -1,4 +1,4 @@
-//! Whole requests: the required fields of each, and the typed values of a valid one.
+//! Tests complete requests: the required fields of each, and the typed values of a valid one.
 
 use super::*;
 use crate::call::{Failure, Kind};

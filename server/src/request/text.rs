@@ -1,17 +1,17 @@
 //! Single strings: their rules, and identifiers and names that satisfy them. Each failure names the
 //! field; successful checks do not allocate. Slashes are allowed in identifiers: some drivers use
-//! them, and code that makes file names of identifiers has its own rules.
+//! them, and code that makes file names from identifiers has its own rules.
 
 use crate::call::Failure;
 use std::fmt;
 
-/// Longest string unless a field says otherwise (CSI 1.13, "Size Limits").
+/// Maximum length of a string in bytes, unless a field has its own (CSI 1.13, "Size Limits").
 pub(super) const STRING_BYTES_MAX: usize = 128;
 
-/// Longest ID of a node, in bytes (CSI 1.13, `NodeGetInfoResponse.node_id`).
+/// Maximum length of a node's ID, in bytes (CSI 1.13, `NodeGetInfoResponse.node_id`).
 const NODE_ID_BYTES_MAX: usize = 256;
 
-/// 1 to `bytes_max` bytes.
+/// Checks that the text has 1 to `bytes_max` bytes.
 pub(super) fn required(field: &str, text: &str, bytes_max: usize) -> Result<(), Failure> {
     if text.is_empty() {
         return Err(Failure::invalid(field, "is required, but empty"));
@@ -19,7 +19,7 @@ pub(super) fn required(field: &str, text: &str, bytes_max: usize) -> Result<(), 
     at_most(field, text, bytes_max)
 }
 
-/// 0 to `bytes_max` bytes.
+/// Checks that the text has at most `bytes_max` bytes.
 pub(super) fn at_most(field: &str, text: &str, bytes_max: usize) -> Result<(), Failure> {
     if text.len() <= bytes_max {
         return Ok(());
@@ -28,19 +28,20 @@ pub(super) fn at_most(field: &str, text: &str, bytes_max: usize) -> Result<(), F
     Err(Failure::invalid(field, why))
 }
 
-/// No control characters: identifiers appear in logs, file names and mount tables.
+/// Checks that the text has no control characters: identifiers appear in logs, file names and mount
+/// tables.
 pub(super) fn without_controls(field: &str, text: &str) -> Result<(), Failure> {
     forbid(field, text, char::is_control)
 }
 
-/// The rule for identifiers, of at most that length.
+/// Checks the rule for identifiers: 1 to `bytes_max` bytes, without control characters.
 pub(super) fn identifying_at_most(field: &str, id: &str, bytes_max: usize) -> Result<(), Failure> {
     required(field, id, bytes_max)?;
     without_controls(field, id)
 }
 
-/// The rule for names (CSI 1.13, `CreateVolumeRequest.name`): control characters are forbidden,
-/// except for tab, line feed and carriage return.
+/// Checks the rule for names (CSI 1.13, `CreateVolumeRequest.name`): control characters are
+/// forbidden, except for tab, line feed and carriage return.
 pub(super) fn name_characters(field: &str, text: &str) -> Result<(), Failure> {
     forbid(field, text, |c| {
         c.is_control() && !matches!(c, '\t' | '\n' | '\r')
@@ -69,7 +70,8 @@ macro_rules! identifier {
             /// Takes the text if it satisfies the rule.
             ///
             /// # Errors
-            /// `Invalid`, naming the field, if it is empty, too long or has control characters.
+            /// Returns `Invalid`, naming the field, if the text is empty, too long or has control
+            /// characters.
             pub fn new(text: impl Into<String>) -> Result<Self, Failure> {
                 Self::at_most($bytes_max, text.into())
             }
@@ -78,14 +80,15 @@ macro_rules! identifier {
             /// may be longer than the specification allows.
             ///
             /// # Errors
-            /// As for `new`, with that length.
+            /// Returns `Invalid`, naming the field, if the text is empty, longer than `bytes_max`
+            /// or has control characters.
             pub fn at_most(bytes_max: usize, text: String) -> Result<Self, Failure> {
                 required($field, &text, bytes_max)?;
                 $characters($field, &text)?;
                 Ok(Self(text))
             }
 
-            /// The text.
+            /// Returns the text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0

@@ -16,16 +16,16 @@ use tokio::time::Instant;
 /// The pause after a failed accept, which is nearly always a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Between two log lines about closed connections: an attacker must not fill the log.
+/// Minimum time between two log lines about closed connections: an attacker must not fill the log.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// One connection in this many may be shutting down beyond the maximum, so that a new one never
-/// waits for the end of an old one.
+/// Connections that are shutting down may exceed the maximum by one in this many, so that a new
+/// connection never waits for the end of an old one.
 const CLOSING_SHARE: usize = 4;
 
-/// Lists of a connection that run or are not sent completely; further ones wait. A list of 10,000
-/// volumes has some 200 KiB, and a client that does not read would otherwise hold one for each of
-/// its streams.
+/// Maximum number of lists of a connection that run or are not sent completely; further ones wait.
+/// A list of 10,000 volumes has some 200 KiB, and a client that does not read would otherwise hold
+/// one for each of its streams.
 const LISTS_MAX: usize = 2;
 
 /// Counter: connections closed to make room, by `listener`.
@@ -79,7 +79,8 @@ enum Stay {
 }
 
 impl Acceptor {
-    /// For at most `max` connections at a time, plus a few that are shutting down.
+    /// Creates an acceptor of at most `max` connections at a time, plus a few that are shutting
+    /// down.
     pub(crate) fn new(name: &'static str, max: usize) -> Self {
         metrics::describe_counter!(CLOSED, "Connections closed to make room for new ones.");
         Self {
@@ -95,8 +96,8 @@ impl Acceptor {
         }
     }
 
-    /// The next connection, and its slot, which is freed when dropped. Waits for others only while
-    /// each of them has a running call.
+    /// Returns the next connection, and its slot, which is freed when dropped. Waits for other
+    /// connections only while each of them has a running call.
     pub(crate) async fn next<C, F>(&mut self, accept: impl Fn() -> F) -> (C, Connection)
     where
         F: Future<Output = io::Result<(C, Option<IpAddr>)>>,
@@ -170,7 +171,7 @@ impl Table {
             tokio::task::yield_now().await;
         }
         loop {
-            // Before the check, so that no slot freed after it is missed.
+            // Created before the check, so that no slot freed after the check is missed.
             let freed = self.freed.notified();
             if self.has_room() {
                 return;
@@ -185,7 +186,7 @@ impl Table {
             || slots.iter().any(|slot| slot.rank().is_some())
     }
 
-    /// Returns whether another connection had to be closed for this one.
+    /// Adds a connection. Returns whether another connection had to be closed for it.
     fn enter(&self, new: &Arc<Slot>) -> bool {
         let mut slots = self.slots.lock();
         if slots.len() >= self.max + self.max / CLOSING_SHARE {
@@ -207,8 +208,9 @@ impl Table {
     }
 }
 
-/// Of the idle connections, else of those that are being answered: one from the address with the
-/// most connections, and of these the one that has been so for longest.
+/// Returns the connection to close for a new one: an idle connection, or if there is none, one
+/// whose response is being sent. Chooses an address with the most connections, and of its
+/// connections the one that has been in this state for longest.
 fn least_in_use(slots: &[Arc<Slot>]) -> Option<&Arc<Slot>> {
     let crowd = |source: IpAddr| {
         let same = slots.iter().filter(|slot| slot.source == Some(source));
@@ -225,7 +227,8 @@ fn least_in_use(slots: &[Arc<Slot>]) -> Option<&Arc<Slot>> {
         .map(|(slot, _)| slot)
 }
 
-/// Of those that are shutting down without a running call, the one that began first.
+/// Closes at once the connection that was accepted first of those that are shutting down without a
+/// running call.
 fn cut_oldest(slots: &[Arc<Slot>]) {
     let is_leaving = |slot: &&Arc<Slot>| slot.stay() == Stay::Leave && slot.rank().is_some();
     if let Some(oldest) = slots.iter().find(is_leaving) {
@@ -242,7 +245,8 @@ impl Slot {
         self.stay() == Stay::Open
     }
 
-    /// The lower, the sooner it is closed; none = never, since a call is running.
+    /// Returns the rank of the connection: the lower, the sooner it is closed. `None` if it must
+    /// not be closed, since a call is running.
     fn rank(&self) -> Option<bool> {
         let usage = self.usage.lock();
         let is_running = usage.calls.iter().any(|call| call.subject().is_some());
@@ -251,12 +255,12 @@ impl Slot {
 
     async fn until(&self, stay: Stay) {
         let mut changes = self.stay.subscribe();
-        // The sender is `self`'s, so it exists.
+        // `self` holds the sender, so the channel is open.
         drop(changes.wait_for(|now| *now >= stay).await);
     }
 }
 
-/// The slot of a connection, while that is open.
+/// The slot of an open connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     slot: Arc<Slot>,
@@ -274,7 +278,7 @@ impl Connection {
         self.slot.until(Stay::Cut).await;
     }
 
-    /// From now on a response is being sent, and others are closed first.
+    /// Records that a response is being sent: idle connections are closed first.
     pub(crate) fn answers(&self) {
         let mut usage = self.slot.usage.lock();
         usage.is_answering = true;
@@ -286,7 +290,7 @@ impl Connection {
         self.slot.rank().is_none()
     }
 
-    /// Counts the connection's calls.
+    /// Returns the counter of the connection's calls.
     pub(crate) fn calls(&self) -> Calls {
         Calls(Arc::clone(&self.slot))
     }
@@ -303,7 +307,8 @@ impl Drop for Connection {
 pub(crate) struct Calls(Arc<Slot>);
 
 impl Calls {
-    /// A request has begun to arrive. Its handler must get the record, see [`OpenCall::record`].
+    /// Records that a request has begun to arrive. Its handler must get the record, see
+    /// [`OpenCall::record`].
     pub(crate) fn begin(&self) -> OpenCall {
         let record = Record::default();
         self.0.usage.lock().calls.push(record.clone());
@@ -318,14 +323,14 @@ impl Calls {
         match self.0.lists.acquire().await {
             // `ListTurn` returns the permit when it is dropped.
             Ok(permit) => permit.forget(),
-            // It is never closed.
+            // The semaphore is never closed.
             Err(_) => std::future::pending().await,
         }
         ListTurn(Arc::clone(&self.0))
     }
 }
 
-/// A list of a connection, until it is sent.
+/// The turn of a list on a connection, which ends when dropped.
 #[derive(Debug)]
 pub(crate) struct ListTurn(Arc<Slot>);
 
@@ -335,7 +340,7 @@ impl Drop for ListTurn {
     }
 }
 
-/// A call, until dropped.
+/// A call, which runs until dropped.
 #[derive(Debug)]
 pub(crate) struct OpenCall {
     slot: Arc<Slot>,
@@ -343,7 +348,7 @@ pub(crate) struct OpenCall {
 }
 
 impl OpenCall {
-    /// The record that the handler fills.
+    /// Returns the record that the handler fills.
     pub(crate) fn record(&self) -> Record {
         self.record.clone()
     }

@@ -14,19 +14,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// Any letter is an authority.
+/// The byte that replaces each byte of an authority: any string of letters is valid.
 const VALID: u8 = b'x';
 
-/// RFC 9113, section 4.1.
+/// The length of a frame's header (RFC 9113, section 4.1).
 const FRAME_HEADER_BYTES: usize = 9;
-/// RFC 9113, section 6.2: the type of the frame that begins a call, and the flags with which other
-/// bytes than header fields are in it.
+/// The type of the frame that begins a call, and the flags of frames that contain other bytes than
+/// header fields (RFC 9113, section 6.2).
 const HEADERS: u8 = 0x01;
 const PADDED_OR_PRIORITY: u8 = 0x08 | 0x20;
 
-/// RFC 7541, appendix A: the index of `:authority`, the same in every connection.
+/// The index of `:authority`, the same in every connection (RFC 7541, appendix A).
 const AUTHORITY: usize = 1;
-/// RFC 7541, section 5.2: the bit that says that a string is compressed.
+/// The bit of compressed strings (RFC 7541, section 5.2).
 const HUFFMAN: u8 = 0x80;
 /// No length in a header block has more bits: a frame is shorter than 2^28 bytes.
 const SHIFT_MAX: u32 = 28;
@@ -111,7 +111,7 @@ struct Block {
     is_authority: bool,
 }
 
-/// What the next byte belongs to.
+/// The element to which the next byte belongs.
 #[derive(Clone, Copy, Debug, Default)]
 enum Next {
     #[default]

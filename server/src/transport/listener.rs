@@ -25,15 +25,14 @@ use tower::Layer as _;
 /// The first bytes of an HTTP/2 client (RFC 9113, section 3.4).
 const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How long a client may take to send them. All known clients do so at once.
+/// Maximum time in which a client must send the preface. All known clients send it at once.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long sending the last responses and the HTTP/2 shutdown may take when no call runs any
-/// longer.
+/// Maximum time for sending the last responses and the HTTP/2 shutdown once no call runs.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bytes that a client may send ahead. CSI requests are small, and with HTTP/2's default (RFC 9113,
-/// section 6.9.2) no frame is needed for it on each of the kubelet's many connections.
+/// Number of bytes that a client may send ahead. CSI requests are small, and with HTTP/2's default
+/// (RFC 9113, section 6.9.2) no frame is needed for it on each of the kubelet's many connections.
 const WINDOW_BYTES: u32 = 65_535;
 
 /// The state that all connections to one socket share. Dropping it shuts them down.
@@ -49,7 +48,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// For these services, inside the layer, and at most this many connections at a time.
+    /// Creates a server of these services, inside the layer, with at most this many connections at
+    /// a time.
     pub(crate) fn new(routes: Routes, layer: &CallLayer, connections_max: usize) -> Self {
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
@@ -137,8 +137,8 @@ impl Server {
         });
     }
 
-    /// Takes no more calls, and waits for those that run, but not for callers that only keep their
-    /// connection open. Returns how many of these are left.
+    /// Takes no more calls, and waits for the running ones, but not for callers that only keep
+    /// their connection open. Returns how many such connections are left.
     pub(crate) async fn drain(&self) -> usize {
         self.ending.send_replace(());
         loop {
@@ -169,7 +169,8 @@ async fn overdue(slot: &Connection) {
     }
 }
 
-/// The connection with all its bytes, once the client has sent the start of HTTP/2.
+/// Waits until the client has sent the HTTP/2 preface, and returns the connection with all its
+/// bytes.
 async fn greeted(mut stream: UnixStream) -> io::Result<impl AsyncRead + AsyncWrite + Unpin> {
     let mut said = [0; PREFACE.len()];
     tokio::time::timeout(PREFACE_TIMEOUT, stream.read_exact(&mut said)).await??;

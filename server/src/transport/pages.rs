@@ -1,5 +1,5 @@
-//! What people, tools, Prometheus and the kubelet's probes read: GET /, /jobs, /metrics, /healthz,
-//! /readyz and /livez over HTTP/1. Changes nothing.
+//! The HTTP/1 pages for people, tools, Prometheus and the kubelet's probes: GET /, /jobs, /metrics,
+//! /healthz, /readyz and /livez. Changes nothing.
 
 use super::acceptor::{Acceptor, Connection};
 use crate::facts::AllFacts;
@@ -24,28 +24,28 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Connections at a time; beyond that, the oldest without a whole request is closed, else the
-/// oldest. This port may be open to a whole cluster, so its memory is limited.
+/// Maximum number of connections; beyond that, the oldest connection without a complete request is
+/// closed, else the oldest. This port may be open to a whole cluster, so its memory is limited.
 const CONNECTIONS_MAX: usize = 32;
 
-/// How long a client may take to send the head of its request, and the size of that: a probe sends
-/// 100 bytes at once, a Prometheus with a token a few thousand.
+/// Maximum time in which a client must send the head of its request, and the maximum size of the
+/// head: a probe sends 100 bytes at once, a Prometheus with a token a few thousand.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 const HEAD_BYTES_MAX: usize = 8 << 10;
 
-/// How much more memory than the head hyper may use to parse it; hyper's minimum.
+/// Maximum size of hyper's buffer, in bytes. hyper accepts no less than 8 KiB.
 const PARSER_BYTES_MAX: usize = 2 * HEAD_BYTES_MAX;
 
-/// How long a client may take to read its page: the default timeout of a Prometheus. For the same
-/// time, the kernel keeps data that a client does not acknowledge.
+/// Maximum time in which a client must read its page: the default timeout of a Prometheus. For the
+/// same time, the kernel keeps data that a client does not acknowledge.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROMETHEUS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// What goes with every page: it is as of now, and its text is what it is said to be. The style in
-/// the status page is the only thing that a browser may use; nothing is loaded or run.
+/// The headers of every page: browsers must neither cache it nor guess its type. They may use only
+/// the style in the status page; nothing is loaded or run.
 const HEADERS: [(HeaderName, &str); 3] = [
     (CACHE_CONTROL, "no-store"),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -55,20 +55,20 @@ const HEADERS: [(HeaderName, &str); 3] = [
     ),
 ];
 
-/// Between two attempts to bind a port that is taken.
+/// Pause between two attempts to bind a port that is taken.
 const PORT_PAUSE: Duration = Duration::from_secs(2);
 
 /// Counter: attempts to listen on a port that was taken.
 const TAKEN: &str = "belay_http_port_taken_total";
 
-/// What the pages show, but for the metrics.
+/// The content of the pages, except for the metrics.
 #[derive(Clone)]
 pub(crate) struct PageContent {
-    /// For /healthz and /readyz.
+    /// The readiness that /healthz and /readyz report.
     pub(crate) readiness: Readiness,
-    /// Measured again before /metrics and / are made.
+    /// The facts, measured again before each /metrics and / page.
     pub(crate) facts: AllFacts,
-    /// Makes the status page. Must not wait.
+    /// Creates the status page. Must not wait.
     pub(crate) status: Arc<dyn Fn(&State) -> String + Send + Sync>,
     /// Lists the operations in progress. Must not wait.
     pub(crate) jobs: fn() -> String,
@@ -84,8 +84,8 @@ impl fmt::Debug for PageContent {
 #[derive(Debug)]
 pub struct Pages {
     address: SocketAddr,
-    /// None while another process has the port: most likely a killed predecessor, which is no
-    /// reason not to serve calls.
+    /// The listener. `None` while another process has the port: most likely a killed predecessor,
+    /// which is no reason not to serve calls.
     listener: Option<TcpListener>,
     metrics: Metrics,
 }
@@ -94,7 +94,8 @@ impl Pages {
     /// Listens, unless the port is taken; then [`Pages::serve`] waits for it.
     ///
     /// # Errors
-    /// If the address is not of this machine, or the port not for this process.
+    /// Returns an error if the address does not belong to this machine, or if this process may not
+    /// use the port.
     pub(crate) async fn bind(address: SocketAddr, metrics: Metrics) -> io::Result<Self> {
         metrics::describe_counter!(TAKEN, "Attempts to listen on an HTTP port that was taken.");
         metrics::counter!(TAKEN).increment(0);
@@ -119,7 +120,7 @@ impl Pages {
     }
 }
 
-/// What connections share.
+/// The state that all connections share.
 type Content = Arc<(Metrics, PageContent)>;
 
 async fn serve(
@@ -150,7 +151,7 @@ async fn serve(
     }
 }
 
-/// None if the port is taken.
+/// Listens on the address. Returns `None` if the port is taken.
 async fn listen(address: SocketAddr) -> io::Result<Option<TcpListener>> {
     let listener = match TcpListener::bind(address).await {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -173,7 +174,7 @@ fn bound_unacknowledged(stream: &TcpStream) {
     }
 }
 
-/// Serves one request and closes; sooner if others need the slot.
+/// Serves one request and closes the connection, or sooner if another connection needs its slot.
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     content: Content,
@@ -212,7 +213,8 @@ async fn answer(
     Ok(tokio::time::timeout(ANSWER_TIMEOUT, served).await??)
 }
 
-/// All that the client sends up to the empty line after its request (RFC 9112, section 2.1).
+/// Reads all bytes that the client sends up to the empty line after its request (RFC 9112, section
+/// 2.1).
 async fn head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let mut stream = stream.take(HEAD_BYTES_MAX as u64);

@@ -22,19 +22,19 @@ use std::time::Duration;
 /// for all volumes at once. The kernel lowers it to net.core.somaxconn.
 const BACKLOG: i32 = 1024;
 
-/// How often and at which interval to try to lock the directory: the other process holds the lock
-/// for a few system calls. A server that already serves other callers tries once.
+/// Number of attempts to lock the directory, and the pause between them: the other process holds
+/// the lock for a few system calls. A server that already serves other callers tries once.
 const LOCK_TRIES: u32 = 10;
 const LOCK_TRIES_WHILE_SERVING: u32 = 1;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// How often another process may replace the dead socket before us.
+/// Number of attempts to bind: another process may replace the dead socket first.
 const BIND_TRIES: u32 = 3;
 
 /// Only root may connect to a CSI driver: its callers can mount anything.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// For callers other than root: members of the file's group.
+/// Lets callers other than root connect: the members of the file's group.
 const SHARED: Mode = PRIVATE.union(Mode::RGRP).union(Mode::WGRP);
 
 /// A listening socket and its file.
@@ -49,16 +49,17 @@ impl Socket {
     /// in the kernel keeps a killed server's socket open.
     ///
     /// # Errors
-    /// With the path in the text: the directory is missing, another kind of file exists there, or
-    /// another process serves the socket.
+    /// Returns an error with the path in its text if the directory is missing, another kind of file
+    /// exists there, or another process serves the socket.
     pub fn bind(endpoint: &Endpoint) -> io::Result<Self> {
         Self::bind_within(endpoint, LOCK_TRIES, Patience::AtStart)
     }
 
-    /// [`Socket::bind`] for a thread that serves others: it fails where [`Socket::bind`] waits.
+    /// Binds and listens on a thread that serves other callers: fails if [`Socket::bind`] would
+    /// wait.
     ///
     /// # Errors
-    /// Those of [`Socket::bind`].
+    /// Returns the errors of [`Socket::bind`], also instead of waiting.
     pub(crate) fn bind_at_once(endpoint: &Endpoint) -> io::Result<Self> {
         Self::bind_within(endpoint, LOCK_TRIES_WHILE_SERVING, Patience::None)
     }
@@ -87,7 +88,7 @@ impl Socket {
         Err(cannot_listen(path, Errno::ADDRINUSE))
     }
 
-    /// Its path.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.file.path
@@ -96,7 +97,7 @@ impl Socket {
     /// Lets a group connect as well. Without `CAP_CHOWN`, this process must be a member of it.
     ///
     /// # Errors
-    /// With the path in the text; the group cannot connect then.
+    /// Returns an error with the path in its text. Then the group cannot connect.
     pub fn share_with(&self, group: u32) -> io::Result<()> {
         let path = self.path();
         let none = AtFlags::empty();
@@ -108,7 +109,7 @@ impl Socket {
             .map_err(|error| explain(path, "cannot let its group connect", error))
     }
 
-    /// The listener for the runtime, and the file, which is removed when dropped.
+    /// Returns the listener for the runtime, and the file, which is removed when dropped.
     pub(crate) fn into_parts(self) -> io::Result<(tokio::net::UnixListener, SocketFile)> {
         Ok((
             tokio::net::UnixListener::from_std(self.listener)?,
@@ -117,7 +118,7 @@ impl Socket {
     }
 }
 
-/// The file of a socket. Dropped, it is removed if it is still the same socket.
+/// The file of a socket. When dropped, the file is removed if it is still the same socket.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
@@ -133,7 +134,7 @@ impl SocketFile {
         })
     }
 
-    /// Whether it exists and was not replaced.
+    /// Whether the file exists and was not replaced.
     pub(crate) fn stands(&self) -> bool {
         rustix::fs::lstat(&self.path).is_ok_and(|it| identity(&it) == self.identity)
     }
@@ -152,7 +153,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Device and inode.
+/// Returns the numbers of the device and the inode.
 fn identity(found: &Stat) -> (u64, u64) {
     (found.st_dev, found.st_ino)
 }
@@ -247,7 +248,7 @@ fn expect_dead(path: &Path, patience: Patience) -> io::Result<()> {
             let error = cannot_listen(path, Errno::ADDRINUSE);
             Err(io::Error::new(error.kind(), format!("{error} ({who})")))
         }
-        // It was removed meanwhile.
+        // The socket was removed meanwhile.
         Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(cannot_listen(path, error)),
     }
@@ -257,7 +258,7 @@ fn cannot_listen(path: &Path, error: Errno) -> io::Error {
     explain(path, "cannot listen", error)
 }
 
-/// The error with the path, and with advice if the remedy is not obvious.
+/// Returns the error with the path, and with advice if the remedy is not obvious.
 fn explain(path: &Path, what: impl fmt::Display, error: Errno) -> io::Error {
     let kind = io::Error::from(error).kind();
     let advice = match error {

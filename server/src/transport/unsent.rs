@@ -1,5 +1,5 @@
 //! The body of a response that knows when its bytes have been written to the socket. Does not know
-//! what it contains.
+//! its content.
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 /// the caller has disconnected. The HTTP/2 library takes all bytes from a body long before that.
 pub(crate) struct Unsent<B, G> {
     body: B,
-    /// Shared by the bytes that have left the body. `None` if nothing waits for them.
+    /// The guard, shared with the bytes that have left the body. `None` if nothing waits for them.
     guard: Option<Arc<G>>,
 }
 

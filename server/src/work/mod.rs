@@ -28,13 +28,13 @@ pub use ticket::{Amount, Doing, Ticket, Watch};
 use tokio::sync::oneshot;
 use tracing::Instrument as _;
 
-/// How long a caller of a changing call waits for its response. The kubelet's timeout of two
-/// minutes ends later, so it receives the cause of a hang as an error, and reports it as an event.
-/// Sidecars with a shorter timeout (`--timeout`, 15 s by default) retry and join the job.
+/// Maximum time that the caller of a changing call waits for its response. The kubelet's timeout of
+/// two minutes ends later, so it receives the cause of a hang as an error, and reports it as an
+/// event. Sidecars with a shorter timeout (`--timeout`, 15 s by default) retry and join the job.
 pub const CHANGE_DEADLINE: Duration = Duration::from_secs(100);
 
-/// Identifies equal requests. Include all that matters (identifier, path, capability, contexts),
-/// and leave out fields that may differ in a retry (secrets).
+/// Returns a number that identifies equal requests. Pass all fields that matter (identifier, path,
+/// capability, contexts), and leave out fields that may differ in a retry (secrets).
 #[must_use]
 pub fn fingerprint(parts: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -42,13 +42,14 @@ pub fn fingerprint(parts: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// A class of calls: those of one class exclude each other on an object, those of two do not.
+/// A class of calls. Calls of the same class exclude each other on an object, calls of different
+/// classes do not.
 pub trait Class: Copy + fmt::Debug + Eq + Hash + Send + 'static {
-    /// How long a caller waits for its response.
+    /// Returns the maximum time that a caller waits for its response.
     fn deadline(self) -> Duration;
 }
 
-/// What a job is about, in a table that has all jobs of a service.
+/// The key of a job in the table of all jobs of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key<C> {
     /// The class of the call.
@@ -60,7 +61,7 @@ pub struct Key<C> {
 }
 
 impl<C> Key<C> {
-    /// The object of that ID or name.
+    /// Creates the key of the object with this ID or name.
     #[must_use]
     pub fn new(class: C, id: &str) -> Self {
         let id = id.into();
@@ -68,7 +69,7 @@ impl<C> Key<C> {
         Self { class, id, path }
     }
 
-    /// The same object at that path alone.
+    /// Returns the key of the same object at this path only.
     #[must_use]
     pub fn at(self, path: impl fmt::Display) -> Self {
         let path = Some(path.to_string().into());
@@ -101,12 +102,12 @@ struct Job<T> {
     fingerprint: u64,
     since: Instant,
     is_hung: bool,
-    /// How many bytes of its work were done at the last deadline.
+    /// Number of bytes of its work that were done at the last deadline.
     done_before: u64,
     ticket: Ticket,
     /// All callers that wait for the result.
     callers: Vec<oneshot::Sender<Result<T, Failure>>>,
-    /// How many calls share the key, if this is no job: see [`Share`].
+    /// Number of calls that share the key, 0 for a job: see [`Share`].
     sharers: usize,
 }
 
@@ -118,7 +119,7 @@ impl<C, T> Clone for Jobs<C, T> {
 }
 
 impl<C: Class, T: Clone + Send + 'static> Default for Jobs<C, T> {
-    /// No job runs yet.
+    /// Creates an empty table.
     fn default() -> Self {
         let running = Arc::new(JobMap(Lock::default()));
         report::register(&running);
@@ -133,10 +134,10 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
     /// that only waits.
     ///
     /// # Errors
-    /// The failure of the job; `Busy` if another job owns the key or this one was cancelled by the
-    /// call that undoes it; `Timeout` at the deadline, which is final if the job was still waiting
-    /// and else leaves it running; `Bug` that may be running if the job panicked or the runtime was
-    /// shut down.
+    /// Returns the failure of the job; `Busy` if another job owns the key or this one was cancelled
+    /// by the call that undoes it; `Timeout` at the deadline, which is final if the job was still
+    /// waiting and else leaves it running; `Bug` that may be running if the job panicked or the
+    /// runtime was shut down.
     pub fn run<F>(
         &self,
         key: Key<C>,
@@ -155,7 +156,7 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
                 start(work, deadline, ownership, rpc);
             }
         });
-        // Holds none of the work, so that a waiting caller is small.
+        // The future does not contain the work, so that a waiting caller is small.
         async move {
             begun?;
             result.await.unwrap_or_else(|_| Err(ended_early(rpc)))
@@ -165,18 +166,18 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
     /// Shares the key with other calls of the same kind, so that no job can own it meanwhile.
     ///
     /// # Errors
-    /// `Busy` if a job owns the key, or calls of another kind share it.
+    /// Returns `Busy` if a job owns the key, or calls of another kind share it.
     pub fn share(&self, key: Key<C>, rpc: Rpc) -> Result<Share<C, T>, Failure> {
         Share::new(&self.running, key, rpc)
     }
 
-    /// The job of this key, if one runs.
+    /// Returns the job of this key, if one runs.
     #[must_use]
     pub fn view(&self, key: &Key<C>) -> Option<JobView> {
         self.running.0.lock().get(key).map(Job::view)
     }
 
-    /// The oldest of the hung jobs whose keys `concerns` accepts.
+    /// Returns the oldest of the hung jobs whose keys `concerns` accepts.
     #[must_use]
     pub fn hung(&self, concerns: impl Fn(&Key<C>) -> bool) -> Option<JobView> {
         let running = self.running.0.lock();
@@ -187,7 +188,7 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
             .map(|(_, job)| job.view())
     }
 
-    /// How many jobs of that class are hung.
+    /// Returns the number of hung jobs of this class.
     #[must_use]
     pub fn hung_count(&self, class: C) -> usize {
         let running = self.running.0.lock();
@@ -197,7 +198,7 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
         hung.count()
     }
 
-    /// A new job, or none if the caller has joined one.
+    /// Begins a job, or returns `None` if the caller has joined a running one.
     fn begin(
         &self,
         key: Key<C>,
@@ -219,7 +220,7 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
                 }
                 let undone = undoes(rpc) == Some(job.rpc);
                 if !(undone && job.ticket.cancel(|_| cancelled(job.rpc, rpc))) {
-                    // Work that can end early does so, and will not refuse the retry.
+                    // Work that can end early does so, so that a retry is not refused.
                     let _ends = undone && job.ticket.give_up();
                     return Err(Failure::busy(busy(&key, &job.view(), rpc)));
                 }
@@ -247,7 +248,7 @@ impl<T> Job<T> {
         }
     }
 
-    /// No job, but the first of those who share a key.
+    /// Creates the entry of a shared key, with its first sharer. It is no job.
     fn shared(rpc: Rpc) -> Self {
         Self {
             sharers: 1,
@@ -269,7 +270,7 @@ fn start<C: Class, T: Clone + Send + 'static>(
     tokio::spawn(job.in_current_span());
 }
 
-/// Sees a job to its end, and answers for it at every deadline before that.
+/// Runs a job to its end, and responds to its callers at every deadline before that.
 async fn tend<C: Class, T: Clone>(
     work: Work<T>,
     deadline: Duration,
@@ -287,7 +288,7 @@ async fn tend<C: Class, T: Clone>(
     answer_all(ownership.release(), &result);
 }
 
-/// Callers that have disconnected get no answer.
+/// Sends the result to all callers that are still connected.
 fn answer_all<T: Clone>(
     callers: Vec<oneshot::Sender<Result<T, Failure>>>,
     result: &Result<T, Failure>,
@@ -297,7 +298,7 @@ fn answer_all<T: Clone>(
     }
 }
 
-/// The call whose waiting job this one may cancel.
+/// Returns the call whose waiting job this call may cancel.
 const fn undoes(rpc: Rpc) -> Option<Rpc> {
     match rpc {
         Rpc::NodeUnstageVolume => Some(Rpc::NodeStageVolume),

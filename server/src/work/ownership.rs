@@ -1,4 +1,4 @@
-//! The use of a key, until any kind of end: by the job that owns it, or by calls that share it.
+//! The use of a key, by the job that owns it or by calls that share it, until they end in any way.
 
 use super::ticket::Ticket;
 use super::{Class, Job, JobMap, JobView, Key, answer_all, busy};
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How many bytes a second work of a known amount must do not to be hung: less than any disk that
-/// is in order.
+/// Bytes per second that work of a known amount must process not to count as hung: fewer than any
+/// healthy disk delivers.
 const HEADWAY: u64 = 1 << 20;
 
 /// Frees the key when dropped, so that no end of a job, however sudden, leaves it taken.
@@ -53,8 +53,8 @@ impl<C: Class, T> Ownership<C, T> {
 }
 
 impl<C: Class, T: Clone> Ownership<C, T> {
-    /// At the deadline, and as often again as it has passed: a waiting job is cancelled, a working
-    /// one is hung unless it makes [`HEADWAY`], and all callers get an error.
+    /// Called at each deadline: cancels a waiting job; marks a working one as hung unless it makes
+    /// [`HEADWAY`]; and returns an error to all callers.
     pub(super) fn overdue(&self, deadline: Duration) {
         let seconds = deadline.as_secs();
         let mut running = self.running.0.lock();
@@ -109,8 +109,8 @@ fn late<C>(key: &Key<C>, view: &JobView, is_hung: bool) -> Failure {
     Failure::timeout(message).may_be_running()
 }
 
-/// A share of a key, until dropped. Several calls of one kind have one: each is a job of another
-/// key, and uses the object of this key without changing it.
+/// A share of a key, until dropped. Several calls of one kind can share a key: each is a job of
+/// another key, and uses the object of this key without changing it.
 #[derive(Debug)]
 pub struct Share<C: Class, T> {
     running: Arc<JobMap<C, T>>,

@@ -1,5 +1,5 @@
 //! The running jobs seen from outside: one at a time, as metrics, and as lines of text for tools.
-//! Everything is made only when it is asked for.
+//! Everything is computed only on request.
 
 use super::{Amount, Class, Doing, Job, JobMap};
 use crate::call::Rpc;
@@ -28,11 +28,11 @@ pub struct JobView {
     pub rpc: Rpc,
     /// The job's age.
     pub age: Duration,
-    /// It has exceeded its deadline, and makes no headway that could be seen.
+    /// Whether the job has exceeded its deadline without visible progress.
     pub is_hung: bool,
     /// The current work, where known.
     pub doing: Option<Doing>,
-    /// What it waits for, if it does.
+    /// The event that the job waits for, if any.
     pub awaited: Option<&'static str>,
 }
 
@@ -72,7 +72,7 @@ trait JobTable: Send + Sync {
 pub(crate) struct Totals {
     /// The number of running jobs.
     pub(crate) running: u32,
-    /// The number of jobs that have exceeded their deadline without headway.
+    /// The number of jobs that have exceeded their deadline without visible progress.
     pub(crate) hung: u32,
     /// The bytes that jobs have still to read, as far as they know.
     pub(crate) left_bytes: u64,
@@ -185,7 +185,7 @@ fn text(mut jobs: Vec<(String, JobView)>) -> String {
         // A caller chose the key: it must not add lines.
         let key = key.replace(char::is_control, "\u{fffd}");
         let (age, call) = (job.age.as_secs_f64(), job.rpc.name());
-        // A String takes everything.
+        // Writing to a String cannot fail.
         writeln!(lines, "{age:.1}\t{state}\t{call}\t{key}\t{work}").unwrap_or_default();
     }
     lines

@@ -1,5 +1,5 @@
-//! A job's handle on itself: it lets the job wait, and thus be cancelled while it has begun
-//! nothing; and it shows others what the job is doing.
+//! A job's handle on itself: it lets the job wait, and be cancelled while it has begun nothing; and
+//! it shows others the current work of the job.
 
 use crate::call::Failure;
 use crate::lock::Lock;
@@ -8,9 +8,9 @@ use std::pin::pin;
 use std::sync::{Arc, MutexGuard};
 use tokio::sync::Notify;
 
-/// Shows what a running job is doing.
+/// Shows the current work of a running job.
 pub trait Watch: Send {
-    /// The current work; none = between two steps.
+    /// Returns the current work, or `None` between two steps.
     fn doing(&self) -> Option<Doing>;
 
     /// Asks the work to end with an error, before it changes anything; `false` if it cannot.
@@ -22,9 +22,9 @@ pub trait Watch: Send {
 /// The current work of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doing {
-    /// As in "now in `unmount`".
+    /// The name of the step, as in "now in `unmount`".
     pub step: &'static str,
-    /// How much is done, where that is known: while it grows, the work is not hung, but long.
+    /// The part that is done, if known: while it grows, the work is not hung, but long.
     pub amount: Option<Amount>,
 }
 
@@ -33,7 +33,7 @@ pub struct Doing {
 pub struct Amount {
     /// The part that is done.
     pub done: u64,
-    /// All of it.
+    /// The total.
     pub total: u64,
 }
 
@@ -63,11 +63,11 @@ struct Shared {
 
 #[derive(Debug)]
 enum Step {
-    /// Working: it runs to its end.
+    /// Working; the job runs to its end.
     Working,
-    /// Waiting for something with this name.
+    /// Waiting for the event with this name.
     Waiting(&'static str),
-    /// Cancelled while it waited, and why.
+    /// Cancelled while it waited, with the reason.
     Cancelled(Failure),
 }
 
@@ -80,11 +80,12 @@ impl Ticket {
         }))
     }
 
-    /// Waits for `event`, which messages call `name`, and may be cancelled meanwhile: only while
-    /// the job has begun nothing that it would leave behind.
+    /// Waits for `event`, which messages call `name`. The job may be cancelled meanwhile, so it
+    /// must wait only while it has done nothing that it would leave behind.
     ///
     /// # Errors
-    /// Why the job was cancelled; if `event` has happened all the same, its result is dropped.
+    /// Returns the reason if the job was cancelled; if `event` has happened all the same, its
+    /// result is dropped.
     pub async fn wait<T>(
         &self,
         name: &'static str,
@@ -108,13 +109,13 @@ impl Ticket {
         }
     }
 
-    /// From now on, `window` shows others what the job is doing.
+    /// Lets `window` show others the current work of the job from now on.
     pub fn watched_by(&self, window: impl Watch + 'static) {
         *self.0.window.lock() = Some(Box::new(window));
     }
 
-    /// Cancels the job if it only waits; returns `false` if it works. `why` gets the name of the
-    /// wait.
+    /// Cancels the job if it only waits; returns `false` if it works. `why` is called with the name
+    /// of the event.
     pub(super) fn cancel(&self, why: impl FnOnce(&str) -> Failure) -> bool {
         let mut step = self.step();
         let Step::Waiting(name) = *step else {
@@ -138,13 +139,13 @@ impl Ticket {
         self.doing()?.amount
     }
 
-    /// See [`Watch::give_up`].
+    /// Asks the work to end with an error before it changes anything; returns `false` if it cannot.
     pub(super) fn give_up(&self) -> bool {
         let window = self.0.window.lock();
         window.as_ref().is_some_and(|window| window.give_up())
     }
 
-    /// What the job waits for, if it does.
+    /// Returns the name of the event that the job waits for, if any.
     pub(super) fn awaited(&self) -> Option<&'static str> {
         match *self.step() {
             Step::Waiting(name) => Some(name),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// As grpc-go names a socket.
+/// The name of a socket as grpc-go sends it.
 const SOCKET: &[u8] = b"%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2Flocal.csi.belay.dev-reg.sock";
 
 fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {

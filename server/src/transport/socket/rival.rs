@@ -1,5 +1,5 @@
 //! Whether the process that listens on a socket is alive. The socket of a killed process whose
-//! threads hang accepts connections and never answers. Changes nothing.
+//! threads hang accepts connections and never responds. Changes nothing.
 
 use crate::process::{Life, is_namesake};
 use rustix::io::Errno;
@@ -10,8 +10,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How long a process whose state is not visible may be silent: one in the PID namespace of another
-/// container. A live server answers in milliseconds, a very busy one within seconds.
+/// Maximum time that a process whose state is not visible may be silent: one in the PID namespace
+/// of another container. A live server responds in milliseconds, a very busy one within seconds.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// A process may be about to exit, or be a child that keeps the socket until it execs.
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// once.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// How long to inspect.
+/// The time to spend on an inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
     /// At a start, when no caller waits.
@@ -42,10 +42,10 @@ enum Probe {
     Full,
 }
 
-/// Inspects the process that listens there.
+/// Inspects the process that listens on the address.
 ///
 /// # Errors
-/// If connecting fails for another reason.
+/// Returns an error if connecting fails for another reason.
 pub(super) fn look(address: &SocketAddrUnix, patience: Patience) -> Result<Life, Errno> {
     let begun = Instant::now();
     loop {
@@ -118,7 +118,8 @@ fn behind_a_full_queue(address: &SocketAddrUnix) -> Life {
     })
 }
 
-/// The process that called listen (SO_PEERCRED, unix(7)); none if it is in another namespace.
+/// Returns the process that called listen (SO_PEERCRED, unix(7)), or `None` if it is in another
+/// namespace.
 fn listener_of(stream: &UnixStream) -> Option<u32> {
     // Only tokio accepts a process id of 0, and it needs a runtime.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -136,7 +137,8 @@ fn listener_of(stream: &UnixStream) -> Option<u32> {
     u32::try_from(pid?).ok().filter(|pid| *pid != 0)
 }
 
-/// Whether the server sends anything within that time; none if it closes the connection.
+/// Returns whether the server sends anything within that time, or `None` if it closes the
+/// connection.
 fn speaks(mut stream: UnixStream, wait: Duration) -> Option<bool> {
     let exchange = |stream: &mut UnixStream| {
         stream.set_nonblocking(false)?;
