@@ -27,9 +27,9 @@ use wire::registration_server::{Registration as Calls, RegistrationServer};
 /// The type of plugin (`CSIPlugin` in the kubelet's `pluginregistration` package).
 const PLUGIN_TYPE: &str = "CSIPlugin";
 
-/// The version of the plugin, which is not the version of CSI: the kubelet accepts any 1.x, and of
-/// two drivers with one name it takes the higher version. node-driver-registrar reports the same
-/// for all drivers, so migrating to and from a driver that it registers works equally.
+/// The plugin's version, not that of CSI: the kubelet accepts any 1.x, and of two drivers with one
+/// name it takes the higher version. node-driver-registrar reports the same for all drivers, so
+/// migrating to and from a driver that it registers works equally.
 const SUPPORTED_VERSION: &str = "1.0.0";
 
 /// Maximum size of a request, in bytes. An error from the kubelet may quote several other errors.
@@ -38,8 +38,7 @@ const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// Maximum length of a kept error from the kubelet, in bytes.
 const ERROR_BYTES_MAX: usize = 2048;
 
-/// Maximum number of connections. The kubelet has one. Beyond the maximum, an idle connection is
-/// closed.
+/// Maximum number of connections; beyond that, an idle one is closed. The kubelet has one.
 const CONNECTIONS_MAX: usize = 8;
 
 /// First and longest pause between attempts to register a driver that the kubelet refuses. The
@@ -131,8 +130,7 @@ impl Registrar {
         RegistrationView(self.state.verdict.subscribe())
     }
 
-    /// Serves the kubelet, and recreates the socket whenever needed. The socket is removed when the
-    /// future is dropped.
+    /// Serves, and recreates the socket whenever needed. When dropped, removes the socket.
     pub(crate) async fn run(self) -> Infallible {
         let Self {
             endpoint,
@@ -219,7 +217,7 @@ async fn serve_until_lost(
         never = server.accept("registration", listener) => match never {},
         () = lost(&file, &watch) => {
             let was_registered = state.lost();
-            // The pause prevents a busy loop if another process removes the socket each time.
+            // Prevents a busy loop if another process keeps removing the socket.
             if !was_registered {
                 tokio::time::sleep(pauses.next()).await;
             }
@@ -311,8 +309,7 @@ struct RegistrationState {
 }
 
 impl RegistrationState {
-    /// Records that the kubelet has not replied yet. Its last error is reported until the next
-    /// attempt succeeds.
+    /// Records the wait for the kubelet, whose last error is reported until an attempt succeeds.
     fn awaited(&self) {
         let last = self.verdict.send_replace(Verdict::Awaited);
         if matches!(last, Verdict::Registered | Verdict::Unreachable(_)) {
