@@ -1,5 +1,5 @@
-//! The lines between the controller and a worker process: the call, that its shares are mounted,
-//! that it may begin ([`BEGIN`]), how far a copy has come, and the answer.
+//! The lines that the controller and a worker process exchange: the call, the report that its
+//! shares are mounted, the permission to begin ([`BEGIN`]), the progress of a copy, and the result.
 
 use super::id::OnDelete;
 use super::path::Dir;
@@ -8,21 +8,22 @@ use belay_server::call::Failure;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Before the ID of a snapshot, in what is recorded. No server is called so.
+/// The prefix of a snapshot's ID in the record of a volume. No server has such a name, with which a
+/// volume's ID would begin.
 const SNAPSHOT: &str = "snapshot ";
 
-/// The line upon which a process begins. So one that was killed before has changed nothing, and
-/// the controller knows which one that is.
+/// The line that lets a process begin. A process that was killed before has changed nothing, and
+/// the controller knows whether it has sent the line.
 pub(super) const BEGIN: &str = "begin";
 
 /// A call.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Call {
-    /// Where.
+    /// The share.
     pub(super) mount: Mount,
-    /// What.
+    /// The work to do in the share.
     pub(super) work: Work,
-    /// After that time, the process is killed; a copy is not.
+    /// The time after which the process is killed, unless it makes a copy.
     pub(super) within: Duration,
 }
 
@@ -31,14 +32,14 @@ pub(super) struct Call {
 pub(super) struct Mount {
     /// Host name or address.
     pub(super) server: String,
-    /// Without slashes at its ends; empty for the root.
+    /// The exported directory, without slashes at its ends; empty for the root.
     pub(super) share: String,
-    /// In addition to the controller's own.
+    /// Mount options, in addition to the controller's own.
     pub(super) options: Vec<Parameter>,
 }
 
 impl Mount {
-    /// That share of the server, if it is another one.
+    /// Returns the mount of another share of the server, or `None` if it is this share.
     pub(super) fn elsewhere(&self, share: &str) -> Option<Self> {
         (self.share != share).then(|| Self {
             share: share.to_owned(),
@@ -47,31 +48,31 @@ impl Mount {
     }
 }
 
-/// What to do in a share.
+/// The work to do in a share.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Work {
     /// Create the directory of a volume.
     Create(NewVolume),
-    /// The same, as a copy of another one.
+    /// Create a volume as a copy of another volume.
     Copy(Copying),
-    /// The same, with the files of a snapshot.
+    /// Create a volume with the files of a snapshot.
     Restore(Restoring),
-    /// Do with it what its policy says.
+    /// Delete a volume according to its policy.
     Delete(OldVolume),
-    /// Look for it.
+    /// Find a volume.
     Look(Owned),
-    /// Make a snapshot.
+    /// Create a snapshot.
     Cut(NewSnapshot),
     /// Delete a snapshot.
     Discard(Archived),
-    /// Look for a snapshot.
+    /// Find a snapshot.
     Find(Archived),
-    /// Ask how much room is left.
+    /// Measure the available space.
     Measure,
 }
 
 impl Work {
-    /// The directory that it may change.
+    /// Returns the directory that the work may change, if any.
     pub(super) fn changed(&self) -> Option<&Dir> {
         match self {
             Self::Create(order) => Some(&order.at.dir),
@@ -84,7 +85,7 @@ impl Work {
         }
     }
 
-    /// What it is, if it may take longer than a call.
+    /// Returns the task, if the work may take longer than a call.
     pub(super) fn task(&self) -> Option<Task> {
         let task = |doing, done, name: &str, source: &str| Task {
             name: name.to_owned(),
@@ -111,7 +112,7 @@ impl Work {
         })
     }
 
-    /// The other share that it needs.
+    /// Returns the other share that the work needs, if any.
     pub(super) fn other_share(&self) -> Option<&Mount> {
         match self {
             Self::Copy(order) => order.from.share.as_ref(),
@@ -122,23 +123,23 @@ impl Work {
     }
 }
 
-/// What takes longer than a call.
+/// Work that may take longer than a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Task {
-    /// Of what is made.
+    /// The name of the new volume, or the ID of the new snapshot.
     pub(super) name: String,
     /// The ID of its source.
     pub(super) source: String,
-    /// For the log.
+    /// The task in words while it runs, such as "copying a volume".
     pub(super) doing: &'static str,
-    /// For the log.
+    /// The participle of the task, such as "copied".
     pub(super) done: &'static str,
 }
 
 /// The directory of a volume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Owned {
-    /// Which.
+    /// The path of the directory.
     pub(super) dir: Dir,
     /// The name in the request that created the volume.
     pub(super) name: String,
@@ -148,11 +149,12 @@ pub(super) struct Owned {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct NewVolume {
     pub(super) at: Owned,
-    /// The directory is called as the volume: if it exists, it is that of this volume.
+    /// Whether the directory has the name of the volume. If such a directory exists, it belongs to
+    /// this volume.
     pub(super) is_named_so: bool,
-    /// To be recorded.
+    /// The policy to record.
     pub(super) on_delete: OnDelete,
-    /// To be recorded.
+    /// The size to record, in bytes.
     pub(super) bytes: u64,
     /// The mode of the directory.
     pub(super) permissions: Option<u32>,
@@ -170,31 +172,31 @@ pub(super) struct Copying {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Source {
     pub(super) at: Owned,
-    /// Its ID, to be recorded.
+    /// The ID of the volume, for the record of the copy.
     pub(super) id: String,
-    /// Its share, if that is another one of the same server.
+    /// The share of the volume, if it is another share of the same server.
     pub(super) share: Option<Mount>,
 }
 
 /// The archive of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Archived {
-    /// The directory that it is in, which is called as the snapshot.
+    /// The directory of the archive, which has the name of the snapshot.
     pub(super) dir: Dir,
-    /// Its own name, without the suffix: that of the volume.
+    /// The name of the archive without its suffix, which is the name of the volume.
     pub(super) source: String,
     /// The ID of the snapshot.
     pub(super) id: String,
 }
 
 impl Archived {
-    /// What is recorded of a volume with its files.
+    /// Returns the source to record for a volume with the files of the snapshot.
     pub(super) fn origin(&self) -> String {
         format!("{SNAPSHOT}{}", self.id)
     }
 }
 
-/// The ID of a snapshot, in what is recorded.
+/// Returns the ID of the snapshot in a recorded source, or `None` if the source is a volume.
 pub(super) fn snapshot_of(origin: &str) -> Option<&str> {
     origin.strip_prefix(SNAPSHOT)
 }
@@ -211,18 +213,18 @@ pub(super) struct NewSnapshot {
 pub(super) struct Restoring {
     pub(super) volume: NewVolume,
     pub(super) from: Archived,
-    /// The share of the snapshot, if that is another one of the same server.
+    /// The share of the snapshot, if it is another share of the same server.
     pub(super) share: Option<Mount>,
 }
 
 /// A snapshot that exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SnapshotSeen {
-    /// The size of its archive.
+    /// The size of its archive, in bytes.
     pub(super) bytes: u64,
-    /// When its files were read, in seconds since 1970.
+    /// The time at which its files were read, in seconds since 1970.
     pub(super) created: i64,
-    /// The ID of its volume, if the archive says it.
+    /// The ID of its volume, if the archive contains it.
     pub(super) volume: Option<String>,
 }
 
@@ -230,58 +232,59 @@ pub(super) struct SnapshotSeen {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct OldVolume {
     pub(super) at: Owned,
-    /// What its ID says.
+    /// The policy in the volume's ID, if any.
     pub(super) on_delete: Option<OnDelete>,
-    /// For a volume whose ID says nothing, and which has none recorded.
+    /// The policy of a volume without a policy in its ID or its record.
     pub(super) default: OnDelete,
-    /// An older archive may be removed.
+    /// Whether an older archive may be removed.
     pub(super) removes_archived: bool,
 }
 
-/// What a process says.
+/// A message from a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Said {
-    /// It has mounted what it needs, and asks to begin.
+    /// The process has mounted its shares, and asks to begin.
     Mounted,
-    /// How far a copy has come.
+    /// The progress of a copy.
     Copied(Copied),
-    /// The end.
+    /// The result of the call.
     Answer(Result<Done, Failure>),
 }
 
-/// What was copied so far.
+/// The number of files and bytes that were copied so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Copied {
-    /// Files of any type.
+    /// Number of files of any type.
     pub(super) files: u64,
-    /// Their content.
+    /// Size of their content, in bytes.
     pub(super) bytes: u64,
-    /// Files that changed while they were copied.
+    /// Number of files that changed while they were copied.
     pub(super) changed: u64,
-    /// The first of these.
+    /// The path of the first file that changed.
     pub(super) first_changed: Option<String>,
 }
 
-/// What was done.
+/// The result of a successful call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Done {
-    /// The volume that was created or found; none = it does not exist.
+    /// The volume that was created or found. `None` if it does not exist.
     Volume(Option<Seen>),
-    /// It no longer exists. Why a directory of its name was left as it is.
+    /// The volume or snapshot no longer exists. Contains the reason if something with its name was
+    /// left.
     Deleted(Option<String>),
-    /// The snapshot that was made or found; none = it does not exist.
+    /// The snapshot that was created or found. `None` if it does not exist.
     Snapshot(Option<SnapshotSeen>),
-    /// The bytes that are available.
+    /// The number of available bytes.
     Measured(u64),
 }
 
 /// A volume that exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Seen {
-    /// The size that was recorded; 0 = none.
+    /// The recorded size, in bytes; 0 if none is recorded.
     pub(super) bytes: u64,
-    /// Its deletion was begun.
+    /// Whether its deletion has begun.
     pub(super) is_deleting: bool,
-    /// The ID of the volume of which it is a copy, or of the snapshot, if it is one.
+    /// The recorded source of a copy: the ID of a volume, or of a snapshot after a prefix.
     pub(super) source: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The parameters of a storage class, whose keys have any case. Makes no calls.
+//! The parameters of a storage class, whose keys may be in any case. Makes no calls.
 
 use super::id::{OnDelete, Place};
 use super::path::{self, Dir};
@@ -15,12 +15,12 @@ const SUB_DIR: &str = "subDir";
 const ON_DELETE: &str = "onDelete";
 const PERMISSIONS: &str = "mountPermissions";
 
-/// The mode of a directory; 0 = as mkdir makes it.
+/// The mode of a directory. 0 keeps the mode that mkdir sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mode(u32);
 
 impl Mode {
-    /// The bits to set, if there are any.
+    /// Returns the bits to set, if there are any.
     #[must_use]
     pub fn bits(self) -> Option<u32> {
         (self.0 != 0).then_some(self.0)
@@ -35,16 +35,16 @@ impl FromStr for Mode {
     }
 }
 
-/// A class.
+/// A storage class.
 pub(super) struct Class {
     pub(super) server: String,
     pub(super) share: String,
     below: Option<String>,
-    /// As the class spells it; empty if it does not.
+    /// The policy as the class spells it; empty if the class has none.
     policy: String,
-    /// What the deletion of its volumes does, if the class says so.
+    /// The policy for the deletion of its volumes, if the class has one.
     pub(super) on_delete: Option<OnDelete>,
-    /// The mode of new directories, if the class says so.
+    /// The mode of new directories, if the class has one.
     pub(super) permissions: Option<Mode>,
 }
 
@@ -52,7 +52,7 @@ impl Class {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// `Invalid`, naming the key, for a missing or unsafe value.
+    /// Returns `Invalid`, naming the key, for a missing or unsafe value.
     pub(super) fn of(parameters: &Context) -> Result<Self, Failure> {
         let required = |key: &str| match value(parameters, key)? {
             Some(value) if !value.is_empty() => Ok(value),
@@ -77,16 +77,16 @@ impl Class {
     /// Whether the parameters name neither a server nor a share.
     ///
     /// # Errors
-    /// `Invalid` for a key that is there twice.
+    /// Returns `Invalid` for a key that occurs twice.
     pub(super) fn is_nowhere(parameters: &Context) -> Result<bool, Failure> {
         let named = [value(parameters, "server")?, value(parameters, "share")?];
         Ok(named.into_iter().flatten().all(str::is_empty))
     }
 
-    /// The volume of that name, and its ID; `default` is the policy of classes without one.
+    /// Returns the volume of that name, and its ID. `default` is the policy of classes without one.
     ///
     /// # Errors
-    /// `Invalid` for a subDir that names no directory below the share.
+    /// Returns `Invalid` for a subDir that names no directory below the share.
     pub(super) fn place(
         &self,
         name: &Name,
@@ -124,7 +124,7 @@ impl Class {
         Ok((place, id))
     }
 
-    /// Refuses what no node could mount, and no deletion archive.
+    /// Refuses a directory whose path is too long for a mount, or for its archive.
     fn refuse_long(&self, dir: &Dir, on_delete: OnDelete) -> Result<(), Failure> {
         let field = match self.below {
             None => "name".to_owned(),
@@ -148,10 +148,10 @@ impl Class {
     }
 }
 
-/// The volume context: the parameters as they were, and the directory.
+/// Returns the volume context: the parameters as they were, and the directory.
 ///
 /// # Errors
-/// `Invalid` if they are too large in total.
+/// Returns `Invalid` if they are too large in total.
 pub(super) fn context(parameters: &Context, dir: &Dir) -> Result<Context, Failure> {
     let others = parameters
         .iter()
@@ -166,12 +166,12 @@ pub(super) fn context(parameters: &Context, dir: &Dir) -> Result<Context, Failur
     Context::new("volume_context", entries)
 }
 
-/// The value of a key in any case.
+/// Returns the value of a key in any case.
 fn value<'a>(parameters: &'a Context, key: &str) -> Result<Option<&'a str>, Failure> {
     export::value(parameters, key).map_err(|why| invalid(key, why))
 }
 
-/// The sub-directory with names instead of its templates.
+/// Returns the subDir, with names instead of its templates.
 fn filled(parameters: &Context, below: &str) -> Result<String, Failure> {
     let name = |template, key| {
         let name = value(parameters, key)?.filter(|name| !name.is_empty());

@@ -20,7 +20,7 @@ impl Clones for Nfs {
 }
 
 impl Nfs {
-    /// The new volume, once it has the files of another volume or of a snapshot.
+    /// Has a worker create a volume with the files of another volume or of a snapshot.
     pub(super) async fn filled(&self, prepared: Prepared, work: Work) -> Result<Volume, Failure> {
         let call = (prepared.mount.clone(), work);
         let begun = self.begun.volumes.noting(&prepared.volume.at.name);
@@ -30,10 +30,10 @@ impl Nfs {
 }
 
 impl Prepared {
-    /// The share of what the volume is made from, if it is another one of the same server.
+    /// Returns the share of the source of the volume, if it is another share of the same server.
     ///
     /// # Errors
-    /// `Invalid` for another server, with that `rule`.
+    /// Returns `Invalid`, with `rule` in its text, if the source is on another server.
     pub(super) fn other_share(
         &self,
         what: &str,
@@ -56,7 +56,7 @@ impl Prepared {
     }
 }
 
-/// What the worker gets for an order and another volume.
+/// Returns the worker's instructions for copying the volume `from`.
 fn copying(prepared: &Prepared, from: &VolumeId) -> Result<Copying, Failure> {
     let what = format!("volume {from}");
     let missing = || Failure::not_found(format!("{what}: does not exist"));

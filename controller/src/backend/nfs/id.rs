@@ -1,4 +1,4 @@
-//! Volume IDs: `server#share#directory#name#policy`, those of csi-driver-nfs. Makes no calls.
+//! Volume IDs: `server#share#directory#name#policy`, as in csi-driver-nfs. Makes no calls.
 
 use super::path::Dir;
 use belay_contract::drivers::NFS_ID_BYTES_MAX;
@@ -8,7 +8,7 @@ use belay_server::request::VolumeId;
 use std::fmt;
 use std::str::FromStr;
 
-/// What the deletion of a volume does; the later ones keep more.
+/// The policy for the deletion of a volume. A later policy keeps more than an earlier one.
 #[derive(
     Clone,
     Copy,
@@ -28,7 +28,7 @@ pub enum OnDelete {
     Delete,
     /// Renames its directory.
     Archive,
-    /// Nothing.
+    /// Leaves its directory as it is.
     Retain,
 }
 
@@ -40,7 +40,7 @@ impl FromStr for OnDelete {
             "delete" => Ok(Self::Delete),
             "retain" => Ok(Self::Retain),
             "archive" => Ok(Self::Archive),
-            // One that is added there must not delete data here.
+            // A policy that is added to `nfs_id` must not delete data here.
             other => Err(format!("{other:?} is not supported")),
         }
     }
@@ -65,23 +65,24 @@ pub(super) struct Place {
     pub(super) share: String,
     /// The directory of the volume, below the share.
     pub(super) dir: Dir,
-    /// The name in the request that created the volume, where it is not the directory's.
+    /// The name in the request that created the volume, if it differs from that of the directory.
     pub(super) name: Option<String>,
-    /// What a deletion does, if the ID says so.
+    /// The policy in the ID, if any.
     pub(super) on_delete: Option<OnDelete>,
 }
 
 impl Place {
-    /// The name in the request that created the volume.
+    /// Returns the name in the request that created the volume.
     pub(super) fn name(&self) -> String {
         let own = || self.dir.to_string();
         self.name.clone().unwrap_or_else(own)
     }
 
-    /// The ID; `policy` is the class's spelling of one that is not `delete`.
+    /// Returns the ID. `policy` is the class's spelling of a policy other than `delete`, else
+    /// empty.
     ///
     /// # Errors
-    /// `Invalid` if it would be too long, or would not be read as it was written.
+    /// Returns `Invalid` if the ID would be too long, or ambiguous.
     pub(super) fn id(&self, policy: &str) -> Result<VolumeId, Failure> {
         let name = self.name.as_deref().unwrap_or_default();
         let dir = self.dir.to_string();
@@ -102,11 +103,11 @@ impl Place {
         VolumeId::at_most(NFS_ID_BYTES_MAX, id)
     }
 
-    /// The volume of that ID; none if no driver can ever have given it out.
+    /// Returns the volume of that ID, or `None` if no driver can ever have issued the ID.
     ///
     /// # Errors
-    /// `Precondition`, naming the part, for an ID that Belay does not give out, and csi-driver-nfs
-    /// may have: there may be a directory.
+    /// Returns `Precondition`, naming the part, for an ID that Belay does not issue, but
+    /// csi-driver-nfs may have issued: its directory may exist.
     pub(super) fn of(id: &VolumeId) -> Result<Option<Self>, Failure> {
         let parts = nfs_id::read(id.as_str()).map_err(|unread| refused(id, &unread))?;
         let Some(parts) = parts else { return Ok(None) };

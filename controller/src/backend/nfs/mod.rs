@@ -35,8 +35,8 @@ use std::time::Duration;
 /// The secret with mount options, for calls that have no volume capability.
 const OPTIONS: &str = "mountOptions";
 
-/// Deadlines of a worker process: less than a call waits for its job, and more than a soft mount
-/// needs to report a server that does not answer.
+/// Deadlines of a worker process: shorter than a call waits for its job, and longer than a soft
+/// mount needs to report that a server does not respond.
 const CREATE_MAX: Duration = Duration::from_secs(60);
 const DELETE_MAX: Duration = Duration::from_secs(80);
 const LOOK_MAX: Duration = Duration::from_secs(30);
@@ -46,16 +46,17 @@ const LOOK_MAX: Duration = Duration::from_secs(30);
 pub struct Config {
     /// The mode of new directories, for classes without one.
     pub permissions: Mode,
-    /// What a deletion does, for classes and volumes without a policy.
+    /// The deletion policy of classes and volumes without one.
     pub on_delete: OnDelete,
-    /// To archive a volume, an older archive of its name may be removed.
+    /// Whether archiving a volume may remove an older archive of the same name.
     pub removes_archived: bool,
-    /// For calls that have neither those of a class nor of a secret, such as a deletion.
+    /// Mount options for calls, such as a deletion, that have none from a class or a secret.
     pub mount_options: MountOptions,
 }
 
 impl Config {
-    /// The options in the secrets, whose key has any case, or those of the configuration.
+    /// Returns the options in the secrets, whose key may be in any case, or those of the
+    /// configuration.
     fn options(&self, secrets: &Secrets) -> Result<Vec<options::Parameter>, Failure> {
         let given = secrets.get_ignoring_case(OPTIONS);
         let given = options::parameters("secrets: mountOptions", given)?;
@@ -63,16 +64,16 @@ impl Config {
     }
 }
 
-/// See the module.
+/// The backend for directories of NFS servers.
 pub struct Nfs {
     config: Config,
-    /// Shared with the copies in progress.
+    /// The worker processes, shared with the copies in progress.
     processes: Arc<Processes>,
     begun: Begun,
 }
 
 impl Nfs {
-    /// The backend; makes no call.
+    /// Creates the backend. Makes no call.
     #[must_use]
     pub fn new(config: Config) -> Self {
         measured::describe();
@@ -83,7 +84,7 @@ impl Nfs {
         }
     }
 
-    /// What the worker gets for an order.
+    /// Prepares the creation of a volume, with the worker's instructions.
     fn prepared(&self, order: &Order) -> Result<Prepared, Failure> {
         let class = Class::of(&order.parameters)?;
         let (place, id) = class.place(&order.name, &order.parameters, self.config.on_delete)?;
@@ -158,7 +159,7 @@ impl Nfs {
     }
 }
 
-/// An order that was read.
+/// A request to create a volume, in the terms of the worker.
 struct Prepared {
     place: Place,
     id: VolumeId,
@@ -168,7 +169,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// The volume that a worker has created.
+    /// Returns the volume that a worker has created.
     fn answered(self, answer: Result<Done, Failure>) -> Result<Volume, Failure> {
         match answer.map_err(|failure| within(&self.mount, failure))? {
             Done::Volume(Some(seen)) => Ok(Volume {
@@ -219,7 +220,7 @@ fn volume(id: VolumeId, seen: Seen) -> Volume {
     }
 }
 
-/// Only IDs that were read are recorded.
+/// Returns the source of a volume from its record, which contains only valid IDs.
 fn source(origin: String) -> Option<ContentSource> {
     if let Some(id) = call::snapshot_of(&origin) {
         let id = SnapshotId::at_most(NFS_ID_BYTES_MAX, id.to_owned()).ok()?;
@@ -236,7 +237,7 @@ fn about(id: &VolumeId, failure: Failure) -> Failure {
     }
 }
 
-/// A failure of a call that names no volume, with its server and share.
+/// Adds the server and the share to the failure of a call that names no volume.
 fn within(mount: &Mount, failure: Failure) -> Failure {
     let share = path::source(&mount.server, &mount.share);
     if failure.message.starts_with(&share) {
@@ -248,7 +249,7 @@ fn within(mount: &Mount, failure: Failure) -> Failure {
     }
 }
 
-/// A worker process has answered another call.
+/// Returns the failure of a worker process that has sent the result of another call.
 fn mixed_up() -> Failure {
     Failure::bug("a worker process has answered another call")
 }
@@ -272,7 +273,8 @@ impl Backend for Nfs {
         })
     }
 
-    /// A name does not say in which share it is: [`Self::create`] finds it.
+    /// Needed because a name does not identify a share: only [`Self::create`] finds a volume by
+    /// name.
     fn begun(&self) -> Option<&Begun> {
         Some(&self.begun)
     }

@@ -15,46 +15,47 @@ const ARCHIVED: &str = "archived-";
 pub(super) struct Dir(Vec<String>);
 
 impl Dir {
-    /// Reads a path; slashes at its ends do not count. None if it names the share itself.
+    /// Reads a path, ignoring slashes at its ends. Returns `None` if it names the share itself.
     ///
     /// # Errors
-    /// Which part is not allowed.
+    /// Returns the reason if a part of the path is not allowed.
     pub(super) fn read(path: &str) -> Result<Option<Self>, String> {
         Ok(Self::of(nfs_id::directory(path)?))
     }
 
-    /// The directory with this path; none if it has no names.
+    /// Returns the directory with this path, or `None` if the path has no names.
     pub(super) fn of(names: Vec<String>) -> Option<Self> {
         (!names.is_empty()).then_some(Self(names))
     }
 
-    /// The directory of that name in the share.
+    /// Returns the directory of that name in the share.
     pub(super) fn single(name: &str) -> Self {
         Self(vec![name.to_owned()])
     }
 
-    /// The directories above it, outermost first.
+    /// Returns the directories above it, outermost first.
     pub(super) fn above(&self) -> impl Iterator<Item = Self> + '_ {
         (1..self.0.len()).map(|n| Self(self.0[..n].to_vec()))
     }
 
-    /// The directory above it; none = the share.
+    /// Returns the directory above it, or `None` if that is the share.
     pub(super) fn parent(&self) -> Option<Self> {
         let above = &self.0[..self.0.len().saturating_sub(1)];
         (!above.is_empty()).then(|| Self(above.to_vec()))
     }
 
-    /// Its own name.
+    /// Returns its own name, the last one of the path.
     pub(super) fn name(&self) -> &str {
         self.0.last().map_or("", String::as_str)
     }
 
-    /// Its names, outermost first.
+    /// Returns the names in its path, outermost first.
     pub(super) fn names(&self) -> &[String] {
         &self.0
     }
 
-    /// Where csi-driver-nfs archives it: the prefix comes before the whole path.
+    /// Returns the path at which csi-driver-nfs archives the directory: the prefix comes before the
+    /// whole path.
     pub(super) fn archived(&self) -> Self {
         let mut names = self.0.clone();
         if let Some(first) = names.first_mut() {
@@ -63,14 +64,14 @@ impl Dir {
         Self(names)
     }
 
-    /// Why its archive cannot have its name, if it is too long.
+    /// Returns the reason if the name of its archive would be too long.
     pub(super) fn archive_too_long(&self) -> Option<String> {
         let bytes = ARCHIVED.len() + self.0.first()?.len();
         let why = || format!("its name has {bytes} bytes then, of at most {NAME_BYTES_MAX}");
         (bytes > NAME_BYTES_MAX).then(why)
     }
 
-    /// The directory in the share with the archives that this one is in, if it is called so.
+    /// Returns the outermost directory of its path, if that has the prefix of archives.
     pub(super) fn archives(&self) -> Option<Self> {
         let first = self.0.first()?;
         first

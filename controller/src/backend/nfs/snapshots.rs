@@ -31,11 +31,11 @@ struct Kept {
 }
 
 impl Kept {
-    /// That of the ID; none if no driver can ever have given it out.
+    /// Returns the snapshot of that ID, or `None` if no driver can ever have issued the ID.
     ///
     /// # Errors
-    /// `Precondition`, naming the part, for an ID that Belay does not give out, and another driver
-    /// may have.
+    /// Returns `Precondition`, naming the part, for an ID that Belay does not issue, but another
+    /// driver may have issued.
     fn of(id: &SnapshotId) -> Result<Option<Self>, Failure> {
         let parts = nfs_id::read_snapshot(id.as_str());
         let parts = parts.map_err(|nfs_id::Unread { part, why }| {
@@ -73,7 +73,8 @@ impl Nfs {
         let asked = self.processes.copy(call, CREATE_MAX, begun);
         match asked.await.map_err(|failure| about(&id, failure))? {
             Done::Snapshot(Some(seen)) => {
-                // Another volume may have its name.
+                // The ID in the archive, if any, takes precedence: another volume may have the same
+                // name.
                 let source = seen.volume.clone().map_or_else(
                     || Ok(order.source.clone()),
                     |id| VolumeId::at_most(NFS_ID_BYTES_MAX, id),
@@ -107,7 +108,7 @@ impl Nfs {
         let Some(kept) = Kept::of(&id)? else {
             return Ok(None);
         };
-        // Of one of csi-driver-nfs, no more is known than the name of its volume.
+        // An archive of csi-driver-nfs identifies its volume only by name.
         let name = [&*kept.server, &*kept.share, &*kept.archive.source, "", ""].join("#");
         let mount = kept.mount(self.config.options(secrets)?);
         let asked = self
@@ -150,7 +151,8 @@ impl Snapshots for Nfs {
         measured(Verb::Snapshot, async move { self.find(id, &secrets).await })
     }
 
-    /// The controller knows no servers, and an archive of csi-driver-nfs not its volume.
+    /// Returns false: the controller does not know the servers, and an archive of csi-driver-nfs
+    /// does not contain the ID of its volume.
     fn lists_snapshots(&self) -> bool {
         false
     }
@@ -173,7 +175,7 @@ impl Snapshots for Nfs {
     }
 }
 
-/// The ID of a new snapshot, its share, and what the worker gets for it.
+/// Returns the ID of a new snapshot, its share, and the worker's instructions.
 fn ordered(
     order: &SnapshotOrder,
     config: &Config,
@@ -237,7 +239,7 @@ fn ordered(
     Ok((SnapshotId::at_most(NFS_ID_BYTES_MAX, id)?, mount, new))
 }
 
-/// The name of the archives of a volume.
+/// Returns the name of the archives of a volume.
 fn archive_name(id: &VolumeId, volume: &Place) -> Result<String, Failure> {
     let name = volume.name();
     match nfs_id::archive_name(&name) {
@@ -249,7 +251,7 @@ fn archive_name(id: &VolumeId, volume: &Place) -> Result<String, Failure> {
     }
 }
 
-/// The mount options of the class, or of the secret, or of the configuration.
+/// Returns the mount options of the class, else of the secret, else of the configuration.
 fn class_options(
     parameters: &Context,
     secrets: &Secrets,
@@ -262,7 +264,7 @@ fn class_options(
     }
 }
 
-/// What the worker gets for an order and a snapshot.
+/// Returns the worker's instructions for restoring the snapshot `from`.
 fn restoring(prepared: &Prepared, from: &SnapshotId) -> Result<Restoring, Failure> {
     let what = format!("snapshot {from}");
     let missing = || Failure::not_found(format!("{what}: does not exist"));

@@ -1,5 +1,5 @@
 //! Copies in progress. A copy may take longer than a call: its process goes on, and a repeated call
-//! finds it here. It ends with this program; the next call then begins again.
+//! finds the copy here. The process exits with this program; the next call then begins again.
 
 use super::super::super::Noting;
 use super::super::call::{Call, Copied, Done, Mount, Said, Task, Work};
@@ -15,20 +15,20 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// How long a process may say nothing before it is killed: more than a soft mount needs to report
-/// that a server does not answer.
+/// Maximum time without a message from a process before it is killed: more than a soft mount needs
+/// to report that a server does not respond.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
-/// How long a copy waits for its turn.
+/// Maximum time that a copy waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
-/// How often the log says how far a copy has come.
+/// Time between two log lines about the progress of a copy.
 const LOG: Duration = Duration::from_secs(60);
-/// Why a copy is not begun.
+/// Reasons why a copy has not begun.
 const OTHERS: &str = "waits for other copies of that server";
 const MOUNT: &str = "waits until its share is mounted";
-/// How long the failure of a copy is kept for the call that finds out.
+/// Time for which the failure of a copy is kept for the next call.
 const FAILURE_MAX: Duration = Duration::from_secs(3600);
 
-/// See the module.
+/// The copies in progress, by the directory that they change.
 #[derive(Default)]
 pub(super) struct Copies(Lock<HashMap<Directory, Copy>>);
 
@@ -40,19 +40,20 @@ struct Copy {
 
 #[derive(Clone, Debug)]
 enum State {
-    /// Not begun, and why.
+    /// The copy has not begun, for this reason.
     Waiting(&'static str),
     Running(Copied),
-    /// At that time.
+    /// The copy ended at this time, with this result.
     Ended(Instant, Result<Done, Failure>),
 }
 
 impl Processes {
-    /// Has a worker process copy, archive or restore a volume, or finds one that does.
+    /// Has a worker process copy, archive or restore a volume, or joins a process that does.
     ///
     /// # Errors
-    /// Those of [`Self::ask`]; `Busy` if the copy is not complete within that time: it goes on, and
-    /// counts in `begun` until it has ended, and then if it has left something.
+    /// Returns the errors of [`Self::ask`], and `Busy` if the copy is not complete after `within`.
+    /// The copy then goes on, and counts in `begun` until it has ended, or longer if it has left
+    /// something.
     pub(in super::super) async fn copy(
         self: &Arc<Self>,
         (mount, work): (Mount, Work),
@@ -65,12 +66,12 @@ impl Processes {
         let directory = Directory::of(&mount, dir);
         let mut state = self.joined(&directory, task.clone(), (mount, work), begun)?;
         let ended = state.wait_for(|state| matches!(state, State::Ended(..)));
-        // In time, or not: the state says it.
+        // The state shows whether the copy has ended in time.
         let is_closed = matches!(timeout(within, ended).await, Ok(Err(_)));
         let state = state.borrow().clone();
         match state {
             State::Ended(_, result) => {
-                // A failure has had its caller.
+                // The result is returned to this caller, and need not be kept.
                 self.copies.forget(&directory);
                 result
             }
@@ -82,7 +83,7 @@ impl Processes {
         }
     }
 
-    /// The copy that is in progress, or one that begins now.
+    /// Joins the copy in progress, or begins one.
     fn joined(
         self: &Arc<Self>,
         directory: &Directory,
@@ -98,7 +99,7 @@ impl Processes {
             return Ok(copy.state.clone());
         }
         self.helpers.refuse_hung(&directory.server, &COPY)?;
-        // That of another volume, if one is in progress.
+        // Fails while another copy or call changes the directory.
         let turn = self.directories.turn(directory.clone())?;
         let (sender, state) = watch::channel(State::Waiting(OTHERS));
         let copy = Copy {
@@ -107,7 +108,7 @@ impl Processes {
         };
         all.insert(directory.clone(), copy);
         let (processes, directory) = (Arc::clone(self), directory.clone());
-        // Its calls may leave while it waits, too.
+        // Its callers may disconnect even while it waits.
         let begun = begun.start();
         tokio::spawn(async move {
             let copied = processes.copied(turn, (&of, call), &sender);
@@ -117,7 +118,7 @@ impl Processes {
             begun.end(&result);
             sender.send_replace(State::Ended(Instant::now(), result));
             if is_made {
-                // The server knows it from now on.
+                // From now on, a call finds the copy on the server.
                 processes.copies.forget(&directory);
             }
         });
@@ -175,7 +176,7 @@ impl Copies {
         self.0.lock().is_empty()
     }
 
-    /// How many wait, and how many run.
+    /// Returns the numbers of waiting and of running copies.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
         let all = self.0.lock();
@@ -185,7 +186,7 @@ impl Copies {
         (waiting, count(|state| matches!(state, State::Running(_))))
     }
 
-    /// Removes a copy that has ended; one that has begun since stays.
+    /// Removes a copy that has ended. A copy that has begun since stays.
     fn forget(&self, directory: &Directory) {
         let mut all = self.0.lock();
         let has_ended = |copy: &Copy| {
@@ -220,12 +221,12 @@ fn unfinished(directory: &Directory, of: &Task, state: &State) -> Failure {
     let message = format!("directory {dir} of server {server}: {how_far}; repeat the call");
     match is_begun {
         true => Failure::busy(message).may_be_running(),
-        // In progress as well; but if it never begins, it leaves nothing.
+        // The copy is in progress, too, but if it never begins, it leaves nothing.
         false => Failure::busy(message),
     }
 }
 
-/// It may have been copied before.
+/// Logs the end of a copy. The number of files is 0 if an earlier process has copied them.
 fn log_end(server: &str, dir: &str, of: &Task, copied: &Copied) {
     let Task { done, .. } = of;
     let Copied {

@@ -1,4 +1,4 @@
-//! How many processes there are for a server, for all servers, and for a directory.
+//! Tests the limits on processes for a server, for all servers, and for a directory.
 
 use super::super::super::Begun;
 use super::super::call::{Copying, NewVolume, OldVolume, Owned, Source};
@@ -51,7 +51,7 @@ async fn deletions_leave_slots_of_their_server_to_other_calls() {
         let slot = processes.helpers.slot("filer", &OTHER, soon).await;
         held.push(slot.unwrap());
     }
-    // Whatever the case of the server's name.
+    // The case of the server's name does not matter.
     let refused = processes.ask(mount(), Work::Look(owned()), Duration::from_secs(7));
     let refused = refused.await.unwrap_err();
     let expected = "server filer: none of 8 worker processes for it was free within 7 s; if it";
@@ -153,7 +153,7 @@ async fn a_copy_goes_on_without_its_call_and_the_next_call_finds_it_or_its_failu
     assert_eq!(unreachable(&begun), Certainty::NothingHappened);
 }
 
-/// What a call for the volume finds out that does not reach the server.
+/// Returns the certainty of a call for the volume that does not reach the server.
 fn unreachable(begun: &Begun) -> Certainty {
     let name = Name::new("pvc-1").unwrap();
     let failed = Err::<(), _>(Failure::new(Kind::Unreachable, "why"));
@@ -162,7 +162,7 @@ fn unreachable(begun: &Begun) -> Certainty {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A shell in the place of the worker.
+/// Returns a shell that replaces the worker.
 fn shell(script: &str) -> Command {
     let mut shell = Command::new("/bin/sh");
     // The socket is its standard input alone.
@@ -191,7 +191,7 @@ fn creation() -> Work {
     Work::Create(volume())
 }
 
-/// Whether an earlier call may have created something does not depend on one that was not begun.
+/// A call that was not begun does not change the certainty about an earlier one.
 #[tokio::test]
 async fn a_worker_that_ends_before_it_has_mounted_the_share_has_begun_nothing() {
     let hangs = || shell("read call; exec sleep 1000");
@@ -233,7 +233,7 @@ async fn a_worker_that_ends_after_it_has_mounted_the_share_may_have_begun() {
     assert_eq!(asked, Ok(Done::Volume(None)));
 }
 
-/// Its call has seen it wait, and no other one has come since.
+/// The call saw the copy waiting, and no other call has come since.
 #[tokio::test]
 async fn a_copy_that_has_begun_without_a_call_counts_before_it_has_ended() {
     let processes = asking(|| shell("read call; echo '\"Mounted\"'; read begin; exec sleep 1000"));
@@ -248,7 +248,7 @@ async fn a_copy_that_has_begun_without_a_call_counts_before_it_has_ended() {
     assert_eq!(unreachable(&begun), Certainty::MayBeRunning);
 }
 
-/// A call that waits for it is not the one that finds out.
+/// No call is waiting when the copy ends.
 #[tokio::test]
 async fn a_copy_that_was_made_without_a_call_is_noted() {
     let makes = || {

@@ -14,14 +14,14 @@ use super::deletion::{Deletion, refuse_other};
 use super::trash::Trash;
 use belay_server::call::{Failure, Kind};
 
-/// How often the claim on the archive's name is read that other calls change meanwhile.
+/// Maximum number of attempts to read the claim on the archive's name while other calls change it.
 const ATTEMPTS: usize = 8;
 
-/// Renames the directory, unless that was done.
+/// Renames the directory, unless an earlier call has renamed it.
 ///
 /// # Errors
-/// `Precondition` if there is an archive of that name, and it may not be removed; those of the
-/// server.
+/// Returns `Precondition` if there is an archive of that name, and it may not be removed; the
+/// errors of the server.
 pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Failure> {
     let Deletion {
         tree, claims, dir, ..
@@ -33,7 +33,7 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
         Some(trash) => trash.kept()?,
         None => None,
     };
-    // Once it was moved, what has its name is another directory.
+    // Once the directory was moved, another directory may have its name.
     let moves = is_there.is_some() && kept.is_none() && !deletion.has_archive(&archived, claim)?;
     if moves {
         refuse_other(dir, is_there)?;
@@ -62,10 +62,10 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
     deletion.finish(&claim)
 }
 
-/// A name that the archive cannot have, before anything is done.
+/// Refuses a directory whose archive would have too long a name, before anything is done.
 ///
 /// # Errors
-/// `Precondition`.
+/// Returns `Precondition` if the name is too long.
 pub(super) fn refuse_long(dir: &Dir) -> Result<(), Failure> {
     match dir.archive_too_long() {
         None => Ok(()),
@@ -76,8 +76,8 @@ pub(super) fn refuse_long(dir: &Dir) -> Result<(), Failure> {
 }
 
 impl Deletion<'_> {
-    /// Asks for a repeated call instead of the refusal if another call has completed this one: then
-    /// what is in the way is the archive.
+    /// Returns `Busy` instead of the refusal if another call has completed this one: then the
+    /// archive itself is in the way.
     fn unless_done(&self, claim: &Claim, result: Result<(), Failure>) -> Result<(), Failure> {
         if result.is_err() {
             self.claims.check(self.dir, claim)?;
@@ -85,13 +85,14 @@ impl Deletion<'_> {
         result
     }
 
-    /// Whether the name of the archive is claimed for this volume: then it was moved to the trash.
+    /// Whether the name of the archive is claimed for this volume: then the volume was moved to the
+    /// trash.
     fn has_archive(&self, archived: &Dir, of: &Claim) -> Result<bool, Failure> {
         let held = self.claims.read(archived)?;
         Ok(matches!(held, Occupancy::By(it) if it.is_archive_of(of)))
     }
 
-    /// That the archive may have its name.
+    /// Checks that the archive may have its name.
     fn refuse_older(&self, archived: &Dir) -> Result<(), Failure> {
         let there = self.tree.find(archived)?;
         if there.is_some() && !self.removes_archived {
@@ -115,7 +116,7 @@ impl Deletion<'_> {
         }
     }
 
-    /// That no volume is at `dir`, or was, unless it was moved away.
+    /// Checks that no volume has a claim on `dir`, except one that was moved away.
     fn refuse_occupied(&self, archived: &Dir, dir: &Dir) -> Result<(), Failure> {
         match self.claims.read(dir)? {
             Occupancy::By(claim) if self.claims.is_void(self.tree, dir, &claim)? => Ok(()),
@@ -124,12 +125,12 @@ impl Deletion<'_> {
         }
     }
 
-    /// Gives the directory in the trash its name.
+    /// Gives the directory in the trash the name of the archive.
     fn place(&self, trash: &Trash, archived: &Dir, claim: &Claim) -> Result<(), Failure> {
         self.claim_archive(trash, archived, claim)?;
         let above = self.tree.make_above(archived)?;
         match trash.place(&above, archived) {
-            // Nothing was there when its name was claimed.
+            // No directory had the name when it was claimed.
             Err(error) if is_taken(&error) => Err(Failure::precondition(format!(
                 "directory {}: cannot become {archived}, which another program has made \
                  meanwhile; move that away, and repeat the call. The volume is in {}",
@@ -140,11 +141,12 @@ impl Deletion<'_> {
         }
     }
 
-    /// Claims the name of the archive, when what had it before was moved away.
+    /// Claims the name of the archive, after moving away an older archive of that name.
     fn claim_archive(&self, trash: &Trash, archived: &Dir, of: &Claim) -> Result<(), Failure> {
         for _ in 0..ATTEMPTS {
             let held = self.claims.read(archived)?;
-            // Then it was no later volume's.
+            // If this deletion is still in progress, the claim read above is not that of a later
+            // volume.
             self.claims.check(self.dir, of)?;
             match held {
                 Occupancy::By(claim) if claim.is_archive_of(of) => {
@@ -170,20 +172,21 @@ impl Deletion<'_> {
             let claim = match self.tree.exists(archived)? {
                 false => Claim::new(record(&of.of.name, Some(of.nonce.clone())), State::Placing)?,
                 true if !self.removes_archived => return Err(self.exists(archived)),
-                // That of another program. It has no other name than its directory.
+                // The archive of another program has no other name than its directory.
                 true => Claim::new(record(&self.dir.to_string(), None), State::Archived)?,
             };
             match self.claims.publish(archived, &claim)? {
                 true => self.hold_archive(archived, &claim)?,
-                // Says by whom; or it is free again.
+                // Another call has claimed the name: returns the reason, unless the name is free
+                // again.
                 false => self.refuse_older(archived)?,
             }
         }
         Err(changing(archived))
     }
 
-    /// Moves an older archive to the trash of the volume, and removes its claim. Its own trash is
-    /// removed before, when no call moves to it any longer.
+    /// Moves an older archive to the trash of the volume, and removes its claim. Removes its own
+    /// trash before, once no call moves files there.
     fn replace(&self, trash: &Trash, archived: &Dir, older: &Claim) -> Result<(), Failure> {
         let there = self.tree.find(archived)?;
         if older.state != State::Replaced && there.is_some() {
@@ -201,7 +204,7 @@ impl Deletion<'_> {
                 return Err(changing(archived));
             }
         }
-        // False: another call has removed it, or replaced it, which the next look shows.
+        // If another call has removed or replaced the claim, the next read shows it.
         self.claims.remove(archived, &older).map(drop)
     }
 

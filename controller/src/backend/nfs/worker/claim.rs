@@ -6,7 +6,7 @@ use belay_server::call::Failure;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is recorded of a volume, and never changes.
+/// The record of a volume, which never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
@@ -15,12 +15,12 @@ pub(super) struct Record {
     /// Its name.
     pub(super) name: String,
     pub(super) on_delete: OnDelete,
-    /// The size that was asked for.
+    /// The requested size, in bytes.
     pub(super) bytes: u64,
-    /// Of an archive: the nonce of the claim of its volume.
+    /// The nonce of the volume's claim, in the record of an archive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) archive_of: Option<String>,
-    /// Of a copy: the ID of the volume that was copied, or that of a snapshot after `snapshot `.
+    /// The ID of the copied volume, or of the snapshot after `snapshot `, in the record of a copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) source: Option<String>,
 }
@@ -29,19 +29,20 @@ pub(super) struct Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) of: Record,
-    /// No other claim has it.
+    /// A number that no other claim has.
     pub(super) nonce: String,
     pub(super) state: State,
 }
 
-/// The suffix of its file.
+/// The state of a claim, which is the suffix of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// No caller knows the volume.
+    /// The volume is being created, and no caller knows it.
     Creating,
-    /// The same, of a copy: it is made in the trash of the claim, and then gets its name.
+    /// A copy is being made in the trash of the claim, from where it gets its name. No caller knows
+    /// it.
     Copying,
-    /// A copy that was withdrawn is being removed; any call may continue that.
+    /// A copy that was withdrawn is being removed. Any call may continue the removal.
     Dropping,
     /// The volume exists.
     Ready,
@@ -62,10 +63,10 @@ pub(super) enum State {
 }
 
 impl Claim {
-    /// A new one.
+    /// Creates a claim with a new nonce.
     ///
     /// # Errors
-    /// Those of [`nonce`].
+    /// Returns an error if [`nonce`] does.
     pub(super) fn new(of: Record, state: State) -> Result<Self, Failure> {
         Ok(Self {
             of,
@@ -74,22 +75,22 @@ impl Claim {
         })
     }
 
-    /// The name of its file.
+    /// Returns the name of its file.
     pub(super) fn file(&self) -> String {
         format!("{}.{}", self.nonce, self.state.word())
     }
 
-    /// Whether it is that of the volume's archive.
+    /// Whether this is the claim of the archive of the volume with the claim `of`.
     pub(super) fn is_archive_of(&self, of: &Self) -> bool {
         self.of.archive_of.as_ref() == Some(&of.nonce)
     }
 
-    /// Whether it is that of a copy that no caller knows.
+    /// Whether this is the claim of a copy that no caller knows.
     pub(super) fn is_copy_in_progress(&self) -> bool {
         matches!(self.state, State::Copying | State::Dropping)
     }
 
-    /// What the directory is.
+    /// Describes the directory, for messages.
     pub(super) fn describe(&self) -> impl fmt::Display {
         let what = match self.state {
             State::Retained => "was retained when its volume was deleted: that of",
@@ -115,12 +116,12 @@ impl State {
         Self::Replaced,
     ];
 
-    /// That of a file.
+    /// Returns the state with this suffix.
     pub(super) fn of(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.word() == word)
     }
 
-    /// No caller knows the volume.
+    /// Whether no caller knows the volume.
     pub(super) fn is_unknown(self) -> bool {
         matches!(self, Self::Creating | Self::Copying)
     }

@@ -1,6 +1,6 @@
-//! Claims: which volume a directory belongs to. `.belay/claims` of the share, outside every volume,
-//! has a directory for each claimed path, called by the SHA-256 of the path. In it is either the
-//! claim of one volume, a file `NONCE.STATE`, or the directory `below`
+//! Claims, which record the volume to which a directory belongs. `.belay/claims` of the share,
+//! outside every volume, has a directory for each claimed path, named by the SHA-256 of the path.
+//! It contains either the claim of one volume, a file `NONCE.STATE`, or the directory `below`
 //! ([`super::above`]) if the path is above that of a volume.
 //!
 //! A claim is made by renaming a directory to a name that must be free, and changed by renaming its
@@ -19,19 +19,19 @@ use belay_server::call::Failure;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// The longest claim, in bytes: a path, a name, and room for the escapes of JSON.
+/// Maximum size of a claim, in bytes: a path, a name, and room for the escapes of JSON.
 const BYTES_MAX: u64 = 64 << 10;
-/// How often a claim is read that another call is changing.
+/// Maximum number of attempts to read a claim that another call is changing.
 const ATTEMPTS: usize = 4;
-/// After so many seconds, a creation is not in progress.
+/// Number of seconds after which a creation is no longer in progress.
 const CREATING_MAX: i64 = 3600;
 
-/// To which volume a path belongs.
+/// The volume to which a path belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Occupancy {
-    /// To none.
+    /// The path belongs to no volume.
     Free,
-    /// Volumes may be below it.
+    /// Volumes may be below the path.
     Above,
     By(Claim),
 }
@@ -45,7 +45,7 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// Those of the share, for a volume that gets a claim.
+    /// Opens the claims of the share, or creates them for the first claim.
     pub(super) fn open(tree: &Tree) -> Result<Self, Failure> {
         let own = Own::make(tree)?;
         let claims = own.make_directory(CLAIMS)?;
@@ -53,7 +53,7 @@ impl Claims {
         Ok(Self { own, claims, share })
     }
 
-    /// Those of the share; none if no volume has one there.
+    /// Opens the claims of the share, or returns `None` if no volume has ever had a claim there.
     pub(super) fn find(tree: &Tree) -> Result<Option<Self>, Failure> {
         let Some(own) = Own::find(tree)? else {
             return Ok(None);
@@ -63,10 +63,10 @@ impl Claims {
         Ok(found.map(|claims| Self { own, claims, share }))
     }
 
-    /// To which volume the directory belongs.
+    /// Returns the volume to which the directory belongs.
     ///
     /// # Errors
-    /// `Precondition` if its claim is damaged; `Busy` if other calls change it all the time.
+    /// Returns `Precondition` if its claim is damaged; `Busy` if other calls keep changing it.
     pub(super) fn read(&self, dir: &Dir) -> Result<Occupancy, Failure> {
         let mut files = Vec::new();
         for _ in 0..ATTEMPTS {
@@ -84,7 +84,7 @@ impl Claims {
                         return Ok(Occupancy::By(claim));
                     }
                 }
-                // Its file is being renamed, or the last one was just removed.
+                // The file of the claim is being renamed, or was just removed.
                 _ => {}
             }
         }
@@ -103,7 +103,7 @@ impl Claims {
         }
     }
 
-    /// The claim in a file.
+    /// Reads the claim in a file, or returns `None` if the file does not exist.
     fn claim(&self, dir: &Dir, directory: &OwnedFd, name: &str) -> Result<Option<Claim>, Failure> {
         let shown = format!("{}/{name}", shown(dir));
         match record(directory, name, &shown)? {
@@ -116,7 +116,8 @@ impl Claims {
         }
     }
 
-    /// The one claim in the directory of a path, and the path; none if it is damaged or changing.
+    /// Returns the only claim in the directory of a path, and the path. `None` if the claim is
+    /// damaged or changing.
     pub(super) fn by_hash(&self, hash: &str) -> Result<Option<(Dir, Claim)>, Failure> {
         let Some(directory) = tree::open_existing(&self.claims, hash, hash)? else {
             return Ok(None);
@@ -133,7 +134,7 @@ impl Claims {
         }
     }
 
-    /// Claims a directory; whether it was free.
+    /// Claims a directory. Returns whether it was free.
     pub(super) fn publish(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         let name = numbered(dir, &claim.nonce);
         let temporary = self.own.make_directory(TEMPORARY)?;
@@ -146,7 +147,7 @@ impl Claims {
             tree::rename((&temporary, &name), to, &shown(dir))
         };
         let mut renamed = rename();
-        // A server may not replace an empty directory, which is left if a call was killed.
+        // Some servers do not replace an empty directory, which a killed call may have left.
         if matches!(&renamed, Err(error) if is_taken(error)) && self.vacate(dir)? {
             renamed = rename();
         }
@@ -156,7 +157,7 @@ impl Claims {
                 self.forget(&temporary, &name)?;
                 Ok(false)
             }
-            // It was done, and the answer was lost.
+            // The rename was done, and its response was lost.
             Err(error) if error.errno == Errno::NOENT => Ok(self.is_current(dir, claim)?),
             Err(error) => Err(error.into()),
         }
@@ -165,7 +166,7 @@ impl Claims {
     /// Changes the state of a claim.
     ///
     /// # Errors
-    /// `Busy` if another call has changed it; those of the server.
+    /// Returns `Busy` if another call has changed it; the errors of the server.
     pub(super) fn advance(&self, dir: &Dir, claim: &Claim, state: State) -> Result<Claim, Failure> {
         let new = Claim {
             state,
@@ -177,15 +178,15 @@ impl Claims {
         let directory = self.directory(dir)?.ok_or_else(|| changing(dir))?;
         let (from, to) = (claim.file(), new.file());
         match tree::rename((&directory, &from), (&directory, &to), &shown(dir)) {
-            // It was done, and the answer was lost; or another call has done the same.
+            // The rename was done, and its response was lost; or another call has done the same.
             Err(error) if error.errno == Errno::NOENT && self.is_current(dir, &new)? => Ok(new),
             Err(error) if error.errno == Errno::NOENT => Err(changing(dir)),
             result => Ok(result.map(|()| new)?),
         }
     }
 
-    /// Whether the volume was not created, since the call was killed and is not repeated, or has
-    /// withdrawn its copy. A call that is slower than that fails.
+    /// Whether the creation of the volume was abandoned: its call was killed and is not repeated,
+    /// or has withdrawn its copy. A call that is slower than that fails.
     pub(super) fn is_abandoned(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         let directory = match claim.state {
             State::Dropping => return Ok(true),
@@ -205,7 +206,7 @@ impl Claims {
         Ok(is_abandoned(made, now))
     }
 
-    /// A creation that takes long is in progress.
+    /// Records that a creation that takes long is still in progress.
     pub(super) fn refresh(&self, dir: &Dir, claim: &Claim) -> Result<(), Failure> {
         let directory = self.directory(dir)?.ok_or_else(|| changing(dir))?;
         match attributes::refresh(&directory, &claim.file(), &shown(dir)) {
@@ -214,11 +215,11 @@ impl Claims {
         }
     }
 
-    /// That the claim is as this call has seen it, before a change of the directory: by the server,
-    /// not by what this mount remembers.
+    /// Checks, before a change of the directory, that the claim is as this call has seen it. Asks
+    /// the server instead of the cache of this mount.
     ///
     /// # Errors
-    /// `Busy` if it is not; those of the server.
+    /// Returns `Busy` if the claim has changed; the errors of the server.
     pub(super) fn check(&self, dir: &Dir, claim: &Claim) -> Result<(), Failure> {
         match Self::find(&self.share.afresh()?)? {
             Some(now) if now.is_current(dir, claim)? => Ok(()),
@@ -226,10 +227,10 @@ impl Claims {
         }
     }
 
-    /// Removes a claim with those above it, and what calls that were killed have written for it;
-    /// whether it was as this call has seen it.
+    /// Removes a claim, the claims above it, and the files that killed calls have written for it.
+    /// Returns whether the claim was as this call has seen it.
     pub(super) fn remove(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
-        // One that is creating may be completed meanwhile, and then holds them.
+        // Another call may complete a creation meanwhile; it then needs the claims above.
         let is_first = claim.state.is_unknown();
         if is_first && !self.unlink(dir, claim)? || !is_first && !self.is_current(dir, claim)? {
             return Ok(false);
@@ -257,13 +258,13 @@ impl Claims {
         }
     }
 
-    /// Removes the directory of a path without a claim; whether it had none.
+    /// Removes the directory of a path if it has no claim. Returns whether it had none.
     pub(super) fn vacate(&self, dir: &Dir) -> error::Result<bool> {
         tree::rmdir_if_empty(&self.claims, &file_name(dir), &shown(dir))
     }
 
-    /// Removes a claim that was written and not made. It gets another name before: a call that is
-    /// still making it fails then, instead of making one whose file is removed.
+    /// Removes a claim that was written, but not published. Renames it first, so that a call that
+    /// is still publishing it fails, instead of publishing a claim whose file is removed.
     fn forget(&self, temporary: &OwnedFd, name: &str) -> error::Result<()> {
         let old = match name.ends_with(OLD) {
             true => name.to_owned(),
@@ -292,7 +293,7 @@ impl Claims {
         Ok(self.files(&file_name(dir))?.contains(&file))
     }
 
-    /// The names in the directory of a path.
+    /// Returns the names in the directory of a path.
     pub(super) fn files(&self, hash: &str) -> error::Result<Vec<String>> {
         match tree::open_existing(&self.claims, hash, hash)? {
             Some(directory) => list::names(&directory, hash),
@@ -300,18 +301,20 @@ impl Claims {
         }
     }
 
-    /// The directory of a path; none if it does not exist.
+    /// Opens the directory of a path, or returns `None` if it does not exist.
     fn directory(&self, dir: &Dir) -> error::Result<Option<OwnedFd>> {
         tree::open_existing(&self.claims, &file_name(dir), &shown(dir))
     }
 }
 
-/// By times in seconds since 1970.
+/// Whether a creation that was last refreshed at `made` is abandoned at `now`, in seconds since
+/// 1970.
 pub(super) fn is_abandoned(made: i64, now: i64) -> bool {
     now.saturating_sub(made) > CREATING_MAX
 }
 
-/// The claim in a file, if it is one; none if the file does not exist.
+/// Reads the claim in a file. Returns `None` if the file does not exist, and `Some(None)` if it is
+/// no claim.
 fn record(directory: &OwnedFd, name: &str, shown: &str) -> error::Result<Option<Option<Claim>>> {
     let Some(file) = tree::open_file(directory, name, shown)? else {
         return Ok(None);
@@ -326,7 +329,7 @@ fn record(directory: &OwnedFd, name: &str, shown: &str) -> error::Result<Option<
     })))
 }
 
-/// A rename that was refused since its target has something in it. Servers have either.
+/// Whether a rename was refused because its target is not empty. Servers return either error.
 pub(super) fn is_taken(error: &Error) -> bool {
     [Errno::NOTEMPTY, Errno::EXIST].contains(&error.errno)
 }

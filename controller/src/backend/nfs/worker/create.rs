@@ -1,10 +1,10 @@
 //! Creates the directory of a volume. The order of the steps is such that a directory with files
 //! never becomes that of another volume:
 //!
-//! 1. a directory that exists and is not claimed is refused, unless it is called as the volume;
+//! 1. a directory that exists and is not claimed is refused, unless it has the name of the volume;
 //! 2. the directory is claimed, as *creating*, and then those above it;
 //! 3. it is made; if it exists by now, it must be empty: no caller knows the volume yet;
-//! 4. the claim becomes *ready*, and the caller gets its answer.
+//! 4. the claim becomes *ready*, and the caller gets its response.
 
 use super::super::call::{NewVolume, Seen, snapshot_of};
 use super::super::path::Dir;
@@ -21,15 +21,15 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-/// How often the directories above are made again when another call removes them meanwhile, and the
-/// claim is read again when another call changes it.
+/// Maximum number of attempts to make the directories above while another call removes them, and to
+/// read the claim while another call changes it.
 const ATTEMPTS: usize = 8;
 
-/// Creates it, or finds it.
+/// Creates the volume, or finds it.
 ///
 /// # Errors
-/// `Incompatible` if another volume has the directory, or it is no volume's; `Busy` if its deletion
-/// was begun; those of the server.
+/// Returns `Incompatible` if the directory belongs to another volume, or to none; `Busy` if its
+/// deletion has begun; the errors of the server.
 pub(super) fn create(tree: &Tree, order: &NewVolume, end: Instant) -> Result<Seen, Failure> {
     let creation = Creation {
         tree,
@@ -43,7 +43,7 @@ pub(super) fn create(tree: &Tree, order: &NewVolume, end: Instant) -> Result<See
         CreationState::Complete(seen) => return Ok(seen),
         CreationState::Creating(claim) => claim,
     };
-    // Later failures leave it, if they do not say otherwise.
+    // Later failures leave the claim behind, unless they were rolled back.
     let done = creation.complete(&claim);
     done.map_err(|failure| match failure.certainty {
         belay_server::call::Certainty::RolledBack => failure,
@@ -56,13 +56,13 @@ pub(super) struct Creation<'a> {
     pub(super) claims: Claims,
     pub(super) order: &'a NewVolume,
     pub(super) dir: &'a Dir,
-    /// Where the files of the volume come from, as a record has it; none: it begins without files.
+    /// The recorded source of the volume's files. `None` if the volume begins without files.
     pub(super) source: Option<&'a str>,
-    /// Until when what an abandoned creation has left is removed.
+    /// Deadline for removing the files of an abandoned creation.
     pub(super) end: Instant,
 }
 
-/// The directory by the parameter that it comes from, if there is one.
+/// Prints the directory after the name of the parameter that it comes from, if any.
 impl fmt::Display for Creation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.order.is_named_so {
@@ -76,15 +76,15 @@ impl fmt::Display for Creation<'_> {
 pub(super) enum CreationState {
     /// The volume exists.
     Complete(Seen),
-    /// It has to be completed.
+    /// The volume must be completed.
     Creating(Claim),
 }
 
-/// Why the directory was not made.
+/// The reason why the directory was not made.
 enum Refusal {
-    /// It exists, and is not this volume's.
+    /// The directory exists, and is not this volume's.
     Foreign,
-    /// Another reason; true if the server has refused a call.
+    /// Another reason, and whether the server has refused a call.
     Error(Failure, bool),
 }
 
@@ -96,9 +96,9 @@ impl From<error::Error> for Refusal {
 }
 
 impl Creation<'_> {
-    /// The claim of the volume, which is made if there is none.
+    /// Returns the claim of the volume, and makes it if there is none.
     pub(super) fn claimed(&self) -> Result<CreationState, Failure> {
-        // Its directory may exist, and is empty.
+        // An abandoned creation may have left its directory, which is empty.
         let mut was_abandoned = false;
         for _ in 0..ATTEMPTS {
             match self.claims.read(self.dir)? {
@@ -119,7 +119,7 @@ impl Creation<'_> {
                     was_abandoned = match claim.is_copy_in_progress() {
                         true => {
                             discard(self.tree, self.dir, &claim, self.end)?;
-                            // Its directory is gone with it.
+                            // This has removed its directory, too.
                             false
                         }
                         false => self.claims.remove(self.dir, &claim)?,
@@ -150,7 +150,7 @@ impl Creation<'_> {
         Err(changing(self.dir))
     }
 
-    /// The volume, if the claim is that of a volume of this name.
+    /// Returns the volume, if its claim has this name.
     fn owned(&self, claim: Claim) -> Result<CreationState, Failure> {
         let (dir, name) = (self.dir, &self.order.at.name);
         if matches!(
@@ -194,14 +194,14 @@ impl Creation<'_> {
         }
     }
 
-    /// Whether the claim is that of a call like this one, which can continue it.
+    /// Whether an equal call has made the claim, so that this call can continue it.
     fn is_own(&self, claim: &Claim) -> bool {
         claim.state != State::Dropping
             && claim.of.name == self.order.at.name
             && claim.of.source.as_deref() == self.source
     }
 
-    /// Refuses a directory that is, or is inside, another program's.
+    /// Refuses a directory that belongs to another program, or is inside one that does.
     fn refuse_foreign(&self) -> Result<(), Failure> {
         let exists = self.tree.exists(self.dir)?;
         if exists && (!self.order.is_named_so || self.source.is_some()) {
@@ -268,7 +268,7 @@ impl Creation<'_> {
         let shown = self.dir.to_string();
         let above = self.made()?;
         let directory = match tree::open(&above, self.dir.name(), &shown) {
-            // A file or a link.
+            // A file or a link has the name.
             Err(error) if [Errno::NOTDIR, Errno::LOOP].contains(&error.errno) => {
                 return Err(Refusal::Foreign);
             }
@@ -287,7 +287,7 @@ impl Creation<'_> {
         Ok(())
     }
 
-    /// Makes the directory, unless there is a file of any type; returns the one above.
+    /// Makes the directory, unless a file of any type has its name. Returns the directory above.
     fn made(&self) -> error::Result<OwnedFd> {
         let mut attempts = 0;
         loop {
@@ -304,19 +304,19 @@ impl Creation<'_> {
         }
     }
 
-    /// The server refuses the directory: without it, the claim is withdrawn, and a repeated call
-    /// begins again. Whether that was possible.
+    /// Withdraws the claim after the server has refused the directory, so that a repeated call
+    /// begins again. Returns whether that was possible.
     fn withdrawn(&self, claim: &Claim) -> bool {
         let is_there = match self.tree.exists(self.dir) {
-            // Something else is in the path.
+            // A file or a link in the path also means that the directory does not exist.
             Err(error) => !is_missing(error.errno),
             Ok(is_there) => is_there,
         };
         !is_there && matches!(self.claims.remove(self.dir, claim), Ok(true))
     }
 
-    /// The directory has files, or is none: unless another call has completed the volume, the claim
-    /// is withdrawn.
+    /// Withdraws the claim on a directory that has files, or is no directory, unless another call
+    /// has completed the volume.
     fn refuse(&self, claim: &Claim) -> Result<Seen, Failure> {
         if self.claims.remove(self.dir, claim)? {
             return Err(self.foreign().rolled_back());
@@ -350,7 +350,7 @@ impl Creation<'_> {
     }
 }
 
-/// What a volume begins as.
+/// Describes the initial content of a volume, for messages.
 fn origin(source: Option<&str>) -> String {
     match (source, source.and_then(snapshot_of)) {
         (None, _) => "an empty volume".to_owned(),

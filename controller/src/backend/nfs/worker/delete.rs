@@ -1,5 +1,5 @@
-//! Deletes a volume: what its policy says. A volume of csi-driver-nfs is claimed first, so that no
-//! other call meets half of it, and a retained one is known as such.
+//! Deletes a volume according to its policy. A volume of csi-driver-nfs is claimed first, so that
+//! no other call finds it half deleted, and a retained one is known as such.
 
 use super::super::call::OldVolume;
 use super::super::id::OnDelete;
@@ -16,19 +16,19 @@ use belay_server::call::{Failure, Kind};
 use rustix::fs::FileType;
 use std::time::Instant;
 
-/// What a deletion has to do.
+/// The task of a deletion.
 enum Task {
     Claim(Claims, Claim),
-    /// Nothing; why a directory of its name is left as it is, if there is one.
+    /// There is nothing to do. Contains the reason if a directory with the volume's name is left.
     Nothing(Option<String>),
 }
 
-/// Deletes it; OK if it does not exist, or its directory is another volume's. Returns why a
-/// directory of its name was left as it is.
+/// Deletes the volume. Succeeds if the volume does not exist, or its directory belongs to another
+/// volume. Returns the reason if a directory with the volume's name was left.
 ///
 /// # Errors
-/// `Precondition` if what has its name is not the directory of one volume; `Busy` if files remain
-/// at `end`; those of the server.
+/// Returns `Precondition` if its path is not the directory of one volume; `Busy` if files remain at
+/// `end`; the errors of the server.
 pub(super) fn delete(
     tree: &Tree,
     order: &OldVolume,
@@ -49,7 +49,8 @@ pub(super) fn delete(
     done.map_err(Failure::may_be_running)
 }
 
-/// What has begun is completed. Otherwise, neither the claim nor the ID allows more than the other.
+/// Returns the policy of the deletion: that with which it has begun, or else, of the policies of
+/// the claim and the ID, the one that keeps more.
 fn policy(claim: &Claim, order: &OldVolume) -> OnDelete {
     match claim.state {
         State::Deleting => OnDelete::Delete,
@@ -58,7 +59,7 @@ fn policy(claim: &Claim, order: &OldVolume) -> OnDelete {
     }
 }
 
-/// The claim of the volume, which is made if it is one of csi-driver-nfs.
+/// Returns the claim of the volume, and makes it for a volume of csi-driver-nfs.
 fn claimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
     let (dir, name) = (&order.at.dir, &order.at.name);
     let Some(claims) = Claims::find(tree)? else {
@@ -80,13 +81,13 @@ fn claimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
         Occupancy::By(claim) => match claim.state {
             State::Placing | State::Archived | State::Replaced => Ok(Task::Nothing(None)),
             State::Ready | State::Gone | State::Dropping => Ok(Task::Claim(claims, claim)),
-            // The call that made it may have been killed.
+            // The call that made the claim may have been killed.
             _ => held(tree, claims, claim, dir),
         },
     }
 }
 
-/// Why the directory of a volume that was deleted is not deleted again, if there is one.
+/// Returns why the directory of a deleted volume is not deleted again, if that exists.
 fn came_later(tree: &Tree, dir: &Dir) -> Option<String> {
     // An error does not matter: nothing is done there.
     let is_there = tree.exists(dir).unwrap_or(false);
@@ -140,7 +141,7 @@ fn unclaimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
     held(tree, claims, claim, dir)
 }
 
-/// Claims the directories above.
+/// Claims the directories above that of the volume.
 fn held(tree: &Tree, claims: Claims, claim: Claim, dir: &Dir) -> Result<Task, Failure> {
     match claims.hold_above(tree, dir, &claim) {
         Err(failure) if failure.kind == Kind::Incompatible => {
@@ -149,7 +150,7 @@ fn held(tree: &Tree, claims: Claims, claim: Claim, dir: &Dir) -> Result<Task, Fa
                 .map_err(Failure::may_be_running)?;
             match claim.state {
                 State::Deleting | State::Archiving => Err(inside(&failure)),
-                // It was not created; or no volume can be created there.
+                // The volume was not created, or no volume can be created there.
                 _ => Ok(Task::Nothing(None)),
             }
         }
@@ -203,7 +204,8 @@ impl Deletion<'_> {
         }
     }
 
-    /// Moves the directory away, and removes it there: no other process meets half of it.
+    /// Moves the directory to the trash, and removes it there, so that no other process finds it
+    /// half deleted.
     fn removed(&self, claim: &Claim) -> Result<(), Failure> {
         let is_there = self.tree.find(self.dir)?;
         refuse_other(self.dir, is_there)?;
@@ -212,12 +214,12 @@ impl Deletion<'_> {
             let trash = Trash::of_current(&self.claims, self.dir, &claim)?;
             trash.take(self.tree, self.dir)?;
         }
-        // At once: what has the name later, while the files are removed, is not the volume.
+        // From now on, while the files are removed, a directory with the name is not the volume's.
         self.finish(&claim)
     }
 
-    /// No caller knew the volume, so files in its directory are another program's, unless it was
-    /// called as the volume.
+    /// Whether the directory has files of another program. No caller knew the volume, so all files
+    /// are, unless the directory has the name of the volume.
     fn is_foreign(&self, claim: &Claim) -> Result<bool, Failure> {
         let shown = self.dir.to_string();
         match self.tree.open_directory(self.dir)? {

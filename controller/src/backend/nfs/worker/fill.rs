@@ -1,15 +1,15 @@
-//! Creates a volume that has files from the begin: `Creation` claims the directory as *copying*,
-//! and then
+//! Creates a volume with initial files: `Creation` claims the directory as *copying*, and then
 //!
 //! 1. a caller writes the files to `copy.<nonce of the attempt>` in the trash of the claim, and
 //!    they are on the server's disk;
-//! 2. the directory is renamed to `copy.complete` there, and from there to that of the volume;
-//! 3. the trash is removed, the claim becomes *ready*, and the caller gets its answer.
+//! 2. the directory is renamed to `copy.complete` there, and from there to the directory of the
+//!   volume;
+//! 3. the trash is removed, the claim becomes *ready*, and the caller gets its response.
 //!
-//! A call that finds what an earlier one has not completed removes it and begins again: its
-//! files may be of any age, and a server that was restarted may have lost what they contain. It
-//! gets another name first. So a request of the earlier call that the server executes late
-//! completes the volume or finds nothing; a name is never given to a part of one.
+//! A call that finds an incomplete copy of an earlier call removes it and begins again: its files
+//! may be of any age, and a server that was restarted may have lost their content. The call renames
+//! the copy first. Therefore a request of the earlier call that the server executes late completes
+//! the volume or finds nothing; an incomplete copy never gets the name of a volume.
 
 use super::super::call::{Copied, NewVolume, Seen};
 use super::super::path::Dir;
@@ -28,20 +28,20 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// How long files are removed between two reports.
+/// Time for which files are removed between two reports.
 const SLICE: Duration = Duration::from_secs(10);
-/// How long volumes whose creation was abandoned are removed, for the sake of their space.
+/// Maximum time for removing volumes whose creation was abandoned, to free their space.
 const SWEEP_MAX: Duration = Duration::from_secs(20);
 
-/// How often the directories above are made again that another call removes meanwhile.
+/// Maximum number of attempts to make the directories above while another call removes them.
 const ATTEMPTS: usize = 8;
 
 /// Creates the volume, or finds it. `source` is recorded; `fill` writes its files to the first
 /// directory, and may keep links to them in the second one.
 ///
 /// # Errors
-/// Those of a creation and of `fill`. After those that a repeated call would have as well, nothing
-/// is left.
+/// Returns the errors of a creation and of `fill`. After an error that a repeated call would return
+/// again, nothing is left.
 pub(super) fn create<F>(
     tree: &Tree,
     volume: &NewVolume,
@@ -101,7 +101,7 @@ impl Filling<'_> {
         trash.disarm_attempts()?;
         if trash.complete()?.is_none() && !trash.has_placed(tree, dir)? {
             self.sweep();
-            // The notes of an attempt that was removed.
+            // Removes the notes of an attempt that was removed.
             trash.forget_notes()?;
             self.remove(&trash)?;
             self.attempt(&trash, fill)?;
@@ -109,11 +109,12 @@ impl Filling<'_> {
         if !trash.has_placed(tree, dir)? {
             self.place(&trash)?;
         }
-        // It has links to files of the volume.
+        // The trash has links to files of the volume.
         self.remove(&trash)?;
         let ready = claims.advance(dir, claim, State::Ready)?;
         self.report.end();
-        // What is left of it has no content, and goes with the volume at the latest.
+        // Files that are left in the trash have no content, and are removed with the volume at the
+        // latest.
         trash.empty(Instant::now() + SLICE).unwrap_or_default();
         trash.remove().unwrap_or_default();
         Ok(Seen {
@@ -137,11 +138,11 @@ impl Filling<'_> {
         trash.name_complete(&name)
     }
 
-    /// Gives the directory that is complete the name of the volume.
+    /// Gives the complete directory the name of the volume.
     ///
     /// # Errors
-    /// `Incompatible` if another program has made something of that name; `Busy` if another call
-    /// makes or removes the volume.
+    /// Returns `Incompatible` if another program has made a file of that name; `Busy` if another
+    /// call makes or removes the volume.
     fn place(&self, trash: &Trash) -> Result<(), Failure> {
         let Creation {
             tree, claims, dir, ..
@@ -153,11 +154,11 @@ impl Filling<'_> {
                 Err(error) if error.errno == Errno::NOENT => continue,
                 result => result?,
             };
-            // Only as long as the claim is so, the name is the volume's.
+            // The name belongs to the volume only as long as the claim is unchanged.
             claims.check(dir, self.claim)?;
             match tree::rename((&trash.own, COMPLETE), (&above, dir.name()), &trash.shown) {
                 Ok(()) => return Ok(()),
-                // It was done, and the answer was lost; or a directory above was removed.
+                // The rename was done, and its response was lost; or a directory above was removed.
                 Err(error) if error.errno == Errno::NOENT => {
                     if trash.has_placed(tree, dir)? {
                         return Ok(());
@@ -172,7 +173,7 @@ impl Filling<'_> {
         Err(changing(dir))
     }
 
-    /// Removes what was moved to the trash.
+    /// Removes the files that were moved to the trash.
     fn remove(&mut self, trash: &Trash) -> Result<(), Failure> {
         loop {
             let end = Instant::now() + SLICE;
@@ -190,7 +191,7 @@ impl Filling<'_> {
         let Creation {
             tree, claims, dir, ..
         } = self.creation;
-        // As in `uncopied`, but with reports of progress.
+        // Removes the copy like `uncopied`, but reports the progress.
         let claim = claims.advance(dir, self.claim, State::Dropping)?;
         if let Some(trash) = Trash::find(claims, dir, &claim)? {
             trash.disarm()?;
@@ -201,8 +202,8 @@ impl Filling<'_> {
         discard(tree, dir, &claim, Instant::now() + SLICE)
     }
 
-    /// Removes copies of the share that were abandoned: what they have copied takes up space. Those
-    /// that cannot be removed are of no concern to this call.
+    /// Removes abandoned copies of the share, which take up space. Copies that cannot be removed
+    /// are ignored.
     fn sweep(&mut self) {
         let Creation { tree, claims, .. } = self.creation;
         let end = Instant::now() + SWEEP_MAX;
@@ -212,7 +213,8 @@ impl Filling<'_> {
     }
 }
 
-/// Copies that were withdrawn, or that no call has continued for an hour; without this one.
+/// Returns the other copies of the share that were withdrawn, or that no call has continued for an
+/// hour.
 fn abandoned(claims: &Claims, own: &Claim) -> Result<Vec<(Dir, Claim)>, Failure> {
     let mut found = Vec::new();
     let Some(all) = claims.own.find_directory(TRASH)? else {

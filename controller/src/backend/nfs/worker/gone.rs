@@ -1,7 +1,8 @@
-//! Which volumes were deleted in the last hour. The answer to a deletion may be lost, and by the
-//! time of the repeated call its directory may be another program's, or a restored backup. It has
-//! no claim, just as the volumes of csi-driver-nfs have none, so only this record protects it: an
-//! empty file `.belay/gone/<hour>/<SHA-256 of directory and name>`, written before the claim goes.
+//! Records of the volumes that were deleted in the last hour. The response to a deletion may be
+//! lost, and by the time of the repeated call, the directory may belong to another program, or be a
+//! restored backup. Such a directory has no claim, but the volumes of csi-driver-nfs have none,
+//! either, so only this record protects it: an empty file `.belay/gone/<hour>/<SHA-256 of directory
+//! and name>`, written before the claim is removed.
 
 use super::super::call::Owned;
 use super::super::path::Dir;
@@ -14,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const HOUR: u64 = 3600;
-/// How many records a deletion removes that are too old.
+/// Maximum number of outdated records that a deletion removes.
 const FORGOTTEN_MAX: usize = 256;
 
 impl Claims {
@@ -46,12 +47,14 @@ impl Claims {
     }
 }
 
-/// Of another volume with that directory, the name differs.
+/// Returns the file name of a record. It depends on the name of the volume, too, since another
+/// volume may have the same directory.
 fn file_name(dir: &Dir, name: &str) -> String {
     hash(&format!("{dir}\0{name}"))
 }
 
-/// By this host's clock; one of another controller may differ by some minutes.
+/// Returns the current hour by this host's clock. The clock of another controller may differ by
+/// some minutes.
 fn hour() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs() / HOUR)

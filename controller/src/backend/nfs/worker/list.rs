@@ -7,13 +7,13 @@ use rustix::io::Errno;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 
-/// The most names that are held at once.
+/// Maximum number of names that are held at once.
 const NAMES_MAX: usize = 4096;
 
 /// A name in a directory.
 pub(super) struct Entry {
     pub(super) name: CString,
-    /// As far as the server says so; a hint.
+    /// The type that the server reports, if any; a hint.
     file_type: FileType,
 }
 
@@ -23,14 +23,14 @@ impl Entry {
     }
 }
 
-/// The names in a directory, or as many as are held at once. `.` and `..` are none.
+/// Returns the names in a directory, except `.` and `..`, and at most as many as are held at once.
 pub(super) fn entries(directory: &OwnedFd, shown: &str) -> Result<Vec<Entry>> {
     some(directory, NAMES_MAX, shown)
 }
 
-/// The names in a directory, or as many of them.
+/// Returns at most `names_max` names in a directory, except `.` and `..`.
 pub(super) fn some(directory: &OwnedFd, names_max: usize, shown: &str) -> Result<Vec<Entry>> {
-    // Its own position, so that each call begins at the start.
+    // A separate descriptor has its own position, so each call begins at the start.
     let own = tree::open(directory, ".", shown)?;
     let failed = |errno: Errno| at("getdents64", shown)(errno);
     let reader = Reader::new(own).map_err(failed)?;
@@ -51,11 +51,11 @@ pub(super) fn some(directory: &OwnedFd, names_max: usize, shown: &str) -> Result
     Ok(found)
 }
 
-/// The names in a directory of Belay's own, without those that the NFS client keeps open files
-/// under.
+/// Returns the names in one of Belay's own directories, without those under which the NFS client
+/// keeps open files.
 pub(super) fn names(directory: &OwnedFd, shown: &str) -> Result<Vec<String>> {
     let found = match entries(directory, shown) {
-        // It was removed meanwhile.
+        // The directory was removed meanwhile.
         Err(error) if error.errno == Errno::NOENT => Vec::new(),
         result => result?,
     };
@@ -65,7 +65,8 @@ pub(super) fn names(directory: &OwnedFd, shown: &str) -> Result<Vec<String>> {
     Ok(names.filter(|name| !name.starts_with(".nfs")).collect())
 }
 
-/// Whether there is anything but directories, as far as it is read.
+/// Whether the directory contains files other than directories, among the names that are held at
+/// once.
 pub(super) fn has_files(directory: &OwnedFd, shown: &str) -> Result<bool> {
     for entry in entries(directory, shown)? {
         let file_type = match entry.file_type {

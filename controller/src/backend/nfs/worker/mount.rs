@@ -10,14 +10,14 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use std::os::fd::OwnedFd;
 
-/// Errors are wanted, instead of a wait without end; 5 s, and 2 retries.
+/// Options that make calls fail instead of waiting indefinitely: 5 s, and 2 retries.
 const PATIENCE: [(&str, &str); 2] = [("timeo", "50"), ("retrans", "2")];
 const PATIENCE_PARAMETERS: [&str; 5] = ["soft", "softerr", "hard", "timeo", "retrans"];
 
-/// The root directory of the share, and how its server was reached.
+/// Mounts a share. Returns its root directory, and the way in which its server was reached.
 ///
 /// # Errors
-/// The kernel's or the server's reason.
+/// Returns the kernel's or the server's reason.
 pub(super) fn share(mount: &Mount) -> Result<(OwnedFd, Way), Failure> {
     let addresses = addresses(&mount.server).map_err(|error| {
         let server = &mount.server;
@@ -30,10 +30,10 @@ pub(super) fn share(mount: &Mount) -> Result<(OwnedFd, Way), Failure> {
     Ok((root(mount, &context)?, way))
 }
 
-/// The same of a server that was reached before, without asking for its versions again.
+/// Mounts a share of a server that was reached before, without querying its versions again.
 ///
 /// # Errors
-/// Those of [`share`].
+/// Returns the kernel's or the server's reason.
 pub(super) fn again(mount: &Mount, way: Way) -> Result<OwnedFd, Failure> {
     let context = create(mount, &Attempt::again(&mount.options, way));
     let context = context.map_err(|refused| failure(mount, &refused))?;
@@ -53,12 +53,12 @@ fn root(mount: &Mount, context: &OwnedFd) -> Result<OwnedFd, Failure> {
     root.map_err(|errno| failure(mount, &Refused::by("openat", context, errno)))
 }
 
-/// A call that failed, and the kernel's own words.
+/// A failed call, and the kernel's messages about it.
 struct Refused {
     call: String,
     errno: Errno,
     log: String,
-    /// The server was asked.
+    /// Whether the call has reached the server.
     is_of_server: bool,
 }
 
@@ -72,7 +72,7 @@ impl Refused {
         }
     }
 
-    /// That of a call that only the kernel of this host answers.
+    /// Marks a call that only the kernel of this host handles.
     fn locally(self) -> Self {
         Self {
             is_of_server: false,
@@ -89,12 +89,12 @@ fn refusal(refused: &Refused) -> Refusal {
     }
 }
 
-/// The parameters of a mount, in order.
+/// Returns the parameters of a mount, in order.
 fn parameters(mount: &Mount, attempt: &Attempt<'_>) -> Vec<Parameter> {
     let flag = |name: &str| (name.to_owned(), None);
     let valued = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
     let mut found = attempt.parameters(&source(mount));
-    // It locks nothing, and lockd would need rpcbind and rpc.statd here.
+    // Belay locks nothing, and lockd would need rpcbind and rpc.statd here.
     if attempt.is_version_three() && !attempt.has(&["lock", "nolock"]) {
         found.push(flag("nolock"));
     }
@@ -102,9 +102,9 @@ fn parameters(mount: &Mount, attempt: &Attempt<'_>) -> Vec<Parameter> {
         found.push(flag("soft"));
         found.extend(PATIENCE.map(|(name, value)| valued(name, value)));
     }
-    // Another process may have the share mounted, with an older view of it.
+    // The mount of another process may have an older view of the share.
     found.push(flag("nosharecache"));
-    // Nor may this one miss what another one has created since a look.
+    // This process must see files that another process has created since the last lookup.
     found.push(valued("lookupcache", "pos"));
     found.extend(attempt.options.iter().map(|it| (*it).clone()));
     found

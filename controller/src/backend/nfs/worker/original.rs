@@ -1,4 +1,4 @@
-//! A volume that is cloned, or of which a snapshot is made.
+//! The source volume of a clone or of a snapshot.
 
 use super::super::call::{Owned, Source};
 use super::super::path::Dir;
@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 pub(super) struct Original<'a> {
     tree: &'a Tree,
     source: &'a Source,
-    /// The claim; none if the volume is one of csi-driver-nfs.
+    /// The claim. `None` if the volume is one of csi-driver-nfs.
     claim: Option<Claim>,
     /// The fileid of its directory: another mount has another st_dev.
     inode: u64,
@@ -27,8 +27,8 @@ pub(super) struct Original<'a> {
 /// Copies a volume to a directory. `links` gets a link to each file that has several.
 ///
 /// # Errors
-/// `NotFound` if it does not exist, or is deleted meanwhile; `Precondition` if it has what cannot
-/// be copied; those of the server.
+/// Returns `NotFound` if the volume does not exist, or is deleted meanwhile; `Precondition` if it
+/// has files that cannot be copied; the errors of the server.
 pub(super) fn clone(
     tree: &Tree,
     source: &Source,
@@ -48,8 +48,8 @@ impl<'a> Original<'a> {
     /// Opens a volume.
     ///
     /// # Errors
-    /// `NotFound` if it does not exist; `Precondition` if what has its name is not the directory of
-    /// one volume.
+    /// Returns `NotFound` if the volume does not exist; `Precondition` if its path is not the
+    /// directory of one volume.
     pub(super) fn open(tree: &'a Tree, source: &'a Source) -> Result<Self, Failure> {
         let dir = &source.at.dir;
         let claim = claimed(tree, source)?;
@@ -70,7 +70,7 @@ impl<'a> Original<'a> {
     /// Passes all files on to a sink.
     ///
     /// # Errors
-    /// `NotFound` if it is deleted meanwhile; those of [`walk::directory`].
+    /// Returns `NotFound` if the volume is deleted meanwhile; the errors of [`walk::directory`].
     pub(super) fn read(
         &self,
         sink: &mut impl Sink,
@@ -79,7 +79,7 @@ impl<'a> Original<'a> {
         let shown = self.source.at.dir.to_string();
         let passed = walk::directory(&self.directory, &shown, sink, report);
         passed.or_else(|failure| {
-            // What is removed is stale, and its failures say nothing of the server.
+            // A removed file is stale: its failures do not mean that the server has failed.
             self.check()?;
             Err(failure)
         })
@@ -89,7 +89,7 @@ impl<'a> Original<'a> {
     /// not begun: otherwise, files may be missing.
     ///
     /// # Errors
-    /// `NotFound`.
+    /// Returns `NotFound` if the volume was deleted.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let now = self.tree.share().afresh()?;
         let found = match now.find(&self.source.at.dir) {
@@ -107,7 +107,7 @@ impl<'a> Original<'a> {
     }
 }
 
-/// Reads the claim of a volume; none if it is one of csi-driver-nfs.
+/// Reads the claim of a volume. Returns `None` for a volume of csi-driver-nfs.
 fn claimed(tree: &Tree, source: &Source) -> Result<Option<Claim>, Failure> {
     let dir = &source.at.dir;
     let Some(claims) = Claims::find(tree)? else {

@@ -12,31 +12,31 @@ use std::os::fd::OwnedFd;
 /// The permissions of others to change a directory.
 const WRITABLE: u32 = 0o022;
 
-/// The name of that directory in other case.
+/// The name of Belay's directory in other case.
 const OTHER_CASE: &str = ".BELAY";
 
-/// See the module.
+/// Belay's own directory in a share.
 pub(super) struct Own {
     directory: OwnedFd,
-    /// Its user, as whom the server sees this process, or root.
+    /// The user that owns the directory: the one as whom the server sees this process, or root.
     owner: u32,
 }
 
 impl Own {
-    /// That of the share, which is made if it is missing.
+    /// Opens the directory of the share, and makes it if it is missing.
     ///
     /// # Errors
-    /// `Precondition` if it may be another user's; those of the server.
+    /// Returns `Precondition` if the directory may be another user's; the errors of the server.
     pub(super) fn make(tree: &Tree) -> Result<Self, Failure> {
         let own = tree::own(tree.root(), OWN, OWN)?;
         refuse_one_case(tree, OTHER_CASE)?;
         Self::of(own)
     }
 
-    /// That of the share; none if it does not exist.
+    /// Opens the directory of the share, or returns `None` if it does not exist.
     ///
     /// # Errors
-    /// Those of [`Self::make`].
+    /// Returns `Precondition` if the directory may be another user's; the errors of the server.
     pub(super) fn find(tree: &Tree) -> Result<Option<Self>, Failure> {
         let Some(found) = tree::open_existing(tree.root(), OWN, OWN)? else {
             return Ok(None);
@@ -45,19 +45,19 @@ impl Own {
         Self::of(found).map(Some)
     }
 
-    /// A directory in it, which is made if it is missing.
+    /// Opens a directory in Belay's own, and makes it if it is missing.
     ///
     /// # Errors
-    /// Those of [`Self::make`].
+    /// Returns `Precondition` if the directory may be another user's; the errors of the server.
     pub(super) fn make_directory(&self, name: &str) -> Result<OwnedFd, Failure> {
         let directory = tree::own(&self.directory, name, &format!("{OWN}/{name}"))?;
         self.trusted(directory, name)
     }
 
-    /// A directory in it; none if it does not exist.
+    /// Opens a directory in Belay's own, or returns `None` if it does not exist.
     ///
     /// # Errors
-    /// Those of [`Self::make`].
+    /// Returns `Precondition` if the directory may be another user's; the errors of the server.
     pub(super) fn find_directory(&self, name: &str) -> Result<Option<OwnedFd>, Failure> {
         let found = tree::open_existing(&self.directory, name, &format!("{OWN}/{name}"))?;
         found.map(|found| self.trusted(found, name)).transpose()
@@ -86,8 +86,8 @@ impl Own {
     }
 }
 
-/// Refuses a share whose server takes the other name for the same: two paths could be one
-/// directory, with a claim each.
+/// Refuses a share whose server treats the two names as the same: two paths could be one directory,
+/// with a claim each.
 fn refuse_one_case(tree: &Tree, other: &str) -> Result<(), Failure> {
     let found = tree::find(tree.root(), other, other)?;
     if found.is_none() || found != tree::find(tree.root(), OWN, OWN)? {
@@ -99,11 +99,11 @@ fn refuse_one_case(tree: &Tree, other: &str) -> Result<(), Failure> {
     )))
 }
 
-/// Refuses the directory `dir` if one of these is a share itself: what is in it can be claimed
+/// Refuses the directory `dir` if one of these is a share itself: the files in it can be claimed
 /// there, too.
 ///
 /// # Errors
-/// `Precondition`; those of the server.
+/// Returns `Precondition` if one is a share; the errors of the server.
 pub(super) fn refuse_nested(
     tree: &Tree,
     dir: &Dir,
@@ -111,7 +111,7 @@ pub(super) fn refuse_nested(
 ) -> Result<(), Failure> {
     for share in shares {
         let directory = match tree.open_directory(&share) {
-            // A file or a link, which another check refuses.
+            // Another check refuses a file or a link.
             Err(error) if is_missing(error.errno) => break,
             result => result?,
         };
@@ -129,7 +129,7 @@ pub(super) fn refuse_nested(
     Ok(())
 }
 
-/// The user of a directory that no other user can write in.
+/// Returns the user of a directory in which no other user can write.
 fn owner(directory: &OwnedFd, shown: &str) -> Result<u32, Failure> {
     let stat = rustix::fs::fstat(directory).map_err(at("fstat", shown));
     let stat = stat.map_err(Failure::from)?;
@@ -152,7 +152,8 @@ fn foreign(shown: &str, owner: u32, own: u32) -> Failure {
     ))
 }
 
-/// Whether a lookup failed since there is nothing, or nothing below what is there.
+/// Whether a lookup failed because the file does not exist, or because a file or a link is in its
+/// path.
 pub(super) fn is_missing(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
 }
@@ -173,7 +174,7 @@ mod tests {
         // Another directory.
         fs::create_dir(dir.path().join(OTHER_CASE)).unwrap();
         refuse_one_case(&tree, OTHER_CASE).unwrap();
-        // What such a server answers.
+        // On such a server, the other name finds the same directory.
         let refused = refuse_one_case(&tree, OWN).unwrap_err();
         assert_eq!(refused.kind, Kind::Precondition);
         assert!(refused.message.contains("the case of names"), "{refused}");

@@ -21,7 +21,7 @@ const DIRECTORY: Mode = Mode::from_bits_retain(0o777);
 pub(super) const PRIVATE_DIRECTORY: Mode = Mode::from_bits_retain(0o700);
 pub(super) const PRIVATE_FILE: Mode = Mode::from_bits_retain(0o600);
 
-/// How lookups are restricted.
+/// The restrictions on lookups.
 pub(super) const INSIDE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
@@ -33,7 +33,7 @@ pub(super) struct Tree {
     share: Share,
 }
 
-/// What a share is opened by.
+/// The data by which a share is opened.
 #[derive(Clone)]
 pub(super) enum Share {
     Of(Rc<Mount>, Way),
@@ -43,12 +43,12 @@ pub(super) enum Share {
 }
 
 impl Share {
-    /// Mounts it once more, to see what the server has now. A mount may have a directory delegation
-    /// (RFC 8881, section 10.9), and then asks nothing; the server does not recall it for changes
-    /// by other mounts of the same client. Linux requests them since 6.19.
+    /// Mounts the share again, to see its current state on the server. A mount may have a directory
+    /// delegation (RFC 8881, section 10.9), and then asks nothing; the server does not recall it
+    /// for changes by other mounts of the same client. Linux requests delegations since 6.19.
     ///
     /// # Errors
-    /// `Unreachable`: it was mounted before.
+    /// Returns `Unreachable` in all cases, since the share was mounted before.
     pub(super) fn afresh(&self) -> std::result::Result<Tree, Failure> {
         let root = match self {
             Self::Of(mount, way) => mount::again(mount, *way),
@@ -65,38 +65,39 @@ impl Tree {
     /// Mounts a share.
     ///
     /// # Errors
-    /// The kernel's or the server's reason.
+    /// Returns the kernel's or the server's reason.
     pub(super) fn mount(of: &Mount) -> std::result::Result<Self, Failure> {
         let (root, way) = mount::share(of)?;
         let share = Share::Of(Rc::new(of.clone()), way);
         Ok(Self { root, share })
     }
 
-    /// One that shows another directory than its share has now, as a mount does with a delegation.
+    /// Returns a tree that shows a directory other than the current one of its share, as a mount
+    /// with a delegation does.
     #[cfg(test)]
     pub(super) fn stale(shown: &std::path::Path, share: Share) -> Self {
         let root = File::open(shown).expect("a directory").into();
         Self { root, share }
     }
 
-    /// The root of the share.
+    /// Returns the root of the share.
     pub(super) fn root(&self) -> &OwnedFd {
         &self.root
     }
 
-    /// What it was opened by.
+    /// Returns the data by which the share was opened.
     pub(super) fn share(&self) -> &Share {
         &self.share
     }
 
-    /// What a user may still write, as the server says.
+    /// Returns the number of bytes that a user may still write, as the server reports.
     pub(super) fn available_bytes(&self) -> Result<u64> {
         let found = retry(|| rustix::fs::fstatvfs(&self.root));
         let found = found.map_err(at("fstatvfs", "/"))?;
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
-    /// The directory that contains `dir`.
+    /// Opens the directory that contains `dir`.
     pub(super) fn open_above(&self, dir: &Dir) -> Result<OwnedFd> {
         match dir.parent() {
             None => open(&self.root, ".", "/"),
@@ -104,7 +105,7 @@ impl Tree {
         }
     }
 
-    /// Creates the directories above `dir` that are missing; returns the innermost.
+    /// Creates the missing directories above `dir`. Returns the innermost.
     pub(super) fn make_above(&self, dir: &Dir) -> Result<OwnedFd> {
         let mut here = open(&self.root, ".", "/")?;
         for above in dir.above() {
@@ -116,24 +117,24 @@ impl Tree {
         Ok(here)
     }
 
-    /// A directory, to read it; none if it does not exist.
+    /// Opens a directory to read it, or returns `None` if it does not exist.
     pub(super) fn open_directory(&self, dir: &Dir) -> Result<Option<OwnedFd>> {
         let path = dir.to_string();
         open_existing(&self.root, &path, &path)
     }
 
-    /// Whether there is a file of any type.
+    /// Whether a file of any type exists at the path.
     pub(super) fn exists(&self, dir: &Dir) -> Result<bool> {
         self.find(dir).map(|found| found.is_some())
     }
 
-    /// Whether there is a directory.
+    /// Whether a directory exists at the path.
     pub(super) fn is_directory(&self, dir: &Dir) -> Result<bool> {
         let found = self.find(dir)?;
         Ok(found.is_some_and(|found| found.file_type == FileType::Directory))
     }
 
-    /// The file; none if it, or a directory above it, does not exist.
+    /// Returns the file at the path, or `None` if it, or a directory above it, does not exist.
     pub(super) fn find(&self, dir: &Dir) -> Result<Option<FileInfo>> {
         match self.open_above(dir) {
             Ok(above) => find(&above, dir.name(), &dir.to_string()),
@@ -143,14 +144,14 @@ impl Tree {
     }
 }
 
-/// Before each change: fails once the process counts as killed, in tests.
+/// Called before each change. In tests, fails once the process counts as killed.
 pub(super) fn alive() -> rustix::io::Result<()> {
     #[cfg(test)]
     super::tests::killed::check()?;
     Ok(())
 }
 
-/// Before each look: waits or fails where a test says so.
+/// Called before each lookup. In tests, waits or fails if the test requests it.
 fn looking() -> rustix::io::Result<()> {
     #[cfg(test)]
     super::tests::killed::before_look()?;
@@ -164,7 +165,7 @@ pub(super) fn open(from: impl AsFd, path: impl Arg + Copy, shown: &str) -> Resul
     retry(open).map_err(at("openat2", shown))
 }
 
-/// The same; none if it does not exist.
+/// Opens a directory like [`open`], or returns `None` if it does not exist.
 pub(super) fn open_existing(from: &OwnedFd, path: &str, shown: &str) -> Result<Option<OwnedFd>> {
     match open(from, path, shown) {
         Err(error) if error.errno == Errno::NOENT => Ok(None),
@@ -172,7 +173,7 @@ pub(super) fn open_existing(from: &OwnedFd, path: &str, shown: &str) -> Result<O
     }
 }
 
-/// Opens a file to read it; none if it does not exist.
+/// Opens a file to read it, or returns `None` if it does not exist.
 pub(super) fn open_file(from: &OwnedFd, name: &str, shown: &str) -> Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let open = || rustix::fs::openat2(from, name, flags, Mode::empty(), INSIDE);
@@ -183,7 +184,8 @@ pub(super) fn open_file(from: &OwnedFd, name: &str, shown: &str) -> Result<Optio
     }
 }
 
-/// A rename elsewhere during the lookup makes openat2 fail with EAGAIN.
+/// Repeats a lookup that fails with EAGAIN, as openat2 does after a rename elsewhere during the
+/// lookup.
 pub(super) fn retry<T>(call: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     const ATTEMPTS: usize = 16;
     looking()?;
@@ -196,7 +198,7 @@ pub(super) fn retry<T>(call: impl Fn() -> rustix::io::Result<T>) -> rustix::io::
     retry_on_intr(call)
 }
 
-/// Creates a file for Belay alone, with that content, on disk.
+/// Creates a file for Belay alone, with this content, on the server's disk.
 pub(super) fn write_new(above: &OwnedFd, name: &str, content: &[u8], shown: &str) -> Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let failed = |errno| at("openat", shown)(errno);
@@ -234,8 +236,8 @@ pub(super) fn touch(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
     retry_on_intr(create).map(drop).map_err(at("openat", shown))
 }
 
-/// The user to whom a file belongs that this process creates there, and its time of modification,
-/// by the server's clock.
+/// Creates and removes a file. Returns the user who owns it, and its modification time by the
+/// server's clock.
 pub(super) fn probe(above: &OwnedFd, name: &str, shown: &str) -> Result<(u32, i64)> {
     write_new(above, name, b"", shown)?;
     let stat = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
@@ -244,12 +246,12 @@ pub(super) fn probe(above: &OwnedFd, name: &str, shown: &str) -> Result<(u32, i6
     found.map_err(at("fstatat", shown))
 }
 
-/// The time of modification of a file; none if it does not exist.
+/// Returns the modification time of a file, or `None` if it does not exist.
 pub(super) fn modified(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<i64>> {
     Ok(stat(above, name, shown)?.map(|stat| stat.st_mtime))
 }
 
-/// The whole file, if it is not longer than `bytes_max`.
+/// Reads a whole file. Returns `None` if it is longer than `bytes_max`.
 pub(super) fn read(file: OwnedFd, bytes_max: u64, shown: &str) -> Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
     let read = File::from(file)
@@ -273,7 +275,7 @@ pub(super) fn mkdir(above: &OwnedFd, name: impl Arg + Copy, mode: Mode, shown: &
     retry_on_intr(make).map_err(at("mkdirat", shown))
 }
 
-/// The same, of the directory of a volume.
+/// Creates the directory of a volume, in the directory `above`.
 pub(super) fn make_volume(above: &OwnedFd, dir: &Dir) -> Result<()> {
     mkdir(above, dir.name(), DIRECTORY, &dir.to_string())
 }
@@ -295,11 +297,12 @@ pub(super) fn own(above: &OwnedFd, name: &str, shown: &str) -> Result<OwnedFd> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileInfo {
     pub(super) file_type: FileType,
-    /// What it keeps whatever name it has: st_dev and st_ino, which NFS makes of its fileid.
+    /// The numbers that the file keeps when it is renamed: st_dev and st_ino, which NFS derives
+    /// from its fileid.
     pub(super) identity: (u64, u64),
 }
 
-/// The file of that name, whatever a link leads to; none if it does not exist.
+/// Returns the file of that name, without following a link, or `None` if it does not exist.
 pub(super) fn find(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<FileInfo>> {
     let found = stat(above, name, shown)?;
     Ok(found.map(|stat| FileInfo {
@@ -308,7 +311,8 @@ pub(super) fn find(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<Fi
     }))
 }
 
-/// The same, with all that the server says of it.
+/// Returns all attributes of the file of that name, without following a link, or `None` if it does
+/// not exist.
 pub(super) fn stat(above: impl AsFd, name: impl Arg + Copy, shown: &str) -> Result<Option<Stat>> {
     let stat = || {
         looking()?;
@@ -321,7 +325,7 @@ pub(super) fn stat(above: impl AsFd, name: impl Arg + Copy, shown: &str) -> Resu
     }
 }
 
-/// Renames; no link is followed at either end.
+/// Renames a file. Follows no link at either end.
 pub(super) fn rename(
     (from, name): (&OwnedFd, impl Arg + Copy),
     (to, new): (&OwnedFd, impl Arg + Copy),
@@ -334,23 +338,24 @@ pub(super) fn rename(
     retry_on_intr(rename).map_err(at(RENAME, shown))
 }
 
-/// Removes a file that is no directory; one that does not exist is removed already.
+/// Removes a file that is no directory. A file that does not exist counts as removed.
 pub(super) fn unlink(above: &OwnedFd, name: impl Arg + Copy, shown: &str) -> Result<()> {
     unlink_existing(above, name, shown).map(drop)
 }
 
-/// The same; whether it existed.
+/// Removes a file that is no directory. Returns whether it existed.
 pub(super) fn unlink_existing(above: &OwnedFd, name: impl Arg + Copy, shown: &str) -> Result<bool> {
     removed(above, name, AtFlags::empty()).map_err(at("unlinkat", shown))
 }
 
-/// Removes an empty directory; one that does not exist is removed already.
+/// Removes an empty directory. A directory that does not exist counts as removed.
 pub(super) fn rmdir(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
     let removed = removed(above, name, AtFlags::REMOVEDIR);
     removed.map(drop).map_err(at("rmdir", shown))
 }
 
-/// The same, unless it is not empty; whether it was empty. Servers have either error.
+/// Removes a directory unless it has files. Returns whether it was empty. Servers return either
+/// error.
 pub(super) fn rmdir_if_empty(above: &OwnedFd, name: &str, shown: &str) -> Result<bool> {
     match rmdir(above, name, shown) {
         Err(error) if [Errno::NOTEMPTY, Errno::EXIST].contains(&error.errno) => Ok(false),
@@ -358,7 +363,7 @@ pub(super) fn rmdir_if_empty(above: &OwnedFd, name: &str, shown: &str) -> Result
     }
 }
 
-/// Whether it existed.
+/// Removes a file or a directory. Returns whether it existed.
 pub(super) fn removed(
     above: &OwnedFd,
     name: impl Arg + Copy,
