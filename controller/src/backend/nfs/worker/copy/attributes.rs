@@ -1,4 +1,4 @@
-//! Owner, mode, extended attributes and times of what is copied. Owners are numbers.
+//! Owner, mode, extended attributes and times of copied files. Owners are numbers.
 
 use super::super::error::{Error, Result, at};
 use super::super::tar::{Entry, Time, Type};
@@ -11,21 +11,22 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The longest list of names, and the longest value, that Linux has.
+/// Maximum size of the list of names, and of a value, in Linux, in bytes.
 const XATTR_BYTES_MAX: usize = 64 << 10;
-/// How much an archive has of those of one file, in bytes: with its path, less than programs read
-/// that are written in Go (`maxSpecialFileSize` in its archive/tar), such as csi-driver-nfs.
+/// Maximum size of one file's extended attributes in an archive, in bytes: with its path, less than
+/// the limit of programs written in Go (`maxSpecialFileSize` in its archive/tar), such as
+/// csi-driver-nfs.
 const ARCHIVED_BYTES_MAX: usize = 512 << 10;
-/// The most that an archive has of one besides name and value.
+/// Maximum size that an attribute has in an archive in addition to its name and value, in bytes.
 const RECORD_BYTES: usize = 32;
-/// Access control lists, by NFS 4 and 3. They are set only if they differ: setting one changes the
-/// mode, and a server shows one of a file that has none.
+/// Access control lists, in NFS 4 and 3. They are set only if they differ: setting one changes the
+/// mode, and a server shows one for a file that has none.
 const LISTS: [&[u8]; 3] = [
     b"system.nfs4_acl",
     b"system.posix_acl_access",
     b"system.posix_acl_default",
 ];
-/// Those of users.
+/// The prefix of users' extended attributes.
 const OF_USERS: &[u8] = b"user.";
 
 /// Sets the modification time of a file to the current time of the server.
@@ -51,14 +52,15 @@ pub(in super::super) type Attribute = (CString, Vec<u8>);
 /// The extended attributes that a copy gets.
 #[derive(Clone, Copy)]
 pub(in super::super) enum Extended<'a> {
-    /// Those of an open file.
+    /// The attributes of an open file.
     Of(&'a OwnedFd),
-    /// Those that an archive has of a file.
+    /// The attributes that an archive lists for a file.
     Listed(&'a [Attribute]),
 }
 
 impl Extended<'_> {
-    /// Passes the attributes on one at a time: all of a file together may exceed the memory.
+    /// Passes on the attributes one at a time: all attributes of a file together may exceed the
+    /// memory.
     fn each(
         self,
         shown: &str,
@@ -170,7 +172,7 @@ pub(super) fn apply_at(above: &OwnedFd, name: &CStr, entry: &Entry, shown: &str)
     retry_on_intr(set).map_err(at("utimensat", shown))
 }
 
-/// Sets the mode, of which setting an owner may have taken bits away.
+/// Sets the mode, from which setting an owner may have removed bits.
 fn set_mode(to: &OwnedFd, entry: &Entry, shown: &str) -> Result<()> {
     tree::chmod(to, entry.mode, shown)
 }
@@ -185,10 +187,10 @@ fn is_list(name: &[u8]) -> bool {
     LISTS.contains(&name)
 }
 
-/// The extended attributes of a file that are archived.
+/// Returns the extended attributes of a file that are archived.
 ///
 /// # Errors
-/// `Precondition` if they are too large for an archive.
+/// Returns `Precondition` if they are too large for an archive.
 pub(in super::super) fn read(
     from: &OwnedFd,
     shown: &str,
@@ -209,11 +211,11 @@ pub(in super::super) fn read(
     Ok(found)
 }
 
-/// The extended attributes that an archive has of a file, without those that are not copied. The
-/// later one of a name counts.
+/// Returns the extended attributes that an archive lists for a file, without those that are not
+/// copied. The last one of a name counts.
 ///
 /// # Errors
-/// Why it is refused.
+/// Returns the reason if an attribute is refused.
 pub(in super::super) fn archived(
     all: &[(Vec<u8>, Vec<u8>)],
 ) -> std::result::Result<Vec<Attribute>, String> {
@@ -232,7 +234,7 @@ pub(in super::super) fn archived(
     Ok(found.into_iter().collect())
 }
 
-/// Each extended attribute of a file that is copied.
+/// Passes on each extended attribute of a file that is copied.
 fn each(
     from: &OwnedFd,
     shown: &str,
@@ -279,7 +281,7 @@ fn failed(call: &'static str, name: &CStr, shown: &str) -> impl FnOnce(Errno) ->
     at(call, described)
 }
 
-/// None if it was removed meanwhile.
+/// Returns the value of an attribute, or `None` if it was removed meanwhile.
 fn value(from: impl AsFd, name: &CStr) -> rustix::io::Result<Option<Vec<u8>>> {
     let mut value = vec![0; XATTR_BYTES_MAX];
     match retry_on_intr(|| rustix::fs::fgetxattr(&from, name, &mut value[..])) {

@@ -1,4 +1,4 @@
-//! Reads and copies the content of a file, by the server itself where it can.
+//! Reads and copies the content of a file, through the server itself if it supports that.
 
 use super::super::error::at;
 use super::super::tar::Segment;
@@ -11,23 +11,24 @@ use rustix::fs::{SeekFrom, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use std::os::fd::OwnedFd;
 
-/// How much is copied by one call: less than a slow server needs the time of a soft mount for.
+/// Number of bytes copied by one call: few enough that a slow server responds within the timeout of
+/// a soft mount.
 const RANGE_BYTES: u64 = 16 << 20;
-/// After so many bytes, they are written to the server's disk, so that no fsync takes long.
+/// Number of bytes after which they are written to the server's disk, so that no fsync takes long.
 pub(in super::super) const SYNC_BYTES: u64 = 64 << 20;
-/// How much is read at once.
+/// Number of bytes that are read at once.
 pub(in super::super) const BUFFER_BYTES: usize = 1 << 20;
 /// The size of a block that is a hole if it has zeros only.
 const BLOCK_BYTES: usize = 64 << 10;
-/// The most segments of a file in an archive; after that, all is data. An archive has them in lines
-/// of up to 40 bytes, and Go reads at most 1 MiB of these (`maxSpecialFileSize` in its
-/// archive/tar), as csi-driver-nfs.
+/// Maximum number of segments of a file in an archive; beyond that, everything is data. An archive
+/// lists them in lines of up to 40 bytes, of which Go reads at most 1 MiB (`maxSpecialFileSize` in
+/// its archive/tar), and with it csi-driver-nfs.
 const SEGMENTS_MAX: usize = 1 << 14;
-/// See [`refuse_endless`].
+/// Limits on sparse files, see [`refuse_endless`].
 const SPARSE_BYTES_MAX: u64 = 1 << 40;
 const SPARSE_RATIO_MAX: u64 = 1000;
 
-/// What the server is known not to do.
+/// The means of copying that are still worth trying with the server, and a buffer.
 pub(super) struct Means {
     clones: bool,
     ranges: bool,
@@ -51,7 +52,7 @@ pub(super) struct FileCopy<'a> {
 }
 
 impl FileCopy<'_> {
-    /// Copies as much as it had when it was opened: it may be growing all the time.
+    /// Copies as many bytes as the file had when it was opened: it may keep growing.
     pub(super) fn copy(&self, means: &mut Means, report: &mut Report<'_>) -> Result<(), Stop> {
         let size = self.of.entry.size;
         if size == 0 {
@@ -64,14 +65,14 @@ impl FileCopy<'_> {
         let mut here = 0;
         while let Some((data, hole)) = segment(self.of.from, here, size, self.of.shown)? {
             let is_all = (data, hole) == (0, size);
-            // Before NFS 4.2, a server does not say where holes are.
+            // Before NFS 4.2, a server does not report holes.
             let may_have_holes = is_all && has_holes(self.of.stat);
             if may_have_holes {
                 refuse_endless(self.of.stat, self.of.shown)?;
             }
             let end = self.range(means, report, (data, hole), may_have_holes)?;
             if end < hole {
-                // It is shorter by now.
+                // The file is shorter by now.
                 return truncate(self.to, end, self.of.shown);
             }
             here = hole;
@@ -79,7 +80,7 @@ impl FileCopy<'_> {
         truncate(self.to, size, self.of.shown)
     }
 
-    /// Whether the server has made the copy share the blocks of the file.
+    /// Asks the server to let the copy share the blocks of the file. Returns whether it does.
     fn cloned(&self, means: &mut Means) -> Result<bool, Stop> {
         alive().map_err(at("ioctl FICLONE", self.of.shown))?;
         match retry_on_intr(|| rustix::fs::ioctl_ficlone(self.to, self.of.from)) {
@@ -93,7 +94,7 @@ impl FileCopy<'_> {
         }
     }
 
-    /// Copies from one byte to another; returns where the file ends, if that is before.
+    /// Copies a range of bytes. Returns the end of the range, or of the file if that is before.
     fn range(
         &self,
         means: &mut Means,
@@ -125,7 +126,7 @@ impl FileCopy<'_> {
         Ok(end)
     }
 
-    /// 0: not by copy_file_range(2).
+    /// Copies bytes by copy_file_range(2). Returns 0 if that has copied nothing.
     fn by_server(&self, means: &mut Means, here: u64, length: u64) -> Result<u64, Stop> {
         let (mut from, mut to) = (here, here);
         let length = usize::try_from(length.min(RANGE_BYTES)).unwrap_or(BUFFER_BYTES);
@@ -148,7 +149,7 @@ impl FileCopy<'_> {
         }
     }
 
-    /// 0: the file ends here.
+    /// Copies bytes through the buffer. Returns 0 at the end of the file.
     fn by_buffer(
         &self,
         means: &mut Means,
@@ -173,7 +174,7 @@ impl FileCopy<'_> {
     }
 }
 
-/// Gives a file its size: it may end with a hole.
+/// Sets the size of a file, which may end with a hole.
 pub(in super::super) fn truncate(file: &OwnedFd, size: u64, shown: &str) -> Result<(), Stop> {
     let set = || {
         alive()?;
@@ -182,8 +183,8 @@ pub(in super::super) fn truncate(file: &OwnedFd, size: u64, shown: &str) -> Resu
     Ok(retry_on_intr(set).map_err(at("ftruncate", shown))?)
 }
 
-/// Writes blocks to a file, or leaves holes for those that have zeros only. Returns how much it has
-/// written.
+/// Writes blocks to a file, or leaves holes for those that contain only zeros. Returns the number
+/// of bytes written.
 pub(in super::super) fn write_blocks(
     to: &OwnedFd,
     bytes: &[u8],
@@ -215,7 +216,7 @@ fn write(to: &OwnedFd, mut rest: &[u8], mut position: u64, shown: &str) -> Resul
     Ok(())
 }
 
-/// Reads as much as the buffer has, or less; 0 at the end of the file.
+/// Reads at most as many bytes as the buffer holds. Returns 0 at the end of the file.
 pub(in super::super) fn read_at(
     from: &OwnedFd,
     buffer: &mut [u8],
@@ -226,7 +227,7 @@ pub(in super::super) fn read_at(
     read.map_err(|errno| Stop::of(at("pread", shown)(errno)))
 }
 
-/// Returns the segments of a file; none if it has no holes.
+/// Returns the segments of a file, or `None` if it has no holes.
 pub(in super::super) fn segments(
     it: &Item<'_>,
     buffer: &mut [u8],
@@ -240,7 +241,7 @@ pub(in super::super) fn segments(
     let mut here = 0;
     while let Some((data, hole)) = segment(it.from, here, size, it.shown)? {
         if (data, hole) == (0, size) {
-            // Before NFS 4.2, a server does not say where holes are.
+            // Before NFS 4.2, a server does not report holes.
             refuse_endless(it.stat, it.shown)?;
             return segments_by_zeros(it, buffer, report).map(Some);
         }
@@ -294,7 +295,7 @@ impl Segments {
     }
 }
 
-/// Returns the next data of a file, from one byte to another; none if there is no more.
+/// Returns the begin and the end of the next data of a file, or `None` if there is no more.
 fn segment(from: &OwnedFd, here: u64, size: u64, shown: &str) -> Result<Option<(u64, u64)>, Stop> {
     let failed = |errno| Stop::of(at("lseek", shown)(errno));
     if here >= size {
@@ -311,17 +312,17 @@ fn segment(from: &OwnedFd, here: u64, size: u64, shown: &str) -> Result<Option<(
     }
     match rustix::fs::seek(from, SeekFrom::Hole(data)) {
         Ok(hole) => Ok(Some((data, hole.min(size)))),
-        // It is shorter by now; the copy finds out.
+        // The file is shorter by now, which the copy detects.
         Err(Errno::NXIO) => Ok(Some((data, size))),
         Err(errno) => Err(failed(errno)),
     }
 }
 
-/// Refuses a file of which reading takes very long and finds hardly anything, where the server does
-/// not say where the holes are: a tenant makes one of any length for nothing, and its copy would
-/// keep a slot for days. So of the holes of a file, at most 1 TiB is read, or 1000 times what it
-/// takes up on the server. Compressed data takes up more than that: ZFS has one block of 4 KiB or
-/// more for a record, which is rarely larger than 1 MiB.
+/// Refuses a very large file that consists almost only of holes, if the server does not report
+/// them: a tenant can create one of any length at no cost, and its copy would keep a slot for days.
+/// Accepts at most 1 TiB, or 1000 times the space that the file takes up on the server. Compressed
+/// data takes up more than that: ZFS has one block of 4 KiB or more for a record, which is rarely
+/// larger than 1 MiB.
 fn refuse_endless(stat: &Stat, shown: &str) -> Result<(), Stop> {
     let (size, allocated) = (size(stat), allocated(stat));
     if size <= SPARSE_BYTES_MAX || size / SPARSE_RATIO_MAX <= allocated {
@@ -346,7 +347,7 @@ fn size(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or_default()
 }
 
-/// What it takes up.
+/// Returns the space that the file takes up on the server, in bytes.
 fn allocated(stat: &Stat) -> u64 {
     let blocks = u64::try_from(stat.st_blocks).unwrap_or_default();
     blocks.saturating_mul(512)
@@ -367,7 +368,7 @@ mod tests {
         refused.err()
     }
 
-    /// Of no server is more known than the size of the file and what it takes up.
+    /// The check knows only the size of the file and the space that it takes up.
     #[test]
     fn a_sparse_file_is_refused_by_how_little_of_it_is_stored() {
         const TIB: u64 = 1 << 40;

@@ -18,12 +18,12 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// How deep directories are copied: each is open in source and target.
+/// Maximum depth of copied directories: each is open in source and target.
 pub(super) const DEPTH_MAX: usize = 256;
 
 /// The reason why a file is not copied.
 pub(super) enum Stop {
-    /// Another file may have its name by now.
+    /// The file was removed or replaced; another file may have its name by now.
     Again(Error),
     /// The sink refuses the file.
     Refused(String),
@@ -45,7 +45,7 @@ impl Stop {
         Self::Refused(why.into())
     }
 
-    /// Converts it to a failure of the call; `describe` says what is refused.
+    /// Converts the reason to a failure of the call. `describe` converts a refusal.
     pub(super) fn failure(self, describe: impl FnOnce(&str) -> Failure) -> Failure {
         match self {
             Self::Again(error) => error.into(),
@@ -69,7 +69,7 @@ impl From<Failure> for Stop {
 
 /// A file or a directory of a volume that is copied.
 pub(super) struct Item<'a> {
-    /// The description of it, without extended attributes.
+    /// Its description, without extended attributes.
     pub(super) entry: Entry,
     pub(super) from: &'a OwnedFd,
     pub(super) stat: &'a Stat,
@@ -77,8 +77,8 @@ pub(super) struct Item<'a> {
     pub(super) shown: &'a str,
 }
 
-/// What makes the files of a directory that is copied. Of a file that fails with [`Stop::Again`],
-/// nothing is left.
+/// The target of a copy, which makes the files. A file that fails with [`Stop::Again`] leaves
+/// nothing behind.
 pub(super) trait Sink {
     /// Makes a directory; the files in it follow.
     fn directory(&mut self, it: Item<'_>) -> Result<(), Stop>;
@@ -92,6 +92,6 @@ pub(super) trait Sink {
     /// Returns a mark for [`Sink::back`].
     fn begin(&mut self) -> Done<u64>;
 
-    /// Takes out a directory with all that was made in it since the mark.
+    /// Removes a directory with everything that was made in it since the mark.
     fn back(&mut self, begin: u64, path: &[u8], shown: &str) -> Result<(), Stop>;
 }

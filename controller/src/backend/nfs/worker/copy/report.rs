@@ -1,14 +1,15 @@
-//! Says how far a copy has come, and keeps its claim from being taken for an abandoned one.
+//! Reports the progress of a copy, and refreshes its claim, so that it does not count as abandoned.
 
 use super::super::super::call::Copied;
 use belay_server::call::{Failure, shortened};
 use std::time::{Duration, Instant};
 
-/// How often the controller hears of a copy.
+/// Time between two reports to the controller.
 const SAY: Duration = Duration::from_secs(1);
-/// As much of a path is said, in bytes.
+/// Maximum length of a reported path, in bytes.
 const PATH_BYTES_MAX: usize = 1 << 10;
-/// How often the claim is refreshed; after an hour without, the copy counts as abandoned.
+/// Time between two refreshes of the claim. After an hour without one, the copy counts as
+/// abandoned.
 const REFRESH: Duration = Duration::from_secs(300);
 
 pub(in super::super) struct Report<'a> {
@@ -34,10 +35,10 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Called all the time.
+    /// Reports and refreshes when due. Must be called often.
     ///
     /// # Errors
-    /// `Busy` if the claim is another one by now; those of the server.
+    /// Returns `Busy` if another call has changed the claim; the errors of the server.
     pub(in super::super) fn beat(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
         if now.duration_since(self.said) >= SAY {
@@ -51,14 +52,14 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    /// A file has changed while it was copied.
+    /// Records that a file has changed while it was copied.
     pub(in super::super) fn changed(&mut self, shown: &str) {
         self.copied.changed += 1;
         let first = &mut self.copied.first_changed;
         first.get_or_insert_with(|| shortened(shown, PATH_BYTES_MAX));
     }
 
-    /// The copy is complete.
+    /// Reports the final figures when the copy is complete.
     pub(in super::super) fn end(&self) {
         (self.say)(&self.copied);
     }

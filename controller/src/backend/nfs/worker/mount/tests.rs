@@ -1,4 +1,4 @@
-//! What the kernel is given for a class's options, and what its refusals become.
+//! Tests the kernel's parameters for a class's options, and the failures for its refusals.
 
 use super::*;
 

@@ -16,10 +16,10 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _};
 use std::os::fd::OwnedFd;
 
-/// What its file can be called, after the name of the volume: csi-driver-nfs writes either, and
-/// reads the first one first.
+/// The suffixes of an archive after the name of the volume: csi-driver-nfs writes either, and tries
+/// to read the first one first.
 pub(super) const SUFFIXES: [&str; 2] = [".tar.gz", ".tar"];
-/// How much of the file is read at once, in bytes.
+/// Number of bytes of the file that are read at once.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// A snapshot that exists.
@@ -29,7 +29,7 @@ pub(in super::super) struct Snapshot {
     /// The ID of the snapshot, or its path.
     pub(super) id: String,
     is_compressed: bool,
-    /// None if it is one of another program.
+    /// The mark of Belay. `None` if another program has made the archive.
     pub(super) mark: Option<Mark>,
 }
 
@@ -49,7 +49,7 @@ impl Read for Archive {
 }
 
 impl Archive {
-    /// Reads the archive from its begin.
+    /// Opens the archive at its beginning.
     pub(super) fn open(found: &Snapshot) -> Result<Self, Failure> {
         let file = found.file.try_clone().and_then(|mut file| {
             file.rewind()?;
@@ -65,10 +65,10 @@ impl Archive {
 }
 
 impl Snapshot {
-    /// Finds a snapshot; none if it does not exist.
+    /// Finds a snapshot. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// `Precondition` if what has its name is no file; those of the server.
+    /// Returns `Precondition` if its name is not that of a regular file; the errors of the server.
     pub(in super::super) fn find(
         tree: &Tree,
         snapshot: &Archived,
@@ -100,7 +100,7 @@ impl Snapshot {
             if let Archive::Compressed(mut archive) = Archive::open(&found)? {
                 found.mark = match archive.header() {
                     Some(header) => Mark::of(header),
-                    // It has no header, or the server has not answered.
+                    // The archive has no header, or the server has not responded.
                     None => match archive.read(&mut [0]) {
                         Err(error) if error.raw_os_error().is_some() => {
                             return Err(found.failure(Flaw::Unread(error)));
@@ -127,11 +127,11 @@ impl Snapshot {
         }
     }
 
-    /// Reads an archive of another program to its end: a process that was killed may have left half
-    /// of it.
+    /// Checks that an archive of another program is complete by reading it to its end: a process
+    /// that was killed may have left half of it.
     ///
     /// # Errors
-    /// `Precondition` if it is not complete; those of `beat` and of the server.
+    /// Returns `Precondition` if it is not complete; the errors of `beat` and of the server.
     pub(super) fn verify(
         &self,
         mut beat: impl FnMut() -> Result<(), Failure>,
@@ -155,7 +155,7 @@ impl Snapshot {
         reader.end().map_err(|wrong| self.failure(wrong))
     }
 
-    /// Says why it is of no use.
+    /// Returns the failure for a flaw of the archive.
     pub(super) fn failure(&self, wrong: Flaw) -> Failure {
         match wrong {
             Flaw::Refused(why) => self.refused(&why),
@@ -175,7 +175,7 @@ impl Snapshot {
         }
     }
 
-    /// Says why it is not restored.
+    /// Returns the failure for an archive that is not restored.
     pub(super) fn refused(&self, why: &str) -> Failure {
         Failure::precondition(format!(
             "snapshot {}: its archive is refused: {why}; restore it by hand if you trust it",
@@ -184,7 +184,7 @@ impl Snapshot {
     }
 }
 
-/// Opens the directory of a snapshot; none if there is none, or it is that of a volume.
+/// Opens the directory of a snapshot. Returns `None` if it does not exist, or belongs to a volume.
 pub(super) fn directory(tree: &Tree, snapshot: &Archived) -> Result<Option<OwnedFd>, Failure> {
     if of_volume(tree, &snapshot.dir)?.is_some() {
         return Ok(None);
@@ -192,7 +192,7 @@ pub(super) fn directory(tree: &Tree, snapshot: &Archived) -> Result<Option<Owned
     opened(tree, &snapshot.dir)
 }
 
-/// Opens a directory; none if it does not exist, or a file or a link has its name.
+/// Opens a directory. Returns `None` if it does not exist, or a file or a link has its name.
 fn opened(tree: &Tree, dir: &Dir) -> Result<Option<OwnedFd>, Failure> {
     match tree.open_directory(dir) {
         Err(error) if is_missing(error.errno) => Ok(None),
@@ -200,7 +200,7 @@ fn opened(tree: &Tree, dir: &Dir) -> Result<Option<OwnedFd>, Failure> {
     }
 }
 
-/// Finds the archive that Belay has made in a directory which has nothing else.
+/// Returns the path of the archive of Belay in a directory that contains nothing else.
 pub(in super::super) fn snapshot_in(tree: &Tree, dir: &Dir) -> Result<Option<String>, Failure> {
     let Some(directory) = opened(tree, dir)? else {
         return Ok(None);
@@ -223,7 +223,7 @@ pub(in super::super) fn snapshot_in(tree: &Tree, dir: &Dir) -> Result<Option<Str
         .map(|found| found.id))
 }
 
-/// Says of which volume a directory is, if one has claimed it.
+/// Describes the volume that has claimed a directory, if any.
 pub(super) fn of_volume(tree: &Tree, dir: &Dir) -> Result<Option<String>, Failure> {
     let Some(claims) = Claims::find(tree)? else {
         return Ok(None);

@@ -1,30 +1,30 @@
-//! What the header of Belay's archives says: the volume, and when its files were read. Such an
-//! archive has its name only once it is complete. One of csi-driver-nfs has no mark: it may be what
-//! a killed process has left.
+//! The mark in the header of Belay's archives: the volume, and the time at which its files were
+//! read. Such an archive gets its name only once it is complete. An archive of csi-driver-nfs has
+//! no mark: a killed process may have left it incomplete.
 
 use super::super::layout::hash;
 use flate2::{GzBuilder, GzHeader};
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The comment begins with it; the ID of the volume follows, or what stands for it.
+/// The prefix of the comment, before the ID of the volume or its digest.
 const COMMENT: &str = "Belay snapshot of ";
-/// The longest comment, in bytes: Go's compress/gzip, by which csi-driver-nfs reads archives, has a
-/// buffer of 512 for it and the zero behind it (`readString`).
+/// Maximum length of the comment, in bytes: Go's compress/gzip, with which csi-driver-nfs reads
+/// archives, has a buffer of 512 bytes for it and the zero after it (`readString`).
 const COMMENT_BYTES_MAX: usize = 511;
-/// Begins what stands for an ID that is too long: its SHA-256.
+/// The prefix of a digest, the SHA-256 that replaces an ID that is too long.
 const DIGEST: &str = "sha256:";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// The ID of the volume, or what stands for it.
+    /// The ID of the volume, or its digest.
     volume: String,
-    /// In seconds since 1970.
+    /// The time at which the archive was begun, in seconds since 1970.
     pub(super) created: u32,
 }
 
 impl Mark {
-    /// That of an archive that is begun now.
+    /// Creates the mark of an archive that begins now.
     pub(super) fn now(volume: &str) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let seconds = since.map_or(0, |since| since.as_secs());
@@ -38,7 +38,7 @@ impl Mark {
         self.volume == written(volume)
     }
 
-    /// The ID of the volume, unless it is too long.
+    /// Returns the ID of the volume, unless it is too long.
     pub(super) fn volume(&self) -> Option<&str> {
         Some(&*self.volume).filter(|volume| !volume.starts_with(DIGEST))
     }
@@ -50,7 +50,7 @@ impl Mark {
             .comment(comment.into_bytes())
     }
 
-    /// None if it is another program's.
+    /// Reads the mark. Returns `None` in an archive of another program.
     pub(super) fn of(header: &GzHeader) -> Option<Self> {
         let comment = std::str::from_utf8(header.comment()?).ok()?;
         Some(Self {
@@ -69,7 +69,8 @@ impl fmt::Display for Mark {
     }
 }
 
-/// The ID of a volume, as the comment has it. No ID begins as a digest: each has separators first.
+/// Returns the ID of a volume as in the comment. No ID begins like a digest: it begins with a
+/// server, which cannot have such a name.
 fn written(volume: &str) -> String {
     match COMMENT.len() + volume.len() <= COMMENT_BYTES_MAX {
         true => volume.to_owned(),

@@ -1,11 +1,11 @@
 //! Snapshots: archives of volumes, `NAME/VOLUME.tar.gz` in the share, as csi-driver-nfs makes them.
 //! An archive is written to `.belay/snapshots`, is on the server's disk, and then gets its name by
-//! a link, which fails if there is one: so one that has its name is complete, and is never
-//! replaced.
+//! a link, which fails if the name exists. Therefore an archive that has its name is complete, and
+//! is never replaced.
 //!
-//! A request of a killed worker that the server executes late gives a whole archive its name, or
-//! finds none: what an earlier call has left is removed first, and a deletion removes it before the
-//! archive.
+//! A request of a killed worker that the server executes late gives a complete archive its name, or
+//! finds none: the next call first removes the files of earlier calls, and a deletion removes them
+//! before the archive.
 
 mod found;
 mod mark;
@@ -32,12 +32,13 @@ use std::os::fd::OwnedFd;
 use temporary::{Temporaries, Temporary};
 use writer::Writer;
 
-/// Makes the snapshot, or finds it. `from` is the share of the volume.
+/// Creates the snapshot, or finds it. `from` is the share of the volume.
 ///
 /// # Errors
-/// `Incompatible` if its name is another snapshot's or a volume's; `NotFound` if the volume does
-/// not exist, or is deleted meanwhile; `Precondition` if it has what cannot be archived, or another
-/// program has left half of an archive; `Quota` without room. After these, nothing is left.
+/// Returns `Incompatible` if its name is another snapshot's or a volume's; `NotFound` if the volume
+/// does not exist, or is deleted meanwhile; `Precondition` if the volume has files that cannot be
+/// archived, or another program has left half of an archive; `Quota` without room. After these,
+/// nothing is left.
 pub(super) fn create(
     tree: &Tree,
     from: &Tree,
@@ -63,7 +64,7 @@ pub(super) fn create(
     let mut report = Report::new(progress, &refresh);
     let written = write(&made, &original, order, &mut report);
     let placed = written.and_then(|()| place(tree, &made, order, &mut report));
-    // One that has its name keeps it.
+    // An archive that was given its name keeps it.
     let removed = made.remove();
     match placed {
         Err(failure) if is_final(failure.kind) => {
@@ -74,8 +75,9 @@ pub(super) fn create(
     }
 }
 
-/// The failure, with all undone; or the archive that a request of an earlier call has made since
-/// this one looked for it. What that call has left must have been removed, so that none follows.
+/// Returns the failure, with all changes undone; or the archive that a request of an earlier call
+/// has made since this call looked for it. The files of that call must have been removed, so that
+/// no archive follows.
 fn unless_made(
     tree: &Tree,
     order: &NewSnapshot,
@@ -91,7 +93,8 @@ fn unless_made(
     }
 }
 
-/// Then a late request of an earlier call finds nothing to give the archive its name.
+/// Removes the files of earlier calls, so that a late request of such a call cannot make the
+/// archive.
 fn forget_attempts(tree: &Tree, at: &Archived) -> Result<(), Failure> {
     match Temporaries::find(tree, at)? {
         Some(temporaries) => temporaries.forget(),
@@ -99,7 +102,7 @@ fn forget_attempts(tree: &Tree, at: &Archived) -> Result<(), Failure> {
     }
 }
 
-/// Removes the directory of a snapshot that was not made, if it was made for it.
+/// Removes the empty directory of a snapshot that was not made.
 fn remove_empty(tree: &Tree, at: &Archived) -> Result<(), Failure> {
     if found::directory(tree, at)?.is_some() {
         let above = tree.open_above(&at.dir)?;
@@ -108,7 +111,7 @@ fn remove_empty(tree: &Tree, at: &Archived) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Deletes the snapshot, and nothing else. Returns why something was left, if it was.
+/// Deletes the snapshot, and nothing else. Returns the reason if other files were left.
 pub(super) fn delete(tree: &Tree, at: &Archived) -> Result<Option<String>, Failure> {
     if let Some(what) = found::of_volume(tree, &at.dir)? {
         return Ok(Some(format!("directory {} {what}", at.dir)));
@@ -148,7 +151,7 @@ fn deleted(tree: &Tree, at: &Archived) -> Result<Option<String>, Failure> {
     )
 }
 
-/// The snapshot that exists.
+/// Returns a snapshot that exists, after checking its volume or its completeness.
 fn complete(
     found: &Snapshot,
     order: &NewSnapshot,
@@ -167,7 +170,7 @@ fn complete(
     Ok(found.seen())
 }
 
-/// Refuses a directory that is another snapshot's, or a volume's.
+/// Refuses a directory that belongs to another snapshot, or to a volume.
 fn refuse_other(tree: &Tree, at: &Archived) -> Result<(), Failure> {
     let dir = &at.dir;
     let refused = |why: &str| {
@@ -185,7 +188,7 @@ fn refuse_other(tree: &Tree, at: &Archived) -> Result<(), Failure> {
         Some(FileType::Directory) => {}
         Some(_) => return refused(&format!("{dir} exists in the share, and is no directory")),
     }
-    // It may be removed by now.
+    // The directory may have been removed by now.
     let Some(directory) = tree.open_directory(dir)? else {
         return Ok(());
     };
@@ -217,7 +220,7 @@ fn write(
 /// Restores the snapshot to a directory. `links` gets a link to each file that has several.
 ///
 /// # Errors
-/// `NotFound` if it does not exist; those of [`restore::restore`].
+/// Returns `NotFound` if the snapshot does not exist; the errors of [`restore::restore`].
 pub(super) fn restore(
     tree: &Tree,
     at: &Archived,
@@ -243,7 +246,7 @@ fn place(
         Err(error) if error.errno == Errno::EXIST => {}
         result => result?,
     }
-    // It may be another one's by now.
+    // The directory may belong to another snapshot by now.
     refuse_other(tree, &order.at)?;
     let directory = tree::open(&above, dir.name(), &shown)?;
     let name = format!("{source}{}", SUFFIXES[0]);
@@ -253,9 +256,10 @@ fn place(
     };
     let linked = retry_on_intr(link);
     match linked {
-        // In both cases, there is a whole archive: this one, whose answer was lost, or another one.
+        // In both cases, a complete archive has the name: this one, after a lost response, or
+        // another one.
         Ok(()) | Err(Errno::EXIST | Errno::NOENT | Errno::STALE) => {}
-        // link(2): of an own file, EPERM says this of the filesystem.
+        // For a file of this process, EPERM means that the filesystem has no hard links (link(2)).
         Err(errno @ (Errno::PERM | Errno::OPNOTSUPP)) => {
             let failure = Failure::from(at("linkat", &shown)(errno));
             return Err(Failure::precondition(format!(

@@ -1,6 +1,6 @@
 //! Writes the compressed file of an archive: members of gzip (RFC 1952) one after another, as one
-//! stream. What was written since the begin of a member can be taken out again: so a file or
-//! a directory that vanishes while it is read is not in the archive.
+//! stream. The data since the begin of a member can be removed again, so that a file or a directory
+//! that vanishes while it is read is not in the archive.
 
 use super::super::copy::content::SYNC_BYTES;
 use super::super::error::{Error, Result, at};
@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 
 pub(super) struct Output<'a> {
     state: State,
-    /// Of the first member.
+    /// The mark in the header of the first member.
     mark: &'a Mark,
     shown: &'a str,
     synced: u64,
@@ -80,7 +80,7 @@ impl<'a> Output<'a> {
         builder.write(sink, Compression::fast())
     }
 
-    /// Begins a member, to which [`Self::back`] leads.
+    /// Begins a member. Returns its position, for [`Self::back`].
     pub(super) fn begin(&mut self) -> Result<u64> {
         let sink = self.ended()?;
         let begin = sink.position;
@@ -88,7 +88,7 @@ impl<'a> Output<'a> {
         Ok(begin)
     }
 
-    /// Takes out what was written since.
+    /// Removes the data that was written since `begin`.
     pub(super) fn back(&mut self, begin: u64) -> Result<()> {
         let mut sink = self.ended()?;
         let cut = || {
@@ -102,7 +102,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Writes all of it to the server's disk.
+    /// Writes the complete file to the server's disk.
     pub(super) fn end(mut self) -> Result<OwnedFd> {
         let Sink { file, .. } = self.ended()?;
         tree::sync(&file, self.shown)?;

@@ -1,4 +1,5 @@
-//! The source that is an archive. It may be hostile: what it says is checked here and by the sink.
+//! The archive as the source of a copy. It may be hostile: its entries are checked here and by the
+//! sink.
 
 use super::super::copy::Stop;
 use super::super::copy::attributes::{self, Extended};
@@ -14,14 +15,14 @@ use belay_server::size::Rounded;
 use rustix::io::retry_on_intr;
 use std::os::fd::OwnedFd;
 
-/// For more than so many bytes, the server is asked for room before.
+/// Size of a file from which on the free space of the server is checked first, in bytes.
 const ROOM_BYTES: u64 = 16 << 20;
 
 /// Passes on all files of an archive. `links` gets a link to each file that has several.
 ///
 /// # Errors
-/// `Precondition` if the archive is damaged or hostile, or has what cannot be made; `Quota` if it
-/// is larger than the room on the server; those of the server.
+/// Returns `Precondition` if the archive is damaged or hostile, or has files that cannot be made;
+/// `Quota` if it is larger than the room on the server; the errors of the server.
 pub(super) fn restore(
     found: &Snapshot,
     (target, links): (&OwnedFd, &OwnedFd),
@@ -49,7 +50,7 @@ pub(super) fn restore(
         made.map_err(|stop| stop.failure(refused))?;
         content.report.copied.files += 1;
     }
-    // What follows has the checksum of the last part.
+    // The rest of the file has the checksum of the last part.
     let ended = content.reader.end();
     ended.map_err(|wrong| found.failure(wrong))?;
     let ended = target.end();
@@ -90,7 +91,7 @@ struct Content<'a, 'r> {
 
 impl Content<'_, '_> {
     fn write(&mut self, file: &OwnedFd, entry: &Entry, shown: &str) -> Result<(), Stop> {
-        // An archive of Belay says where holes are.
+        // An archive of Belay lists the segments between holes.
         let may_have_holes = entry.segments.is_none() && self.found.mark.is_none();
         self.make_sure_of_room(entry, may_have_holes, shown)?;
         for Segment { offset, length } in entry.pieces().iter().copied() {
@@ -112,7 +113,7 @@ impl Content<'_, '_> {
         truncate(file, entry.size, shown)
     }
 
-    /// Reads so much into the buffer.
+    /// Reads `length` bytes into the buffer.
     fn read(&mut self, length: usize) -> Result<usize, Stop> {
         let mut filled = 0;
         while filled < length {
@@ -125,7 +126,7 @@ impl Content<'_, '_> {
         Ok(filled)
     }
 
-    /// Reads the content of a file that exists.
+    /// Skips the content of a file that exists.
     fn pass(&mut self) -> Result<(), Stop> {
         let failed = |wrong| self.found.failure(wrong);
         while self.reader.read(&mut self.buffer).map_err(failed)? > 0 {
@@ -134,7 +135,7 @@ impl Content<'_, '_> {
         Ok(())
     }
 
-    /// A file that says that it is large, and is not, is found out before it fills the server.
+    /// Refuses a file that claims to be larger than the free space, before it fills the server.
     fn make_sure_of_room(
         &self,
         entry: &Entry,
@@ -142,7 +143,7 @@ impl Content<'_, '_> {
         shown: &str,
     ) -> Result<(), Stop> {
         let bytes = entry.stored();
-        // What has zeros only may take up none.
+        // A file that contains only zeros may take up no space.
         if bytes < ROOM_BYTES || may_have_holes {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! Archives that are being written, in `.belay/snapshots`: files `SHA-256.NONCE`, by the path of
-//! the snapshot. What a killed worker has left is removed by the next call for the snapshot, or,
-//! after an hour, by one for another snapshot of the share.
+//! the snapshot. The file of a killed worker is removed by the next call for the snapshot, or,
+//! after an hour, by a call for another snapshot of the share.
 
 use super::super::super::call::Archived;
 use super::super::claims::is_abandoned;
@@ -15,14 +15,14 @@ use rustix::fs::{AtFlags, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::os::fd::OwnedFd;
 
-/// Those of a snapshot.
+/// The temporary archives of a snapshot.
 pub(super) struct Temporaries {
     all: OwnedFd,
-    /// What the names of these begin with.
+    /// The prefix of their names.
     prefix: String,
 }
 
-/// One that is being written.
+/// An archive that is being written.
 pub(super) struct Temporary<'a> {
     of: &'a Temporaries,
     name: String,
@@ -34,7 +34,8 @@ impl Temporaries {
         Ok(Self::of(all, snapshot))
     }
 
-    /// None if no snapshot was ever made in the share.
+    /// Opens the directory of temporary archives. Returns `None` if no snapshot was ever made in
+    /// the share.
     pub(super) fn find(tree: &Tree, snapshot: &Archived) -> Result<Option<Self>, Failure> {
         let Some(own) = Own::find(tree)? else {
             return Ok(None);
@@ -49,7 +50,7 @@ impl Temporaries {
         Self { all, prefix }
     }
 
-    /// Removes those of the snapshot.
+    /// Removes the temporary archives of the snapshot.
     pub(super) fn forget(&self) -> Result<(), Failure> {
         for name in list::names(&self.all, SHOWN)? {
             if name.starts_with(&self.prefix) {
@@ -59,19 +60,19 @@ impl Temporaries {
         Ok(())
     }
 
-    /// A new one, after those of earlier calls were removed.
+    /// Creates a temporary archive, after removing those of earlier calls.
     pub(super) fn begin(&self) -> Result<Temporary<'_>, Failure> {
         self.forget()?;
         let name = format!("{}{}", self.prefix, nonce()?);
         tree::write_new(&self.all, &name, b"", SHOWN)?;
         let begun = Temporary { of: self, name };
         let modified = tree::modified(&self.all, &begun.name, SHOWN)?;
-        // What cannot be removed is of no concern to this call.
+        // Archives of other calls that cannot be removed are ignored.
         self.sweep(modified.unwrap_or_default()).unwrap_or_default();
         Ok(begun)
     }
 
-    /// Removes those that no call continues, by the clock of the server.
+    /// Removes archives that no call continues, by the clock of the server.
     fn sweep(&self, now: i64) -> Result<(), Failure> {
         for name in list::names(&self.all, SHOWN)? {
             let made = tree::modified(&self.all, &name, SHOWN)?;
@@ -84,7 +85,7 @@ impl Temporaries {
 }
 
 impl Temporary<'_> {
-    /// To write it.
+    /// Opens the archive to write it.
     pub(super) fn open(&self) -> Done<OwnedFd> {
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = || {
@@ -94,10 +95,11 @@ impl Temporary<'_> {
         retry_on_intr(open).map_err(at("openat", SHOWN))
     }
 
-    /// Reading a file with holes may take longer than one counts as being written.
+    /// Sets the modification time, so that the archive does not count as abandoned: reading a file
+    /// with holes may take long.
     ///
     /// # Errors
-    /// `Busy` if another call has removed it.
+    /// Returns `Busy` if another call has removed it.
     pub(super) fn refresh(&self) -> Result<(), Failure> {
         match attributes::refresh(&self.of.all, &self.name, SHOWN) {
             Err(error) if [Errno::NOENT, Errno::STALE].contains(&error.errno) => {
@@ -111,7 +113,7 @@ impl Temporary<'_> {
         }
     }
 
-    /// Gives it a further name.
+    /// Gives the archive an additional name.
     pub(super) fn link(
         &self,
         directory: &OwnedFd,
@@ -121,7 +123,7 @@ impl Temporary<'_> {
         rustix::fs::linkat(&self.of.all, &*self.name, directory, name, flags)
     }
 
-    /// Removes the name that it has here.
+    /// Removes the temporary name of the archive.
     pub(super) fn remove(&self) -> Done<()> {
         tree::unlink(&self.of.all, &*self.name, SHOWN)
     }

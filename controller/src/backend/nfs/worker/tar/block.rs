@@ -2,7 +2,7 @@
 
 use super::BLOCK;
 
-/// A field: where it begins, and its length.
+/// A field: its position, and its length.
 type Field = (usize, usize);
 
 const NAME: Field = (0, 100);
@@ -21,7 +21,7 @@ const PREFIX: Field = (345, 155);
 
 /// `ustar`, and its version.
 const USTAR: &[u8; 8] = b"ustar\x0000";
-/// The longest name in a header, in bytes.
+/// Maximum length of a name in a header, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = NAME.1;
 
 /// A header.
@@ -43,23 +43,24 @@ const fn fits(value: u64, length: usize) -> bool {
     value >> (3 * (length - 1)) == 0
 }
 
-/// Whether it fits into the field of an owner.
+/// Whether a number fits into the field of an owner.
 pub(super) fn fits_owner(value: u32) -> bool {
     fits(u64::from(value), USER.1)
 }
 
-/// Whether it fits into the field of a size.
+/// Whether a number fits into the field of a size.
 pub(super) fn fits_size(value: u64) -> bool {
     fits(value, SIZE.1)
 }
 
-/// Whether it fits into the field of a time.
+/// Whether a number fits into the field of a time.
 pub(super) fn fits_time(value: i64) -> bool {
     u64::try_from(value).is_ok_and(|value| fits(value, MODIFIED.1))
 }
 
 impl Header {
-    /// The block. Numbers that do not fit are 0, and names are cut: records have them.
+    /// Returns the block. Numbers that do not fit are 0, and long names are shortened: records have
+    /// them.
     pub(super) fn block(&self) -> [u8; BLOCK] {
         let mut block = [0; BLOCK];
         text(&mut block, NAME, &self.name);
@@ -82,7 +83,7 @@ impl Header {
         block
     }
 
-    /// Reads a block; none if its checksum is wrong, or a number is none.
+    /// Reads a block. Returns `None` if its checksum is wrong, or a field contains no number.
     pub(super) fn read(block: &[u8; BLOCK]) -> Option<Self> {
         let stored = unsigned(field(block, CHECKSUM))?;
         if stored != checksum(block) && stored != signed_checksum(block) {
@@ -107,7 +108,7 @@ impl Header {
             group: unsigned(field(block, GROUP))?,
             size: unsigned(field(block, SIZE))?,
             modified: signed(field(block, MODIFIED))?,
-            // Only devices have them, and older formats do not.
+            // Only devices have these numbers, and older formats lack the fields.
             device: (
                 unsigned(field(block, MAJOR)).unwrap_or_default(),
                 unsigned(field(block, MINOR)).unwrap_or_default(),
@@ -131,18 +132,18 @@ fn number(block: &mut [u8; BLOCK], field: Field, value: u64) {
     text(block, field, format!("{value:0digits$o}").as_bytes());
 }
 
-/// A name, which may fill its field.
+/// Returns the name in a field, which ends at a zero byte or fills the field.
 fn ended(field: &[u8]) -> &[u8] {
     let end = field.iter().position(|byte| *byte == 0);
     &field[..end.unwrap_or(field.len())]
 }
 
-/// With the checksum itself as spaces.
+/// Returns the checksum of a block, whose own field counts as spaces.
 fn checksum(block: &[u8; BLOCK]) -> u64 {
     sum(block).map(u64::from).sum()
 }
 
-/// As some old programs have it.
+/// Returns the checksum of signed bytes, as some old programs compute it.
 fn signed_checksum(block: &[u8; BLOCK]) -> u64 {
     let sum: i64 = sum(block).map(|byte| i64::from(byte.cast_signed())).sum();
     u64::try_from(sum).unwrap_or(u64::MAX)
@@ -158,7 +159,7 @@ fn unsigned(field: &[u8]) -> Option<u64> {
     signed(field).and_then(|value| u64::try_from(value).ok())
 }
 
-/// An octal number, or a binary one of GNU tar. An empty field is 0.
+/// Reads an octal number, or a binary one of GNU tar. An empty field is 0.
 fn signed(field: &[u8]) -> Option<i64> {
     let first = *field.first()?;
     if first & 0x80 != 0 {

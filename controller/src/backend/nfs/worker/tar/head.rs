@@ -1,4 +1,4 @@
-//! Writes the head of a file: all that is before its content.
+//! Writes the head of a file: everything before its content.
 
 use super::block::{self, Header, NAME_BYTES_MAX};
 use super::pax::{self, Records};
@@ -11,7 +11,7 @@ const RECORDS: &[u8] = b"PaxHeaders/records";
 /// The name of a sparse file, for programs that do not know them.
 const SPARSE: &[u8] = b"GNUSparseFile.0/content";
 
-/// The blocks before the content; then come [`Entry::stored`] bytes, and their [`padding`].
+/// Returns the blocks before the content. [`Entry::stored`] bytes and their [`padding`] follow.
 pub(in super::super) fn head(entry: &Entry) -> Vec<u8> {
     let map = entry.segments.as_deref().map(|it| map(it, entry.size));
     let stored = match entry.kind {
@@ -37,7 +37,7 @@ pub(in super::super) fn head(entry: &Entry) -> Vec<u8> {
     head
 }
 
-/// How many zeros are after so many bytes of content.
+/// Returns the number of zeros after `stored` bytes of content.
 pub(in super::super) fn padding(stored: u64) -> usize {
     let block = BLOCK as u64;
     let rest = (block - stored % block) % block;
@@ -115,8 +115,8 @@ fn records(entry: &Entry, stored: u64) -> Vec<u8> {
     records.into_bytes()
 }
 
-/// What is stored before the content of a sparse file: its segments, as lines. One without length
-/// says where the file ends, if that is in a hole.
+/// Returns the segments of a sparse file as lines, which are stored before its content. If the file
+/// ends in a hole, a segment without length marks its end.
 fn map(segments: &[Segment], size: u64) -> Vec<u8> {
     let end = segments.last().map_or(0, |last| last.offset + last.length);
     let last = (end != size).then_some(Segment {

@@ -17,15 +17,15 @@ pub(super) use read::{Flaw, Reader};
 
 /// The size of a block, in bytes.
 pub(super) const BLOCK: usize = 512;
-/// The longest records of a file, in bytes, as in Go (`maxSpecialFileSize` in its archive/tar):
-/// csi-driver-nfs reads no longer ones.
+/// Maximum size of the records of a file, in bytes, as in Go (`maxSpecialFileSize` in its
+/// archive/tar): csi-driver-nfs refuses larger ones.
 const RECORDS_BYTES_MAX: u64 = 1 << 20;
-/// The longest path that is read, in bytes.
+/// Maximum length of a path that is read, in bytes.
 const PATH_BYTES_MAX: u64 = 128 << 10;
-/// The most segments of a sparse file that are read.
+/// Maximum number of segments of a sparse file that are read.
 const SEGMENTS_MAX: u64 = 1 << 20;
 
-/// What a file is.
+/// The type of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Type {
     #[default]
@@ -37,16 +37,16 @@ pub(super) enum Type {
     Block,
     Directory,
     Fifo,
-    /// No format of archives has it.
+    /// A socket, which no format of archives supports.
     Socket,
 }
 
 /// A time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Time {
-    /// Since 1970.
+    /// Seconds since 1970.
     pub(super) seconds: i64,
-    /// Less than a second.
+    /// Nanoseconds within the second.
     pub(super) nanoseconds: u32,
 }
 
@@ -60,22 +60,22 @@ pub(super) struct Segment {
 /// A file of an archive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Below the volume's root, with `/` between the names.
+    /// The path below the volume's root, with `/` between the names.
     pub(super) path: Vec<u8>,
     pub(super) kind: Type,
-    /// Of a link.
+    /// The target of a link.
     pub(super) target: Vec<u8>,
-    /// Without the bits of the type.
+    /// The mode, without the bits of the type.
     pub(super) mode: u32,
     pub(super) user: u32,
     pub(super) group: u32,
     pub(super) modified: Time,
     pub(super) accessed: Option<Time>,
-    /// Of a device: major and minor number.
+    /// The major and minor number of a device.
     pub(super) device: (u32, u32),
-    /// With holes.
+    /// The size with holes, in bytes.
     pub(super) size: u64,
-    /// Of a sparse file: what is stored of it, in order.
+    /// The stored segments of a sparse file, in order.
     pub(super) segments: Option<Vec<Segment>>,
     /// Extended attributes.
     pub(super) attributes: Vec<(Vec<u8>, Vec<u8>)>,
@@ -85,12 +85,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// How much of the content is stored, in bytes.
+    /// Returns the number of stored bytes of the content.
     pub(super) fn stored(&self) -> u64 {
         self.pieces().iter().map(|it| it.length).sum()
     }
 
-    /// What is stored of the content.
+    /// Returns the stored segments of the content.
     pub(super) fn pieces(&self) -> Cow<'_, [Segment]> {
         match &self.segments {
             Some(segments) => Cow::Borrowed(segments),

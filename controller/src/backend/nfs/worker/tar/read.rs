@@ -1,4 +1,4 @@
-//! Reads an archive, which may be damaged or hostile: its sizes and lengths are not believed.
+//! Reads an archive, which may be damaged or hostile: its sizes and lengths are not trusted.
 
 mod sparse;
 
@@ -6,29 +6,29 @@ use super::block::Header;
 use super::{BLOCK, Entry, PATH_BYTES_MAX, RECORDS_BYTES_MAX, Time, Type, padding, pax};
 use std::io::{self, Read};
 
-/// The largest file.
+/// Maximum size of a file, in bytes.
 const BYTES_MAX: u64 = i64::MAX.unsigned_abs();
-/// The most headers before that of a file: there are four kinds.
+/// Maximum number of headers before that of a file: there are four kinds.
 const HEADERS_MAX: usize = 8;
-/// How much may follow the end: programs that write to tapes fill their last record.
+/// Maximum number of bytes after the end: programs that write to tapes fill their last record.
 const REST_BYTES_MAX: u64 = 16 << 20;
-/// The longest key of links, in bytes.
+/// Maximum length of a key of links, in bytes.
 const LINKS_BYTES_MAX: usize = 128;
 
 /// The reason why an archive is not read.
 #[derive(Debug)]
 pub(in super::super) enum Flaw {
-    /// It is incomplete, or no archive.
+    /// The input is incomplete, or no archive.
     Damaged(String),
-    /// It has what is not supported.
+    /// The archive has unsupported content.
     Refused(String),
-    /// Its file cannot be read.
+    /// The file of the archive cannot be read.
     Unread(io::Error),
 }
 
 pub(in super::super) struct Reader<R> {
     input: R,
-    /// What is left of the stored content of the last file.
+    /// Number of unread bytes of the last file's stored content.
     left: u64,
     padding: usize,
 }
@@ -73,8 +73,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next file; none at the end. What was not read of the content of the last one is passed
-    /// over.
+    /// Returns the next file, or `None` at the end. Skips the unread content of the last file.
     pub(in super::super) fn next(&mut self) -> Result<Option<Entry>, Flaw> {
         self.pass()?;
         let mut before = Preamble::default();
@@ -98,7 +97,7 @@ impl<R: Read> Reader<R> {
         )))
     }
 
-    /// What is stored of the content of the last file; 0 at its end.
+    /// Reads stored content of the last file. Returns 0 at its end.
     pub(in super::super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Flaw> {
         let length = usize::try_from(self.left).unwrap_or(usize::MAX);
         let length = length.min(buffer.len());
@@ -118,8 +117,8 @@ impl<R: Read> Reader<R> {
         Ok(read)
     }
 
-    /// Reads to the end of the input, which may have a checksum there. A header that a server has
-    /// lost reads as zeros, as the end does; then files follow.
+    /// Reads to the end of the input, which may have a checksum there. Refuses further data: a
+    /// header that a server has lost reads as zeros, like the end, but is followed by files.
     pub(in super::super) fn end(self) -> Result<(), Flaw> {
         let mut rest = self.input.take(REST_BYTES_MAX + 1);
         let mut buffer = [0; BLOCK];
@@ -160,7 +159,7 @@ impl<R: Read> Reader<R> {
         Ok(block)
     }
 
-    /// The content of a header that describes the next file.
+    /// Returns the content of a header that describes the next file.
     fn data(&mut self, size: u64, size_max: u64) -> Result<Vec<u8>, Flaw> {
         if size > size_max {
             return Err(Flaw::Refused(format!(
@@ -188,7 +187,7 @@ impl<R: Read> Reader<R> {
         };
         let size = match kind {
             Type::File => said.size.unwrap_or(header.size),
-            // As GNU tar and others read it.
+            // GNU tar and others ignore the size of other types, too.
             _ => 0,
         };
         let whole = said.sparse.size.unwrap_or_default();
@@ -265,7 +264,7 @@ impl FileRecords {
     }
 }
 
-/// That of a record.
+/// Reads the path in a record.
 fn path(value: &[u8]) -> Result<Vec<u8>, Flaw> {
     match value.len() as u64 {
         0..=PATH_BYTES_MAX => Ok(value.to_vec()),
@@ -275,7 +274,8 @@ fn path(value: &[u8]) -> Result<Vec<u8>, Flaw> {
     }
 }
 
-/// It becomes the name of a file.
+/// Reads a key of links. It becomes the name of a file, so that only short and plain ones are
+/// accepted.
 fn links(value: &[u8]) -> Option<String> {
     let is_plain = |byte: &u8| byte.is_ascii_hexdigit() || *byte == b'.' || *byte == b'-';
     let is_key = !value.is_empty()
@@ -303,7 +303,8 @@ fn kind(flag: u8, path: &[u8]) -> Result<Type, Flaw> {
     })
 }
 
-/// Records for all files would change what their headers say.
+/// Refuses records for all files other than comments, since they would change the headers of the
+/// files.
 fn refuse_global(records: &[u8]) -> Result<(), Flaw> {
     let records = pax::read(records).ok_or_else(|| damaged("its records are damaged"))?;
     match records.iter().find(|(key, _)| *key != b"comment") {
@@ -315,7 +316,7 @@ fn refuse_global(records: &[u8]) -> Result<(), Flaw> {
     }
 }
 
-/// Until its end.
+/// Returns a name, which ends at a zero byte.
 fn named(mut data: Vec<u8>) -> Vec<u8> {
     let end = data.iter().position(|byte| *byte == 0);
     data.truncate(end.unwrap_or(data.len()));
@@ -330,7 +331,7 @@ fn refused(path: &[u8], why: &str) -> Flaw {
     Flaw::Refused(format!("{:?} {why}", String::from_utf8_lossy(path)))
 }
 
-/// An end or a content that is not as it must be, or a failed system call.
+/// Converts an error of the input: a wrong end or content, or a failed system call.
 fn unread(error: io::Error) -> Flaw {
     match (error.raw_os_error(), error.kind()) {
         (None, io::ErrorKind::UnexpectedEof) => damaged("it is not complete"),

@@ -1,4 +1,4 @@
-//! Archives, and what has their names.
+//! Tests archives, and volumes and files that have their names.
 
 use super::super::claim::State;
 use super::super::deletion::Deletion;
@@ -127,7 +127,7 @@ fn a_link_in_the_place_of_an_older_archive_is_not_removed() {
     let words = "is no directory on the server";
     refused(share.delete(&deletion), Kind::Precondition, words);
     assert!(share.path("archived-ns/data").is_symlink());
-    // As the message says.
+    // The operator moves the link away, as the message requests.
     fs::rename(share.path("archived-ns/data"), share.path("link")).unwrap();
     share.delete(&deletion).unwrap();
     assert_eq!(names(&share.path("archived-ns/data")), ["file"]);

@@ -73,7 +73,7 @@ fn a_file_is_opened_without_waiting_and_without_following_a_link() {
     let file = tree::open_file(&root, "file", "x").unwrap().unwrap();
     is_closed_by_exec(&file);
     assert_eq!(tree::read(file, 4, "x").unwrap().unwrap(), b"file");
-    // One without a writer.
+    // The FIFO has no writer, so a blocking open would wait.
     is_closed_by_exec(&tree::open_file(&root, "fifo", "x").unwrap().unwrap());
     assert!(tree::open_file(&root, "missing", "x").unwrap().is_none());
     for link in ["to-file", "to-nothing"] {

@@ -1,4 +1,4 @@
-//! A directory is that of one volume.
+//! Tests that a directory belongs to one volume.
 
 use super::super::claim::{Claim, State};
 use super::super::claims::{Claims, Occupancy};
@@ -19,7 +19,7 @@ fn a_directory_that_is_no_volume_of_belay_is_not_handed_out() {
         );
     }
     assert_eq!(names(&share.path("data")), ["file"]);
-    // One of that name is its own: csi-driver-nfs has made it.
+    // A directory with the name of the volume is its own: csi-driver-nfs has made it.
     share.write("pvc-2/file");
     share.create(&plain("pvc-2")).unwrap();
     assert_eq!(names(&share.path("pvc-2")), ["file"]);
@@ -138,7 +138,7 @@ fn a_damaged_claim_is_refused_by_its_path_and_decides_nothing() {
             refused(result, Kind::Precondition, "is no claim on pvc-1");
         }
     }
-    // That of another directory, a state that does not exist, and a file of an earlier version.
+    // A claim on another directory, an unknown state, and a file instead of a directory.
     share.create(&plain("x")).unwrap();
     fs::write(claim_of(&share, "x"), &sound).unwrap();
     refused(
@@ -165,7 +165,7 @@ fn a_damaged_claim_is_refused_by_its_path_and_decides_nothing() {
     assert_eq!(names(&share.path("pvc-1")), ["file"]);
 }
 
-/// What is in it may be claimed there, by the other path.
+/// The directories in it may be claimed in that share, by their other path.
 #[test]
 fn nothing_is_created_or_deleted_in_a_directory_that_is_a_share_itself() {
     let share = Share::new();
@@ -179,7 +179,7 @@ fn nothing_is_created_or_deleted_in_a_directory_that_is_a_share_itself() {
         let created = share.create(&volume(dir, "pvc-2"));
         refused(created, Kind::Precondition, words);
     }
-    // Of a class without subDir: one of csi-driver-nfs, as it seems.
+    // The volume of a class without subDir: it looks like a volume of csi-driver-nfs.
     let team = plain("team");
     let others = [volume("team/other", "pvc-2"), ours.clone()];
     for policy in [OnDelete::Delete, OnDelete::Archive] {

@@ -1,4 +1,4 @@
-//! Claims that are old, and what was written for them.
+//! Tests claims that are old, and the files that were written for them.
 
 use super::super::claim::{Claim, State};
 use super::super::claims::{Claims, Occupancy};
@@ -59,7 +59,7 @@ fn a_creation_that_is_in_progress_for_hours_is_not_abandoned() {
     }
 }
 
-/// Of a call that was killed.
+/// A call that was killed has left a file, which another call removes, too.
 #[test]
 fn what_another_call_removes_at_the_same_time_keeps_no_volume_from_being_deleted() {
     let share = Share::new();

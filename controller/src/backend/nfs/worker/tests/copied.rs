@@ -169,7 +169,7 @@ fn the_space_of_an_abandoned_copy_is_freed_by_the_next_copy_of_the_share() {
     });
 }
 
-/// What another program has made there since is neither taken for the copy nor deleted.
+/// The directory of another program is neither mistaken for the copy nor deleted.
 #[test]
 fn a_directory_that_another_program_makes_meanwhile_is_left_alone() {
     let mut refusals = 0;

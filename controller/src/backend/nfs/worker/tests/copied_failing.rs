@@ -1,4 +1,4 @@
-//! In each copy one system call fails.
+//! Tests copies in each of which one system call fails.
 
 use super::copied::order;
 use super::killed::{fail, was_left};
@@ -31,7 +31,8 @@ fn made(results: &[Result<Seen, Failure>]) -> usize {
     results.iter().filter(|result| result.is_ok()).count()
 }
 
-/// What is left of a trash without files does not matter.
+/// Maximum number of failed changes after which a copy still succeeds: the removals of a trash
+/// without files.
 const UNCONFIRMED_MAX: usize = 2;
 
 #[test]

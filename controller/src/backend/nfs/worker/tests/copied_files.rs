@@ -1,4 +1,4 @@
-//! What is in a copy.
+//! Tests the content of copies.
 
 use super::copied::copying;
 use super::snapshots::{cutting, restoring};
@@ -36,7 +36,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Whether they are alike but for their number and time of change.
+/// Asserts that a file and its copy are alike, except for their number and time of change.
 #[track_caller]
 fn assert_alike(share: &Share, below: &str) {
     let (from, to) = (

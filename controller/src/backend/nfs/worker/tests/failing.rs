@@ -140,7 +140,7 @@ fn what_the_server_does_not_say_is_not_taken_for_missing() {
         |share| share.create(&order).map(drop),
         |share| assert!(share.look(&order.at).is_some()),
     );
-    // Of a call that was killed.
+    // A file that a killed call has left.
     let written = format!("{}.0123456789abcdef", file_name(&order.at.dir));
     for policy in [OnDelete::Delete, OnDelete::Archive, OnDelete::Retain] {
         for is_claimed in [true, false] {

@@ -54,7 +54,7 @@ fn a_link_in_the_place_of_belays_own_directories_is_not_followed() {
     }
 }
 
-/// What is recorded there may be forged.
+/// Records in such a directory may be forged.
 #[test]
 fn a_directory_of_belays_own_that_others_can_write_in_is_not_trusted() {
     for own in [".belay", ".belay/claims", ".belay/tmp", ".belay/trash"] {
@@ -99,7 +99,7 @@ fn what_is_no_directory_is_not_deleted() {
     }
 }
 
-/// What [`Dir`] refuses cannot be in a call, except that of another program.
+/// Only a call of another program can contain paths that [`Dir`] refuses.
 #[test]
 fn a_path_that_leads_out_of_the_share_fails_in_the_kernel_too() {
     let share = Share::new();
@@ -243,6 +243,6 @@ fn deep_directories_with_many_files_are_removed_with_few_names_in_memory() {
     assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
     let (now, most) = NAMES.get();
     assert_eq!(now, 0);
-    // Of 4800.
+    // The volume has 4800 names.
     assert!((64..2000).contains(&most), "{most}");
 }

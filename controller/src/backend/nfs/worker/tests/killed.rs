@@ -6,14 +6,14 @@ use rustix::io::Errno;
 use std::cell::Cell;
 
 thread_local! {
-    /// How many changes this thread may still make; none = any number.
+    /// Number of changes that this thread may still make. `None` means any number.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
     static IS_KILLED: Cell<bool> = const { Cell::new(false) };
-    /// After so many changes, one fails so.
+    /// The number of changes before one fails, and its error.
     static FAILS: Cell<Option<(usize, Errno)>> = const { Cell::new(None) };
-    /// After so many looks, one fails so.
+    /// The number of lookups before one fails, and its error.
     static LOOK_FAILS: Cell<Option<(usize, Errno)>> = const { Cell::new(None) };
-    /// How many files this thread has synced.
+    /// Number of files that this thread has synced.
     static SYNCED: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -55,24 +55,24 @@ pub(in super::super) fn check() -> rustix::io::Result<()> {
     })
 }
 
-/// After so many changes of this thread, one fails so.
+/// Lets a change of this thread fail after this number of changes.
 pub(super) fn fail(after: usize, errno: Errno) {
     FAILS.set(Some((after, errno)));
 }
 
-/// After so many looks of this thread, one fails so.
+/// Lets a lookup of this thread fail after this number of lookups.
 pub(super) fn fail_look(after: usize, errno: Errno) {
     LOOK_FAILS.set(Some((after, errno)));
 }
 
-/// Whether there were not so many; none fails then.
+/// Whether the requested failure was not reached, so that no step has failed.
 pub(super) fn was_left() -> bool {
     [FAILS.take(), LOOK_FAILS.take()]
         .iter()
         .any(Option::is_some)
 }
 
-/// Makes at most so many changes; none if it was killed.
+/// Runs a call until it has made this number of changes. Returns `None` if it was killed then.
 pub(super) fn until<T>(changes: usize, call: impl FnOnce() -> T) -> Option<T> {
     LEFT.set(Some(changes));
     IS_KILLED.set(false);
@@ -130,7 +130,7 @@ fn a_creation_that_was_killed_is_completed_by_the_next_one() {
     assert!(killed > 10, "{killed}");
 }
 
-/// What a server that loses its memory keeps: a claim that has its name has its content.
+/// After a server has lost its memory, a claim that has its name still has its content.
 #[test]
 fn a_claim_is_on_the_servers_disk_before_it_has_its_name() {
     let order = volume("ns/data", "pvc-1");

@@ -1,8 +1,8 @@
-//! What is left of a volume, and what is another program's, becomes no new volume.
+//! Tests that the rest of a volume, and the files of another program, become no new volume.
 
 use super::*;
 
-/// One of csi-driver-nfs is found again, one that was retained is not.
+/// A volume of csi-driver-nfs is found again, but not after it was retained.
 #[test]
 fn the_files_of_a_retained_volume_are_not_those_of_a_new_one() {
     for is_claimed in [true, false] {
@@ -98,9 +98,9 @@ fn no_volume_is_created_in_a_directory_with_files() {
     }
     assert_eq!(names(&share.path("foreign")), ["file"]);
     assert_eq!(names(&share.path(".belay/claims")), [""; 0]);
-    // That of a namespace, by csi-driver-nfs.
+    // The directory of a namespace, made by csi-driver-nfs.
     share.create(&volume("ns/pvc-2", "pvc-2")).unwrap();
-    // With a volume it is known as such, whatever another program writes into it.
+    // With a volume in it, the directory is known as such, whatever another program writes into it.
     share.write("ns/file");
     share.create(&volume("ns/pvc-3", "pvc-3")).unwrap();
 }

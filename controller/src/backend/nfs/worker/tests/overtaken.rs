@@ -4,7 +4,7 @@ use super::slow::{Step, repeated, slow_at, slow_at_each};
 use super::*;
 use std::cell::Cell;
 
-/// An operator has to move something away.
+/// Accepts a failure that asks an operator to move something away.
 fn unless_in_the_way(result: Result<(), Failure>) -> Result<(), Failure> {
     match result {
         Err(failure) if failure.kind == Kind::Precondition => Ok(()),
@@ -12,7 +12,7 @@ fn unless_in_the_way(result: Result<(), Failure>) -> Result<(), Failure> {
     }
 }
 
-/// Where the file of the volume is: in one place.
+/// Returns the directory of the volume's file, which must be in exactly one place.
 pub(super) fn place_of(share: &Share, file: &str) -> PathBuf {
     let trash = share.path(".belay/trash");
     let in_trash = names(&trash)
@@ -25,7 +25,7 @@ pub(super) fn place_of(share: &Share, file: &str) -> PathBuf {
     found[0].clone()
 }
 
-/// How many claims are in that state.
+/// Returns the number of claims in this state.
 fn claims_in(share: &Share, state: &str) -> usize {
     let claims = share.path(".belay/claims");
     let of = |own: String| names(&claims.join(own)).into_iter();
@@ -62,7 +62,7 @@ fn a_program_that_takes_the_name_of_an_archive_meanwhile_loses_nothing() {
                     assert_eq!(failure.kind, Kind::Precondition, "{failure}");
                     assert_eq!(names(&share.path("archived-ns/data")), ["foreign"]);
                     assert_eq!(claims_in(share, "archived"), 0);
-                    // As the message says.
+                    // The operator moves the directory away, as the message requests.
                     fs::rename(share.path("archived-ns"), share.path("kept")).unwrap();
                     repeated(share, &deletion).unwrap();
                 }
@@ -74,7 +74,7 @@ fn a_program_that_takes_the_name_of_an_archive_meanwhile_loses_nothing() {
     assert!(steps > 40, "{steps}");
 }
 
-/// Or a directory above that.
+/// The volume gets the name of the archive, or of a directory above it.
 #[test]
 fn a_volume_that_gets_the_name_of_an_archive_meanwhile_is_kept() {
     let (order, deletion) = archived("pvc-1");
@@ -117,7 +117,7 @@ fn a_volume_that_gets_the_name_of_an_archive_meanwhile_is_kept() {
     }
 }
 
-/// Of csi-driver-nfs. Its directory is handed to a later volume of Belay.
+/// The volume is one of csi-driver-nfs. A later volume of Belay gets its directory.
 #[test]
 fn a_slow_deletion_of_a_volume_without_a_claim_removes_nothing_that_came_later() {
     let order = volume("ns/data", "pvc-1");

@@ -1,5 +1,5 @@
-//! What a deletion does, by its policy, the state of the claim and what is there; and what it
-//! refuses before it has changed anything.
+//! Tests deletions by policy, state of the claim and existing files, and the refusals before any
+//! change.
 
 use super::super::claim::State;
 use super::super::trash::Trash;
@@ -108,7 +108,7 @@ fn a_volume_that_is_gone_is_not_deleted_again() {
     }
 }
 
-/// As csi-driver-nfs does: the directory remains, whatever is in its place.
+/// Like csi-driver-nfs, a retention removes nothing, even if the directory above is a file by now.
 #[test]
 fn a_retained_volume_without_its_directory_leaves_no_claim() {
     for is_file in [true, false] {
@@ -230,7 +230,7 @@ fn a_volume_in_a_directory_that_is_a_share_itself_can_be_retained() {
     assert_eq!(claim.extension().unwrap(), "retained");
 }
 
-/// Of csi-driver-nfs.
+/// The volume is one of csi-driver-nfs.
 #[test]
 fn a_volume_is_deleted_where_the_claims_of_volumes_below_are_left() {
     let share = Share::new();

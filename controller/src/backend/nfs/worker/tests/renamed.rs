@@ -1,4 +1,4 @@
-//! Claims: what their files say, and requests whose answer is lost.
+//! Tests claims: their files, and requests whose response is lost.
 
 use super::super::claim::{Claim, State};
 use super::super::claims::{Occupancy, is_abandoned};
@@ -114,7 +114,7 @@ fn a_creation_is_abandoned_after_an_hour() {
     assert!(!is_abandoned(i64::MAX, i64::MIN));
 }
 
-/// What calls that were killed have written for claims on the same path.
+/// Creates files that killed calls have written for claims on the same path.
 fn prepare(share: &Share) -> (super::super::claims::Claims, Claim) {
     let (claims, claim) = claimed(share, record("a", None), State::Gone);
     let hash = file_name(&dir("a"));

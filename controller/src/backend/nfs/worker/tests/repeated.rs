@@ -1,5 +1,5 @@
-//! Deletions that are repeated after their end, archives of volumes that were not completed, and
-//! what another program has put there since.
+//! Tests deletions that are repeated after their end, archives of volumes that were not completed,
+//! and files that another program has made since.
 
 use super::super::claim::{Claim, Record, State};
 use super::super::claims::{Claims, Occupancy};
@@ -115,7 +115,7 @@ fn what_an_archive_has_replaced_stays_while_there_is_no_archive() {
     let (_, deletion) = archived("pvc-1");
     let words = "what it has replaced is in .belay/trash/";
     refused(share.delete(&deletion), Kind::Precondition, words);
-    // What has the name of the archive is another program's.
+    // Another program's directory has the name of the archive.
     share.write("archived-ns/data/file");
     refused(share.delete(&deletion), Kind::Precondition, words);
     assert_eq!(names(&share.path(&older)), ["only-copy"]);
@@ -193,7 +193,7 @@ fn a_directory_that_was_moved_away_blocks_none_below_it() {
     share.create(&below).unwrap();
     share.delete(&old(&below, OnDelete::Delete)).unwrap();
     share.assert_clean();
-    // One of csi-driver-nfs.
+    // A volume of csi-driver-nfs.
     gone(&share, &retained);
     share.write("a/b/file");
     // It may be in the retained directory, which has come back.

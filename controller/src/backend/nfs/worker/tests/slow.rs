@@ -13,7 +13,7 @@ struct Pause {
     resumed: Receiver<()>,
 }
 
-/// What is done before each step.
+/// The function that runs before each step.
 type Other = Box<dyn FnMut(Step)>;
 
 thread_local! {
@@ -79,7 +79,7 @@ pub(super) fn slow_at_each(
     slow_at(None, prepare, call, meanwhile, after)
 }
 
-/// The same, at steps of one kind.
+/// Stops the call like [`slow_at_each`], but at steps of one kind only.
 pub(super) fn slow_at(
     only: Option<Step>,
     prepare: impl Fn(&Share),

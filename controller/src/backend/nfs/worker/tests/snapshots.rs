@@ -177,7 +177,7 @@ fn a_deletion_of_a_snapshot_that_was_killed_is_completed_by_the_next_one() {
         |share| {
             share.make_source();
             share.cut(&cutting()).unwrap();
-            // Of a killed call.
+            // A killed call for another snapshot has left this file.
             let like = share.path(".belay/snapshots/x");
             fs::write(like, "of another snapshot").unwrap();
         },
@@ -326,7 +326,7 @@ fn a_name_is_that_of_one_snapshot_and_of_no_volume() {
     refused(share.cut(&same_name), Kind::Incompatible, words);
     let as_volume = share.create(&volume("cut", "pvc-9"));
     refused(as_volume, Kind::Incompatible, "exists in the share");
-    // Where the class does not name the directory, it is called as the volume.
+    // If the class does not name the directory, it has the name of the volume.
     let mut named_so = volume("cut", "cut");
     named_so.is_named_so = true;
     let words = "cut/pvc-1.tar.gz of a snapshot";
@@ -424,7 +424,7 @@ fn gnu_tar_reads_what_is_in_the_volume() {
     let output = tar.stdin(archive).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
-    // Of files with several names alone.
+    // GNU tar reports the record of files with several names, which only Belay uses.
     let unknown = "tar: Ignoring unknown extended header keyword 'BELAY.links'";
     let others: Vec<_> = said.lines().filter(|line| *line != unknown).collect();
     assert_eq!((output.status.code(), others), (Some(0), vec![]));

@@ -18,7 +18,7 @@ fn extend(path: &Path, count: usize) {
     }
 }
 
-/// How many attributes are as they were made.
+/// Returns the number of attributes that are unchanged.
 fn extended(path: &Path, count: usize) -> usize {
     let mut value = vec![0; 1 << 16];
     let mut has = |number| {
@@ -78,7 +78,7 @@ fn the_later_attribute_of_a_name_counts_and_one_that_linux_does_not_have_is_refu
     assert_eq!(&value[..length.unwrap()], b"last");
 }
 
-/// Of a file with very many holes, some are data in the archive.
+/// Some holes of a file with very many holes are data in the archive.
 #[test]
 fn the_segments_of_a_file_are_not_more_than_other_programs_read() {
     let share = Share::new();

@@ -39,7 +39,7 @@ fn paths(share: &Share) -> Vec<String> {
     paths
 }
 
-/// Of an old directory and what has replaced it, one is archived and restored, as it was.
+/// Either an old directory or its replacement is archived and restored unchanged.
 #[test]
 fn a_directory_that_is_replaced_while_it_is_archived_is_the_old_or_the_new_one() {
     for replace in REPLACEMENTS {
@@ -147,7 +147,7 @@ fn a_file_that_gets_shorter_all_the_time_is_archived_nevertheless() {
     assert!(found[..data] == whole[..data]);
 }
 
-/// As a directory has a name twice that is replaced while it is read.
+/// An archive has a name twice if the file is replaced while its directory is read.
 #[test]
 fn of_a_name_that_an_archive_of_belay_has_twice_the_later_one_counts() {
     let share = Share::new();

@@ -215,7 +215,8 @@ fn an_archive_that_is_larger_than_the_server_is_refused_before_it_fills_it() {
     let words = "has 1 PiB, and the server's filesystem has";
     refused(share.restore(&order()), Kind::Quota, words);
     assert_nothing_made(&share);
-    // One that has zeros only takes up no room; it ends too soon.
+    // A file that may contain only zeros takes up no space, so it is not refused; the archive ends
+    // too early.
     let share = with(&tar::head(&large(None)));
     refused(share.restore(&order()), Kind::Precondition, "not complete");
     assert_nothing_made(&share);

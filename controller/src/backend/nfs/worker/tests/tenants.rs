@@ -1,4 +1,4 @@
-//! What is moved away is removed while a tenant works in it.
+//! Tests the removal of a directory in the trash while a tenant changes files in it.
 
 use super::slow::{Step, during, repeated, slow_at_each};
 use super::*;
@@ -55,7 +55,7 @@ fn what_a_tenant_exchanges_meanwhile_is_removed_as_what_it_is() {
     assert!(exchanged.get() > 10, "{}", exchanged.get());
 }
 
-/// What was moved away.
+/// Returns the files and directories that were moved to the trash.
 pub(super) fn moved(trash: &Path) -> Vec<PathBuf> {
     let own = names(trash).into_iter().map(|own| trash.join(own));
     let all = own.flat_map(|own| names(&own).into_iter().map(move |name| own.join(name)));

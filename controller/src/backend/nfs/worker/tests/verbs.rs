@@ -1,4 +1,4 @@
-//! What the calls do.
+//! Tests the effects of the calls.
 
 use super::*;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

@@ -1,11 +1,11 @@
-//! Where the content of a sparse file is: lines before it (GNU tar's format 1.0).
+//! Reads the segments of a sparse file from the lines before its content (GNU tar's format 1.0).
 
 use super::super::{BLOCK, SEGMENTS_MAX, Segment};
 use super::{Flaw, Reader, damaged};
 use std::io::Read;
 
 impl<R: Read> Reader<R> {
-    /// The segments of a sparse file.
+    /// Returns the segments of a sparse file.
     pub(super) fn map(&mut self, size: u64) -> Result<Vec<Segment>, Flaw> {
         let stored = self.left;
         let mut lines = Lines {
