@@ -10,7 +10,7 @@ use std::str::FromStr;
 pub struct MountOptions(Vec<Parameter>);
 
 impl MountOptions {
-    /// The options of a call, or these if it has none.
+    /// Returns the options of a call, or these if it has none.
     pub(super) fn unless(&self, given: Vec<Parameter>) -> Vec<Parameter> {
         match given.is_empty() {
             true => self.0.clone(),
@@ -28,7 +28,8 @@ impl FromStr for MountOptions {
     }
 }
 
-/// For mount(8), fstab or a pod; or attributes of a mount, of which the controller's has its own.
+/// Options without effect on the controller's mounts: options for mount(8), fstab or a pod, and
+/// attributes of a mount, for which the controller uses its own values.
 const WITHOUT_EFFECT: &[&str] = &[
     "ro",
     "rw",
@@ -77,8 +78,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "sloppy",
 ];
 
-/// How long a client believes what it has seen. For a volume that is the tenant's choice; the
-/// controller compares directories and claims with what other workers have changed just now.
+/// Options that choose how long a client trusts its cache. For a volume, that is the tenant's
+/// choice; the controller compares directories and claims with the latest changes of other workers.
 const OF_CACHES: &[&str] = &[
     "ac",
     "noac",
@@ -94,7 +95,7 @@ const OF_CACHES: &[&str] = &[
     "nosharecache",
 ];
 
-/// They make another mount than the class says.
+/// Options that are refused, since they mount something other than the share of the class.
 const REFUSED: &[&str] = &[
     "addr",
     "clientaddr",
@@ -115,10 +116,10 @@ const REFUSED: &[&str] = &[
     "runbindable",
 ];
 
-/// The parameters in options that are separated by commas; `field` is named in errors.
+/// Returns the parameters in options that are separated by commas. Errors contain `field`.
 ///
 /// # Errors
-/// `Invalid` for an option that makes another mount.
+/// Returns `Invalid` for an option that is refused.
 pub(super) fn parameters<'a>(
     field: &str,
     options: impl IntoIterator<Item = &'a str>,

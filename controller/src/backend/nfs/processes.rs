@@ -1,5 +1,5 @@
-//! The worker processes, and how many of them there may be. Two processes never change one
-//! directory at a time, whichever volumes the calls are for.
+//! The worker processes, and the limits on their number. Two processes never change one directory
+//! at a time, whichever volumes the calls are for.
 
 mod copies;
 mod running;
@@ -24,8 +24,8 @@ static WORKER: Spec = Spec {
 };
 
 const OF_SERVER: Group = Group::new(8, "it").kept();
-/// They remove files for as long as their call may take, so many of them would leave no slot for
-/// creations.
+/// Deletions remove files for as long as their call may take, so many of them would leave no slot
+/// for creations.
 const DELETIONS: Group = Group::new(4, "its deletions").kept();
 const COPIES: Group = Group::new(2, "its copies");
 
@@ -38,7 +38,7 @@ pub(super) struct Processes {
     helpers: Helpers,
     directories: Directories,
     copies: Copies,
-    /// The program.
+    /// Returns the program of a worker process.
     worker: fn() -> Command,
 }
 
@@ -52,12 +52,12 @@ impl Processes {
         }
     }
 
-    /// Has a worker process do it, within that time, which includes the wait for a slot.
+    /// Has a worker process do the work within that time, which includes the wait for a slot.
     ///
     /// # Errors
-    /// The failure of the call; `Unreachable` at once if too many processes hang on the server;
-    /// `Busy` if another process changes the directory; `Timeout` if the server does not answer in
-    /// time: the call may then still have an effect if it was begun.
+    /// Returns the failure of the call; `Unreachable` at once if too many processes hang on the
+    /// server; `Busy` if another process changes the directory; `Timeout` if the server does not
+    /// respond in time: the call may then still have an effect if it was begun.
     pub(super) async fn ask(
         &self,
         mount: Mount,

@@ -11,7 +11,7 @@ pub(super) struct Worker {
     child: Child,
     /// The directory that it may still change.
     turn: Option<Turn>,
-    /// It was allowed to begin, so it may have changed the share.
+    /// Whether the process was allowed to begin, so that it may have changed the share.
     has_begun: bool,
 }
 
@@ -24,7 +24,7 @@ impl Worker {
         }
     }
 
-    /// Waits for the answer.
+    /// Waits for the result.
     pub(super) async fn answer(&mut self) -> Result<Done, Failure> {
         loop {
             if let Said::Answer(answer) = self.next().await? {
@@ -33,8 +33,8 @@ impl Worker {
         }
     }
 
-    /// Waits for the next line; the answer is the last. Once the share is mounted, the process may
-    /// begin.
+    /// Waits for the next line. The last line is the result. Once the share is mounted, lets the
+    /// process begin.
     pub(super) async fn next(&mut self) -> Result<Said, Failure> {
         let next = self.child.receive().await;
         let (said, _) = next.map_err(|failure| self.broken(failure))?;
@@ -63,7 +63,7 @@ impl Process for Worker {
     fn close(&mut self) {
         self.child.close();
         if !self.has_begun {
-            // It never will.
+            // The process never begins, so it does not change the directory.
             self.turn = None;
         }
     }
@@ -77,7 +77,8 @@ impl Process for Worker {
     }
 }
 
-/// The failure of a call whose process is killed, since it has not answered within that time.
+/// Returns the failure of a call whose process is killed, since it has sent no result within that
+/// time.
 pub(super) fn overdue(running: &mut Running<Worker>, server: &str, within: Duration) -> Failure {
     let Unanswered { failure, by_server } = running.overdue(within);
     match running.process() {
@@ -91,8 +92,8 @@ pub(super) fn overdue(running: &mut Running<Worker>, server: &str, within: Durat
     }
 }
 
-/// Whether a process changes nothing more, and the server executes no request of it, once it has
-/// answered so.
+/// Whether, after this result, the process changes nothing more, and the server executes no further
+/// request of the process.
 pub(super) fn is_settled(answer: &Result<Done, Failure>) -> bool {
     let may_be_running = |failure: &Failure| failure.certainty == Certainty::MayBeRunning;
     !answer.as_ref().is_err_and(may_be_running)

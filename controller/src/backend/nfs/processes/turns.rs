@@ -7,14 +7,14 @@ use belay_server::lock::Lock;
 use std::collections::HashSet;
 use std::sync::{Arc, MutexGuard};
 
-/// See the module.
+/// The directories that worker processes may be changing.
 #[derive(Clone, Default)]
 pub(super) struct Directories(Arc<Lock<HashSet<Directory>>>);
 
 /// A directory of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Directory {
-    /// In lower case.
+    /// The server, in lower case.
     pub(super) server: String,
     share: String,
     pub(super) dir: String,
@@ -37,10 +37,10 @@ impl Directory {
 }
 
 impl Directories {
-    /// The right to change one.
+    /// Returns the right to change a directory.
     ///
     /// # Errors
-    /// `Busy` if another process has it.
+    /// Returns `Busy` if another process has it.
     pub(super) fn turn(&self, of: Directory) -> Result<Turn, Failure> {
         if !self.all().insert(of.clone()) {
             return Err(Failure::busy(format!(

@@ -16,14 +16,14 @@ use belay_server::call::Failure;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// How often this is tried again when another call removes what is empty meanwhile.
+/// Maximum number of attempts while another call removes empty directories.
 const ATTEMPTS: usize = 32;
 
 impl Claims {
     /// Claims the directories above that of a volume.
     ///
     /// # Errors
-    /// `Incompatible` if one of them is a volume's, or was; those of the server.
+    /// Returns `Incompatible` if one of them is or was that of a volume; the errors of the server.
     pub(super) fn hold_above(&self, tree: &Tree, dir: &Dir, claim: &Claim) -> Result<(), Failure> {
         for above in dir.above() {
             if let Some(other) = self.hold(tree, &above, &reference(dir, claim))? {
@@ -36,7 +36,7 @@ impl Claims {
         Ok(())
     }
 
-    /// The reverse.
+    /// Releases the directories above that of the volume.
     pub(super) fn release_above(&self, dir: &Dir, claim: &Claim) -> error::Result<()> {
         for above in dir.above() {
             self.release(&above, &reference(dir, claim))?;
@@ -65,8 +65,8 @@ impl Claims {
         Ok(false)
     }
 
-    /// Whether the claim of a volume is all that is left of it: it was retained or archived, and
-    /// moved away by another program, or never created.
+    /// Whether only the claim of a volume is left: the volume was retained or archived, and moved
+    /// away by another program, or was never created.
     pub(super) fn is_void(&self, tree: &Tree, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         let may_be = match claim.state {
             State::Retained => true,
@@ -81,7 +81,8 @@ impl Claims {
         }
     }
 
-    /// Adds a volume; the claim of the directory if that is a volume's, and nothing was added.
+    /// Adds a volume to those below a directory. Adds nothing, and returns the claim, if the
+    /// directory itself is that of a volume.
     fn hold(&self, tree: &Tree, above: &Dir, reference: &str) -> Result<Option<Claim>, Failure> {
         for _ in 0..ATTEMPTS {
             match self.add(above, reference) {
@@ -133,7 +134,7 @@ impl Claims {
         }
     }
 
-    /// Whether a volume that was added is there. Its claim was made before that.
+    /// Whether a volume below still has its claim. The claim was made before the volume was added.
     fn stands(&self, tree: &Tree, reference: &str) -> Result<bool, Failure> {
         let (hash, nonce) = reference.split_once('.').unwrap_or((reference, ""));
         let own = format!("{nonce}.");

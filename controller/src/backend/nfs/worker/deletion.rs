@@ -10,12 +10,13 @@ use belay_server::call::Failure;
 use rustix::fs::FileType;
 use std::time::Instant;
 
-/// How many empty directories above a deleted one are removed, as csi-driver-nfs does.
+/// Maximum number of empty directories above a deleted one that are removed, as by csi-driver-nfs.
 const ABOVE_MAX: usize = 10;
-/// How often the trash is emptied that a slower call of the same deletion fills meanwhile.
+/// Maximum number of times that the trash is emptied while a slower call of the same deletion fills
+/// it.
 const PASSES_MAX: usize = 8;
 
-/// A deletion that was begun.
+/// A deletion that has begun.
 pub(super) struct Deletion<'a> {
     pub(super) tree: &'a Tree,
     pub(super) claims: Claims,
@@ -28,9 +29,9 @@ impl Deletion<'_> {
     /// Removes a filled volume that no caller knows, complete or not, whatever the policy.
     ///
     /// # Errors
-    /// `Busy` if files remain at the end; any later call for the directory continues.
+    /// Returns `Busy` if files remain at the end. Any later call for the directory continues.
     pub(super) fn uncopied(&self, claim: &Claim) -> Result<(), Failure> {
-        // From here on, no slower call gives a copy its name, or answers that it is one.
+        // From here on, no slower call gives a copy its name, or reports it as a volume.
         let claim = self.claims.advance(self.dir, claim, State::Dropping)?;
         if let Some(trash) = Trash::find(&self.claims, self.dir, &claim)? {
             trash.disarm()?;
@@ -47,9 +48,9 @@ impl Deletion<'_> {
         self.release(&claim)
     }
 
-    /// Removes the claim, and all that is left of the volume with it.
+    /// Removes the claim, after recording that the volume was deleted.
     pub(super) fn release(&self, claim: &Claim) -> Result<(), Failure> {
-        // Before: then a repeated call finds one of them.
+        // Recorded before the removal, so that a repeated call finds the record or the claim.
         self.claims.record_gone(self.dir, &claim.of.name)?;
         match self.claims.remove(self.dir, claim)? {
             true => Ok(()),
@@ -85,7 +86,7 @@ impl Deletion<'_> {
         self.release(&gone)
     }
 
-    /// Removes the empty directories above.
+    /// Removes the empty directories above that of the volume.
     fn tidy(&self, gone: &Claim) -> Result<(), Failure> {
         if gone.of.on_delete != OnDelete::Delete {
             return Ok(());
@@ -94,7 +95,7 @@ impl Deletion<'_> {
         above.reverse();
         for above in above.iter().take(ABOVE_MAX) {
             let parent = match self.tree.open_above(above) {
-                // It is missing, or something else has its name.
+                // The directory above is missing, or something else has its name.
                 Err(error) if error.is_answered() => continue,
                 result => result?,
             };
@@ -102,7 +103,7 @@ impl Deletion<'_> {
             match tree::rmdir_if_empty(&parent, above.name(), &above.to_string()) {
                 Ok(true) => {}
                 Ok(false) => break,
-                // A volume that is gone is not kept for a directory above it.
+                // A directory above does not keep the deletion of a volume from being completed.
                 Err(error) if error.is_answered() => break,
                 Err(error) => return Err(error.into()),
             }
@@ -110,12 +111,13 @@ impl Deletion<'_> {
         Ok(())
     }
 
-    /// Completes the archive, if there is one.
+    /// Completes the claim on the archive, if there is one.
     pub(super) fn settle(&self, gone: &Claim) -> Result<(), Failure> {
         let archived = &self.dir.archived();
         match self.claims.read(archived)? {
             Occupancy::By(claim) if claim.state == State::Placing => {
-                // Then it was no later volume's.
+                // If the deletion is still current, the claim read above is not that of a later
+                // volume.
                 self.claims.check(self.dir, gone)?;
                 match self.tree.exists(archived)? {
                     true => {
@@ -135,7 +137,7 @@ impl Deletion<'_> {
 /// Removes a copy that no caller knows, and its claim.
 ///
 /// # Errors
-/// `Busy` if files remain at `end`; those of the server.
+/// Returns `Busy` if files remain at `end`; the errors of the server.
 pub(super) fn discard(tree: &Tree, dir: &Dir, claim: &Claim, end: Instant) -> Result<(), Failure> {
     let deletion = Deletion {
         tree,
@@ -147,7 +149,7 @@ pub(super) fn discard(tree: &Tree, dir: &Dir, claim: &Claim, end: Instant) -> Re
     deletion.uncopied(claim)
 }
 
-/// Refuses what is no directory: a link, a file or a device is no volume.
+/// Refuses a file other than a directory: a link, a file or a device is no volume.
 pub(super) fn refuse_other(dir: &Dir, found: Option<FileInfo>) -> Result<(), Failure> {
     match found.map(|found| found.file_type) {
         None | Some(FileType::Directory) => Ok(()),

@@ -15,7 +15,7 @@ pub(super) struct Error {
 
 /// The call that moves a directory.
 pub(super) const RENAME: &str = "renameat";
-/// A rename crosses no mount that is seen here.
+/// The advice for a rename that fails with EXDEV, since no rename of Belay crosses a mount.
 const OTHER_PROJECT: &str = "the server does not move it into or out of .belay/trash; with project \
                              quotas (xfs, ext4), the directory that it is moved into passes on \
                              another project ID: on the server, clear that flag, for a deletion by \
@@ -24,7 +24,7 @@ const OTHER_PROJECT: &str = "the server does not move it into or out of .belay/t
 
 pub(super) type Result<T> = std::result::Result<T, Error>;
 
-/// A failed call on a path below the share.
+/// Returns the error of a failed call on a path below the share.
 pub(super) fn at(call: &'static str, path: impl Display) -> impl FnOnce(Errno) -> Error {
     move |errno| Error {
         call,
@@ -34,7 +34,7 @@ pub(super) fn at(call: &'static str, path: impl Display) -> impl FnOnce(Errno) -
 }
 
 impl Error {
-    /// Whether the server answered, so that nothing of the call can still happen.
+    /// Whether the server responded, so that the call has no later effect.
     pub(super) fn is_answered(&self) -> bool {
         meaning(self.errno).1 != Kind::Unreachable
     }
@@ -55,7 +55,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Whether a repeated call would fail in the same way, so that nothing is kept for it.
+/// Whether a repeated call would fail in the same way, so that nothing is kept for the next call.
 pub(super) fn is_final(kind: Kind) -> bool {
     matches!(
         kind,

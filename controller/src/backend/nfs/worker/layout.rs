@@ -25,28 +25,28 @@ pub(super) const GONE_SHOWN: &str = ".belay/gone";
 pub(super) const SNAPSHOTS: &str = "snapshots";
 pub(super) const SNAPSHOTS_SHOWN: &str = ".belay/snapshots";
 
-/// In the directory of a claimed path: the volumes below it.
+/// The directory of the volumes below a path, in the directory of the path's claims.
 pub(super) const BELOW: &str = "below";
 /// The suffix of a claim in `tmp` that is being removed.
 pub(super) const OLD: &str = ".old";
 
-/// In the trash of a claim: a directory that is not removed, but archived.
+/// The name of a directory in the trash that is not removed, but archived.
 pub(super) const KEPT: &str = "volume";
 /// The prefix of older archives that a new one replaces, until it has replaced them.
 pub(super) const OLDER: &str = "older.";
-/// The prefix of all names that a filled volume has there.
+/// The prefix of all names that a filled volume has in the trash.
 pub(super) const COPY: &str = "copy.";
-/// A filled volume that is complete.
+/// The name of a filled volume that is complete, in the trash.
 pub(super) const COMPLETE: &str = "copy.complete";
-/// The prefix of the note of its inode.
+/// The prefix of the note of a filled volume's inode, in the trash.
 pub(super) const NOTE: &str = "copy.is.";
 
-/// Returns what stands for a path.
+/// Returns the file name that represents a path.
 pub(super) fn file_name(dir: &Dir) -> String {
     hash(&dir.to_string())
 }
 
-/// Returns the name of what belongs to one claim or attempt on a path.
+/// Returns the name of a file that belongs to one claim or attempt on a path.
 pub(super) fn numbered(dir: &Dir, nonce: &str) -> String {
     format!("{}.{nonce}", file_name(dir))
 }
@@ -74,7 +74,7 @@ pub(super) fn hash(text: &str) -> String {
 /// Returns 64 random bits, for names that no other process chooses.
 ///
 /// # Errors
-/// `System` if the kernel has none.
+/// Returns `System` if the kernel returns none.
 pub(super) fn nonce() -> Result<String, Failure> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes)

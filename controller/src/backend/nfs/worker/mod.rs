@@ -41,9 +41,10 @@ pub(super) const ARGUMENT: &str = "--nfs-worker-process";
 /// The mask of files and directories that csi-driver-nfs creates.
 const MASK: u32 = 0o022;
 
-/// How long a deletion removes files before it answers that it is not done.
+/// Time for which a deletion removes files before it reports that it is not complete.
 const REMOVING_MAX: Duration = Duration::from_secs(40);
-/// Before the end of its call, in which the wait for its turn is included.
+/// Time before the deadline of its call, which includes the wait for a slot, at which a deletion
+/// stops.
 const ANSWERING_MAX: Duration = Duration::from_secs(10);
 
 /// Makes the one call of this process, if its arguments make it a worker process.
@@ -78,7 +79,7 @@ fn answer(call: &Call, controller: &Parent) -> Result<Done, Failure> {
     perform((&tree, other), &call.work, end, &progress)
 }
 
-/// Does it in a share. `other` is that of a source. A deletion stops at `end`.
+/// Does the work in a share. `other` is the share of a source. A deletion stops at `end`.
 fn perform(
     (tree, other): (&Tree, &Tree),
     work: &Work,
@@ -119,7 +120,7 @@ fn perform(
     }
 }
 
-/// The volume; none if another one has the directory.
+/// Returns the volume, or `None` if another volume has the directory.
 fn look(tree: &Tree, at: &Owned) -> Result<Option<Seen>, Failure> {
     let held = Claims::find(tree)?.map(|claims| claims.read(&at.dir));
     let (bytes, source) = match held.transpose()? {
@@ -134,7 +135,7 @@ fn look(tree: &Tree, at: &Owned) -> Result<Option<Seen>, Failure> {
                     source: claim.of.source,
                 }));
             }
-            // Not answered yet, so no caller can know it; or deleted.
+            // The volume is not complete, so that no caller can know it; or it was deleted.
             _ => return Ok(None),
         },
     };

@@ -18,18 +18,19 @@ use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-/// How deep directories are held open.
+/// Maximum depth to which directories are held open.
 const DEPTH_MAX: usize = 32;
-/// How many names of a directory are held while what is in it is removed, by its depth: all
-/// processes of a server share the memory of the controller, and a tenant chooses the names.
+/// Limits on the names of a directory that are held while its files are removed, which depend on
+/// its depth: all processes of a server share the memory of the controller, and a tenant chooses
+/// the names.
 const NAMES_MAX: usize = 1024;
 const NAMES_MIN: usize = 64;
-/// How often a directory is emptied that another process fills meanwhile.
+/// Maximum number of times that a directory is emptied while another process fills it.
 const PASSES_MAX: usize = 16;
 
 /// The reason why a directory remains.
 enum Remainder {
-    /// There was no time.
+    /// There was no time left.
     Time,
     Error(Error),
     Failure(Failure),
@@ -41,7 +42,7 @@ impl From<Error> for Remainder {
     }
 }
 
-/// The removal of what is in a trash.
+/// The removal of the files in a trash.
 pub(super) struct Emptying<'a> {
     pub(super) trash: &'a OwnedFd,
     pub(super) shown: &'a str,
@@ -52,7 +53,7 @@ impl Emptying<'_> {
     /// Removes a name from the trash.
     ///
     /// # Errors
-    /// `Busy` if files remain at the end; those of the server.
+    /// Returns `Busy` if files remain at the end; the errors of the server.
     pub(super) fn run(&self, entry: &Entry) -> Result<(), Failure> {
         let removed = self.remove(self.trash, entry, 0);
         removed.map_err(|left| self.failure(left))
@@ -71,7 +72,7 @@ impl Emptying<'_> {
         }
         let directory = match self.open(above, &entry.name) {
             Ok(Some(directory)) => directory,
-            // Not a directory, or no longer.
+            // The name is not that of a directory, or no longer.
             Ok(None) => return Ok(self.unlink(above, &entry.name, AtFlags::empty())?),
             Err(error) => return Err(error.into()),
         };
@@ -96,7 +97,8 @@ impl Emptying<'_> {
                 Err(error)
                     if [Errno::NOTEMPTY, Errno::EXIST].contains(&error.errno)
                         && passes < PASSES_MAX => {}
-                // It was moved elsewhere in the volume, and something else has its name now.
+                // The directory was moved elsewhere in the volume, and something else has its name
+                // now.
                 Err(error) if error.errno == Errno::NOTDIR => {
                     return Ok(self.unlink(above, &entry.name, AtFlags::empty())?);
                 }
@@ -105,7 +107,7 @@ impl Emptying<'_> {
         }
     }
 
-    /// A directory, whatever it has in it, is removed later.
+    /// Moves a directory with its files to the top of the trash, so that it is removed later.
     fn move_up(&self, above: &OwnedFd, name: &CStr) -> Result<(), Remainder> {
         let new = nonce().map_err(Remainder::Failure)?;
         match tree::rename((above, name), (self.trash, &*new), self.shown) {
@@ -142,7 +144,7 @@ fn held(depth: usize) -> usize {
     (NAMES_MAX >> depth).max(NAMES_MIN)
 }
 
-/// EPERM: as POSIX has it, and some servers do.
+/// Whether unlinkat(2) was refused for a directory. POSIX and some servers use EPERM.
 fn is_directory(errno: Errno) -> bool {
     matches!(errno, Errno::ISDIR | Errno::PERM)
 }

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-/// The directory for what was moved away for one claim.
+/// The trash of one claim.
 pub(super) struct Trash {
     /// The directory with the trash of all claims.
     all: OwnedFd,
@@ -30,7 +30,7 @@ pub(super) struct Trash {
 }
 
 impl Trash {
-    /// Opens the trash of a claim, which is made if it is missing.
+    /// Opens the trash of a claim, and makes it if it is missing.
     pub(super) fn open(claims: &Claims, dir: &Dir, claim: &Claim) -> Result<Self, Failure> {
         let all = claims.own.make_directory(TRASH)?;
         let name = numbered(dir, &claim.nonce);
@@ -43,18 +43,18 @@ impl Trash {
         })
     }
 
-    /// Opens the trash of a claim that is as this call has seen it. Only as long as it is so, its
-    /// trash is that of the directory, so this looks at the claim last.
+    /// Opens the trash of a claim that is as this call has seen it. The trash belongs to the
+    /// directory only as long as the claim is unchanged, so the claim is checked last.
     ///
     /// # Errors
-    /// `Busy` if it is not; those of the server.
+    /// Returns `Busy` if the claim has changed; the errors of the server.
     pub(super) fn of_current(claims: &Claims, dir: &Dir, claim: &Claim) -> Result<Self, Failure> {
         let trash = Self::open(claims, dir, claim)?;
         match claims.check(dir, claim) {
             Ok(()) => Ok(trash),
             Err(failure) => {
                 if failure.kind == Kind::Busy {
-                    // It was made again after its claim was removed or changed.
+                    // The trash was made again after its claim was removed or changed.
                     trash.remove().unwrap_or_default();
                 }
                 Err(failure)
@@ -62,7 +62,7 @@ impl Trash {
         }
     }
 
-    /// Opens the trash of a claim; none if nothing was moved there.
+    /// Opens the trash of a claim, or returns `None` if nothing was moved there.
     pub(super) fn find(claims: &Claims, dir: &Dir, claim: &Claim) -> Result<Option<Self>, Failure> {
         let Some(all) = claims.own.find_directory(TRASH)? else {
             return Ok(None);
@@ -100,17 +100,17 @@ impl Trash {
     fn move_here(&self, tree: &Tree, dir: &Dir, name: &str) -> Result<(), Failure> {
         let (above, shown) = (tree.open_above(dir)?, dir.to_string());
         match tree::rename((&above, dir.name()), (&self.own, name), &shown) {
-            // It was done, and the answer was lost; or another call has done it.
+            // The rename was done, and its response was lost; or another call has done it.
             Err(error) if error.errno == Errno::NOENT => Ok(()),
             result => Ok(result?),
         }
     }
 
-    /// Moves what is kept here to the trash of the volume whose archive replaces it.
+    /// Moves the directory that is kept here to the trash of the volume whose archive replaces it.
     pub(super) fn hand_over(&self, to: &Self) -> Result<(), Failure> {
         let name = format!("{OLDER}{}", nonce()?);
         match tree::rename((&self.own, KEPT), (&to.own, &name), &self.shown) {
-            // Nothing was moved here; or another call has done it.
+            // Nothing was moved here, or another call has moved it.
             Err(error) if error.errno == Errno::NOENT => Ok(()),
             result => Ok(result?),
         }
@@ -123,12 +123,12 @@ impl Trash {
         Ok(names)
     }
 
-    /// Lets older archives be removed.
+    /// Renames older archives, so that they are removed.
     pub(super) fn release(&self, older: &[String]) -> Result<(), Failure> {
         older.iter().try_for_each(|name| self.rename_away(name))
     }
 
-    /// Lets what has that name be removed.
+    /// Renames the directory of that name, so that it is removed.
     pub(super) fn rename_away(&self, name: &str) -> Result<(), Failure> {
         match tree::rename((&self.own, name), (&self.own, &*nonce()?), &self.shown) {
             Err(error) if error.errno == Errno::NOENT => Ok(()),
@@ -136,20 +136,22 @@ impl Trash {
         }
     }
 
-    /// Gives what is kept here its name; `NOENT` if another call has done that.
+    /// Gives the directory that is kept here its name. Returns `NOENT` if another call has done
+    /// that.
     pub(super) fn place(&self, above: &OwnedFd, dir: &Dir) -> Done<()> {
         tree::rename((&self.own, KEPT), (above, dir.name()), &dir.to_string())
     }
 
-    /// Removes all that was moved here to be removed.
+    /// Removes all files and directories that were moved here to be removed.
     ///
     /// # Errors
-    /// `Busy` if files remain at `end`; those of the server.
+    /// Returns `Busy` if files remain at `end`; the errors of the server.
     pub(super) fn empty(&self, end: Instant) -> Result<(), Failure> {
         self.empty_except(end, |_| false)
     }
 
-    /// Removes what was moved here to be removed, except for names that are kept.
+    /// Removes the files and directories that were moved here to be removed, except for names that
+    /// are kept.
     pub(super) fn empty_except(
         &self,
         end: Instant,
@@ -176,7 +178,7 @@ impl Trash {
         }
     }
 
-    /// Removes the trash itself; returns whether it was empty.
+    /// Removes the trash itself. Returns whether it was empty.
     pub(super) fn remove(&self) -> Done<bool> {
         tree::rmdir_if_empty(&self.all, &self.name, &self.shown)
     }
@@ -199,7 +201,7 @@ impl Trash {
         Ok((name, target, links))
     }
 
-    /// Finds the filled volume that is complete and has not got its name.
+    /// Finds the filled volume that is complete, but does not yet have its name.
     pub(super) fn complete(&self) -> Done<Option<FileInfo>> {
         tree::find(&self.own, COMPLETE, &self.shown)
     }
@@ -219,12 +221,13 @@ impl Trash {
         }
     }
 
-    /// Lets a filled volume that is complete be removed: it no longer gets its name.
+    /// Renames a filled volume that is complete, so that it is removed and does not get its name.
     pub(super) fn disarm(&self) -> Result<(), Failure> {
         self.rename_away(COMPLETE)
     }
 
-    /// Lets those that are not complete be removed: they do not become so.
+    /// Renames filled volumes that are not complete, so that they are removed and never become
+    /// complete.
     pub(super) fn disarm_attempts(&self) -> Result<(), Failure> {
         for name in list::names(&self.own, &self.shown)? {
             if name.starts_with(COPY) && name != COMPLETE && !is_note(name.as_bytes()) {
@@ -249,7 +252,7 @@ impl Trash {
     pub(super) fn name_complete(&self, name: &str) -> Result<(), Failure> {
         let renamed = tree::rename((&self.own, name), (&self.own, COMPLETE), &self.shown);
         match renamed {
-            // It was done, and the answer was lost.
+            // The rename was done, and its response was lost.
             Err(error) if error.errno == Errno::NOENT && self.complete()?.is_some() => Ok(()),
             result => Ok(result?),
         }

@@ -14,7 +14,7 @@ use rustix::io::{Errno, retry_on_intr};
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 
-/// The mode of a directory of which the source says nothing.
+/// The mode of a directory for which the source contains none.
 const DIRECTORY: Mode = Mode::from_bits_retain(0o755);
 
 /// The open directories, outermost first. The first one is the root of the volume.
@@ -43,7 +43,7 @@ impl Levels {
         &self.0[0].directory
     }
 
-    /// Opens a directory, which is made if it is missing, and notes its attributes.
+    /// Opens a directory, makes it if it is missing, and records its attributes.
     pub(super) fn describe(
         &mut self,
         names: &[CString],
@@ -64,7 +64,7 @@ impl Levels {
         Ok(())
     }
 
-    /// Opens the directory of these names, which is made if it is missing.
+    /// Opens the directory of these names, and makes it if it is missing.
     pub(super) fn above(&mut self, names: &[CString]) -> Result<OwnedFd, Stop> {
         self.enter(names)?;
         let here = self.last()?.directory.try_clone();
@@ -90,7 +90,7 @@ impl Levels {
             let directory = tree::open(&above.directory, &**name, &shown).map_err(out)?;
             let attributes = match is_new {
                 true => None,
-                // It keeps those that it had before a further file is made in it.
+                // The directory keeps the attributes that it had before another file is made in it.
                 false => {
                     let stat = retry_on_intr(|| rustix::fs::fstat(&directory));
                     let stat = stat.map_err(at("fstat", &shown)).map_err(out)?;
@@ -130,8 +130,8 @@ impl Levels {
         Ok(tree::sync(&level.directory, &level.shown)?)
     }
 
-    /// Closes a directory and those in it, which get no attributes. If it is not open, the open
-    /// ones are others, which are left as any other.
+    /// Closes a directory and the directories in it without setting their attributes. If it is not
+    /// open, the open directories are others, which are left as usual.
     pub(super) fn abandon(&mut self, names: &[CString]) {
         if self.entered(names) == names.len() {
             self.0.truncate(names.len().max(1));
@@ -141,7 +141,7 @@ impl Levels {
     /// Leaves all directories.
     pub(super) fn end(mut self) -> Result<(), Stop> {
         if self.0[0].attributes.is_none() {
-            // The archive does not say; as csi-driver-nfs.
+            // The archive contains no mode; csi-driver-nfs uses this one.
             tree::chmod(self.root(), DIRECTORY.bits(), ".")?;
         }
         while !self.0.is_empty() {

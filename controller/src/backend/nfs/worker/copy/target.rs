@@ -1,6 +1,6 @@
-//! The sink that is a directory, in which no other user can write. The source may be a hostile
-//! archive: each name is looked up in a directory that is open, without following a link, so that
-//! nothing outside is reached, whatever was made before.
+//! The directory as the target of a copy. No other user can write in it. The source may be a
+//! hostile archive: each name is looked up in a directory that is open, without following a link,
+//! so that nothing outside is reached, whatever was made before.
 
 use super::super::error::{Result as Done, at};
 use super::super::layout::nonce;
@@ -21,8 +21,9 @@ pub(in super::super) struct Target<'a> {
     /// A directory with a link to each file that has several.
     links: &'a OwnedFd,
     open: Levels,
-    /// Whether Belay has read the files from a directory. It may have found a name twice then, as a
-    /// directory and as a file; the later one counts. Archives of other programs are refused.
+    /// Whether Belay has read the files from a directory. Then it may have found a name twice, as a
+    /// directory and as a file, of which the later one counts. Archives of other programs with such
+    /// names are refused.
     is_own: bool,
     means: Means,
 }
@@ -56,8 +57,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Makes a file, whose content `fill` writes. Returns `false` if it was made by another name
-    /// before, and has this one as well now.
+    /// Makes a file, whose content `fill` writes. Returns `false` if the file was made by another
+    /// name before, and now has this name, too.
     pub(in super::super) fn make_file(
         &mut self,
         entry: &Entry,
@@ -71,7 +72,8 @@ impl<'a> Target<'a> {
         }
         let file = self.make(&here, &name, shown, || created(&here, &name, shown))?;
         fill(&file)?;
-        // Before: a client that writes later sets the time of modification.
+        // Synced before the attributes are set: a client that writes later sets the time of
+        // modification.
         tree::sync(&file, shown)?;
         attributes::apply(&file, entry, extended, shown)?;
         tree::sync(&file, shown)?;
@@ -171,7 +173,7 @@ impl<'a> Target<'a> {
         Ok((self.open.above(&names)?, name))
     }
 
-    /// Makes a file in the place of a name. A directory that has it is moved away, or refuses it.
+    /// Makes a file of this name. A directory with the name is moved away, or the file is refused.
     fn make<T>(
         &self,
         here: &OwnedFd,
@@ -197,7 +199,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Whether the file was made by another name, and has this one as well now.
+    /// Links the file if it was made by another name. Returns whether it now has this name, too.
     fn linked(
         &self,
         here: &OwnedFd,
@@ -213,7 +215,7 @@ impl<'a> Target<'a> {
                 rustix::fs::linkat(self.links, &**key, here, name, AtFlags::empty())
             });
             match linked {
-                // It has as many links as the server allows, with the one for this.
+                // The file already has as many links as the server allows.
                 Err(error) if [Errno::NOENT, Errno::MLINK].contains(&error.errno) => Ok(false),
                 result => result.map(|()| true),
             }
@@ -267,7 +269,8 @@ impl Sink for Target<'_> {
         Ok(0)
     }
 
-    /// Moves away what has the name: the copy has all of a file, or nothing.
+    /// Moves away the file or directory of that name: the copy has a file completely, or not at
+    /// all.
     fn back(&mut self, _begin: u64, path: &[u8], shown: &str) -> Result<(), Stop> {
         let names = names(path)?;
         self.open.abandon(&names);
@@ -293,7 +296,7 @@ fn created(to: &OwnedFd, name: &CStr, shown: &str) -> Done<OwnedFd> {
     let create = |flags| rustix::fs::openat(to, name, flags, PRIVATE_FILE);
     let file = made_anew((to, name), "openat", shown, || {
         match create(FLAGS | OFlags::DIRECT) {
-            // It may have been created nevertheless.
+            // The file may have been created nevertheless.
             Err(Errno::INVAL) => create(FLAGS.difference(OFlags::EXCL)),
             result => result,
         }
@@ -302,7 +305,7 @@ fn created(to: &OwnedFd, name: &CStr, shown: &str) -> Done<OwnedFd> {
     Ok(file)
 }
 
-/// Makes a file in the place of one of an earlier attempt, or that came before.
+/// Makes a file, replacing a file of that name from an earlier attempt or entry.
 fn made_anew<T>(
     (to, name): (&OwnedFd, &CStr),
     call: &'static str,

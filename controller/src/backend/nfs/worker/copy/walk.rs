@@ -1,7 +1,7 @@
-//! The source that is a directory. Tenants may change it meanwhile: each file is opened without
-//! following a link, by its name in a directory that is open, and what is gone is skipped only
-//! after the server has said that there is no such name. A server that does not answer makes
-//! system calls fail in the way of a file that was removed.
+//! The directory as the source of a copy. Tenants may change it meanwhile: each file is opened
+//! without following a link, by its name in a directory that is open, and a missing file is skipped
+//! only after the server has confirmed that there is no such name. A server that does not respond
+//! makes system calls fail as if a file was removed.
 
 use super::super::error::at;
 use super::super::tar::{Entry, Type};
@@ -14,13 +14,14 @@ use rustix::io::{Errno, retry_on_intr};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// How often a name is copied again that changes meanwhile.
+/// Maximum number of attempts to copy a name that changes meanwhile.
 const ATTEMPTS: usize = 4;
 
-/// Passes on a directory, and all that is in it.
+/// Passes on a directory, and all files in it.
 ///
 /// # Errors
-/// `Precondition` if it has what cannot be copied; those of the sink and of the server.
+/// Returns `Precondition` if it has files that cannot be copied; the errors of the sink and of the
+/// server.
 pub(in super::super) fn directory(
     from: &OwnedFd,
     shown: &str,
@@ -82,7 +83,7 @@ impl<S: Sink> Walk<'_, '_, S> {
         let mut last = None;
         for attempt in 1..=ATTEMPTS {
             self.report.beat()?;
-            // If the directory above is gone, it is asked for by its name.
+            // If the directory above was removed, the caller looks up the name of that directory.
             let stat = tree::stat(it.from, it.name, &it.shown).map_err(Stop::of)?;
             let Some(stat) = stat else {
                 self.report.changed(&it.shown);
@@ -140,7 +141,7 @@ impl<S: Sink> Walk<'_, '_, S> {
         };
         self.sink.file(item, is_last, self.report)?;
         let now = rustix::fs::fstat(&from);
-        // It was whole when it was read.
+        // The file may have changed while it was read.
         if !matches!(&now, Ok(now) if key(now) == key(&stat)) {
             self.report.changed(shown);
         }
@@ -176,7 +177,7 @@ impl<S: Sink> Walk<'_, '_, S> {
     }
 }
 
-/// Returns the key of a file that may have other names. One that changes gets another key.
+/// Returns the key of a file that may have other names. A file that changes gets another key.
 fn links(stat: &Stat) -> Option<String> {
     (stat.st_nlink > 1).then(|| key(stat))
 }
@@ -194,7 +195,7 @@ fn key(stat: &Stat) -> String {
     format!("{st_ino:x}.{st_size:x}.{st_mtime:x}.{st_mtime_nsec:x}")
 }
 
-/// Reads what a symbolic link leads to; `Again` if it is none by now.
+/// Reads the target of a symbolic link. Returns `Again` if the file is no longer a link.
 fn link_target(from: BorrowedFd<'_>, name: &CStr, shown: &str) -> Result<CString, Stop> {
     let read = || rustix::fs::readlinkat(from, name, Vec::new());
     let target = match retry_on_intr(read) {
@@ -204,7 +205,7 @@ fn link_target(from: BorrowedFd<'_>, name: &CStr, shown: &str) -> Result<CString
     target.map_err(|errno| Stop::of(at("readlinkat", shown)(errno)))
 }
 
-/// Opens a file that is copied; `Again` if it is of another type by now.
+/// Opens a file to copy. Returns `Again` if it has another type by now.
 fn open_file(from: BorrowedFd<'_>, name: &CStr, shown: &str) -> Result<(OwnedFd, Stat), Stop> {
     let flags =
         OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

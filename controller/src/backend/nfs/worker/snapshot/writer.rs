@@ -1,4 +1,5 @@
-//! The sink that is an archive. A file is in it whole, as it was while it was read, or not at all.
+//! The archive as the target of a copy. It contains a file completely, as it was while it was read,
+//! or not at all.
 
 use super::super::copy::attributes;
 use super::super::copy::content::{BUFFER_BYTES, read_at, segments};
@@ -9,7 +10,7 @@ use super::super::tar::{self, Entry, Type};
 use super::output::Output;
 use rustix::io::Errno;
 
-/// A file of at most so many bytes is read before its head is written.
+/// Maximum size of a file that is read before its head is written, in bytes.
 const SMALL_BYTES: u64 = 256 << 10;
 
 pub(super) struct Writer<'a> {
@@ -25,7 +26,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Ends the archive, which is on the server's disk then.
+    /// Ends the archive, and writes it to the server's disk.
     pub(super) fn end(mut self) -> Done<()> {
         self.output.write(&tar::END)?;
         self.output.end().map(drop)
@@ -41,7 +42,7 @@ impl<'a> Writer<'a> {
                 read => length += read,
             }
         }
-        // It may be shorter by now.
+        // The file may be shorter by now.
         it.entry.size = length as u64;
         self.output.write(&tar::head(&it.entry))?;
         self.output.write(&content[..length])?;
@@ -50,8 +51,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes a large file. One that is shorter by now is read once more; the last attempt fills it
-    /// with zeros, since its size is written before it.
+    /// Writes a large file. A file that is shorter by now is read again; the last attempt fills it
+    /// with zeros, since its size is written before its content.
     fn large(&mut self, it: &Item<'_>, is_last: bool, report: &mut Report<'_>) -> Result<(), Stop> {
         let again = || Stop::Again(at("pread", it.shown)(Errno::NXIO));
         self.output.write(&tar::head(&it.entry))?;
@@ -75,7 +76,7 @@ impl<'a> Writer<'a> {
             }
         }
         let size = rustix::fs::fstat(it.from).map(|now| now.st_size);
-        // Without its end, that may have been taken for a hole.
+        // The missing end may have been mistaken for a hole.
         if !is_last && size.is_ok_and(|size| size.unsigned_abs() < it.entry.size) {
             return Err(again());
         }
@@ -100,7 +101,7 @@ fn extend(it: &mut Item<'_>) -> Result<(), Stop> {
 impl Sink for Writer<'_> {
     fn directory(&mut self, mut it: Item<'_>) -> Result<(), Stop> {
         extend(&mut it)?;
-        // They are not kept while what is in it is archived.
+        // The attributes are not kept in memory while the files in the directory are archived.
         Ok(self.output.write(&tar::head(&it.entry))?)
     }
 
@@ -124,7 +125,7 @@ impl Sink for Writer<'_> {
     }
 
     fn special(&mut self, entry: &Entry, _shown: &str) -> Result<(), Stop> {
-        // The process of a socket makes it again.
+        // Sockets are left out: their processes make them again.
         match entry.kind {
             Type::Socket => Ok(()),
             _ => Ok(self.output.write(&tar::head(entry))?),

@@ -19,9 +19,9 @@ pub(super) const SPARSE_MAJOR: &str = "GNU.sparse.major";
 pub(super) const SPARSE_MINOR: &str = "GNU.sparse.minor";
 pub(super) const SPARSE_NAME: &str = "GNU.sparse.name";
 pub(super) const SPARSE_SIZE: &str = "GNU.sparse.realsize";
-/// Belay's own.
+/// The key of Belay's own record of files with several names.
 pub(super) const LINKS: &str = "BELAY.links";
-/// Names are no text: `BINARY`.
+/// The key of the record for names that are not UTF-8; its value is `BINARY`.
 const CHARSET: &str = "hdrcharset";
 
 const NANOSECONDS: u32 = 1_000_000_000;
@@ -37,7 +37,7 @@ impl Records {
         while rest + digits(length) != length {
             length = rest + digits(length);
         }
-        // A vector takes all that is written to it.
+        // Writing to a vector cannot fail.
         write!(self.0, "{length} ").ok();
         for part in [key, b"=", value, b"\n"] {
             self.0.extend_from_slice(part);
@@ -52,7 +52,7 @@ impl Records {
         self.add(key.as_bytes(), shown(time).as_bytes());
     }
 
-    /// A name of any bytes.
+    /// Adds a name, which may contain any bytes.
     pub(super) fn name(&mut self, key: &str, name: &[u8]) {
         if std::str::from_utf8(name).is_err() {
             self.add(CHARSET.as_bytes(), b"BINARY");
@@ -60,7 +60,8 @@ impl Records {
         self.add(key.as_bytes(), name);
     }
 
-    /// The name of an attribute must not have what separates it from its value.
+    /// Adds an extended attribute. Encodes `=` in its name, which separates the name from the
+    /// value, and `%`.
     pub(super) fn attribute(&mut self, name: &[u8], value: &[u8]) {
         let mut key = ATTRIBUTE.as_bytes().to_vec();
         for byte in name {
@@ -78,7 +79,7 @@ impl Records {
     }
 }
 
-/// The name in the key of an attribute.
+/// Returns the name in the key of an attribute.
 pub(super) fn attribute_name(mut key: &[u8]) -> Vec<u8> {
     let mut name = Vec::new();
     while let Some((first, rest)) = key.split_first() {
@@ -93,7 +94,7 @@ pub(super) fn attribute_name(mut key: &[u8]) -> Vec<u8> {
     name
 }
 
-/// The keys and values in records; none if they are damaged.
+/// Returns the keys and values in records, or `None` if the records are damaged.
 pub(super) fn read(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
@@ -114,7 +115,7 @@ pub(super) fn read(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     Some(found)
 }
 
-/// A decimal number of seconds, which may have a fraction.
+/// Reads a decimal number of seconds, which may have a fraction.
 pub(super) fn time(text: &str) -> Option<Time> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let seconds: i64 = whole.parse().ok()?;
