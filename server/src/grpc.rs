@@ -60,7 +60,7 @@ impl GrpcHealth {
         }
     }
 
-    /// The empty name is the server as a whole.
+    /// Whether the server has the service. The empty name means the whole server.
     fn knows(&self, service: &str) -> bool {
         service.is_empty() || self.services.contains(&service)
     }

@@ -6,7 +6,7 @@ use csi::node_get_storage_health_response::StorageBackendHealth;
 use csi::volume_health::VolumeHealthEntry;
 use csi::{StorageHealthErrorType, VolumeHealthErrorType};
 
-/// How severe a volume's condition is (CSI 1.13, `VolumeHealthErrorType`), least severe first.
+/// The severity of a volume's condition (CSI 1.13, `VolumeHealthErrorType`), least severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Works, but degraded.
@@ -17,7 +17,7 @@ pub enum Severity {
     DataLoss,
 }
 
-/// How severe a condition of the storage is (CSI 1.13, `StorageHealthErrorType`).
+/// The severity of a condition of the storage (CSI 1.13, `StorageHealthErrorType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StorageSeverity {
     /// Works, but degraded.

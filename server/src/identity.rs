@@ -18,7 +18,7 @@ const NAME_BYTES_MAX: usize = 63;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DriverName(String);
 
-/// Why a name is rejected.
+/// The reason why a name is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverNameError {

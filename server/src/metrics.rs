@@ -39,7 +39,7 @@ pub struct Metrics {
     handle: PrometheusHandle,
 }
 
-/// Why metrics cannot be set up.
+/// The reason why metrics cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetricsError {

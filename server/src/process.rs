@@ -7,9 +7,9 @@ use std::fs::{self, DirEntry};
 /// The state of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It serves, or may serve again. Contains its description for messages.
+    /// The process serves, or may serve again. Contains its description for messages.
     Alive(String),
-    /// It can no longer serve. Contains the reason.
+    /// The process can no longer serve. Contains the reason.
     Dead(String),
 }
 
@@ -55,7 +55,7 @@ struct Thread {
 
 impl Thread {
     fn parse(stat: &str) -> Option<Self> {
-        // After the name, which may contain anything: fields 3, 9 and 31.
+        // Reads fields 3, 9 and 31, after the name, which may contain anything.
         let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
         Some(Self {
             state: fields.first()?.chars().next()?,

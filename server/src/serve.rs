@@ -32,15 +32,16 @@ const REST_AFTER: Duration = Duration::from_secs(5);
 
 /// A driver to serve.
 pub struct Driver {
-    /// Its name.
+    /// The name of the driver.
     pub name: DriverName,
-    /// Its CSI socket.
+    /// The CSI socket of the driver.
     pub socket: Socket,
     /// The services on that socket.
     pub services: Services,
-    /// Its registration with the kubelet while calls are accepted. `None` if it is not registered.
+    /// The registration with the kubelet while calls are accepted. `None` if the driver is not
+    /// registered.
     pub registration: Option<Registration>,
-    /// The facts about its storage and volumes. `None` if it reports none.
+    /// The facts about the driver's storage and volumes. `None` if it reports none.
     pub facts: Option<Arc<dyn Facts>>,
 }
 
@@ -65,7 +66,7 @@ pub struct ServeConfig {
     pub worked: Option<&'static Notify>,
 }
 
-/// Why a server cannot start.
+/// The reason why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {

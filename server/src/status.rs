@@ -46,7 +46,7 @@ pub(crate) struct Status {
 /// A driver on the page.
 #[derive(Clone, Debug)]
 pub(crate) struct Driver {
-    /// Its name.
+    /// The name of the driver.
     pub(crate) name: String,
     /// The kubelet's verdict on the driver. `None` if the driver is not offered to a kubelet.
     pub(crate) registered: Option<RegistrationView>,

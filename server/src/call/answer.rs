@@ -5,18 +5,20 @@ use super::{Failure, Rpc, Subject, code};
 use std::sync::{Arc, OnceLock};
 use tonic::{Request, Response, Status};
 
-/// Longest message sent with a status, in bytes of the header `grpc-message`, percent-encoded.
-/// Clients refuse headers of more than 8 KiB in all (gRPC's C core), or 16 KiB, by default.
+/// Maximum length of a message sent with a status, in bytes of the header `grpc-message`,
+/// percent-encoded. Clients refuse headers of more than 8 KiB in all (gRPC's C core), or 16 KiB, by
+/// default.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
-/// Longest subject kept for the log line, in bytes: the specification's limit for identifiers.
+/// Maximum length of a subject in the log line, in bytes: the specification's limit for
+/// identifiers.
 const SUBJECT_BYTES_MAX: usize = 128;
 
 /// Passes the message to `handle`, records the subject of the call for the log line, and converts a
 /// failure to its status by [`code`].
 ///
 /// # Errors
-/// The failure of `handle` as a status.
+/// Returns the failure of `handle` as a status.
 pub async fn answer<M, T, F, Fut>(
     rpc: Rpc,
     request: Request<M>,

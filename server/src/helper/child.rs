@@ -81,7 +81,7 @@ impl Child {
     /// Sends one more line, which must fit into the socket.
     ///
     /// # Errors
-    /// `System` if the process does not read, or has ended.
+    /// Returns `System` if the process does not read, or has ended.
     pub fn send(&self, line: &impl Serialize) -> Result<(), Failure> {
         let sent = match &self.socket {
             Some(socket) => send(socket, line, None),
@@ -94,8 +94,8 @@ impl Child {
     /// is dropped, no data is lost.
     ///
     /// # Errors
-    /// `System`, with the exit status and the last line of standard error, if the process has ended
-    /// or has sent anything else.
+    /// Returns `System`, with the exit status and the last line of standard error, if the process
+    /// has ended or has sent anything else.
     pub async fn receive<T: DeserializeOwned>(&mut self) -> Result<(T, Option<OwnedFd>), Failure> {
         let line = match self.line().await {
             Ok(line) => line,
@@ -135,7 +135,7 @@ impl Child {
                 Ok(_) => {}
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => {}
-                    // It has ended without reading.
+                    // The process has ended without reading.
                     io::ErrorKind::ConnectionReset => return Ok(Vec::new()),
                     _ => return Err(error),
                 },
@@ -150,7 +150,7 @@ impl Child {
         let status = self.process.try_wait().ok().flatten();
         let mut errors = [0; ERROR_BYTES_MAX];
         let length = self.process.stderr.as_ref().and_then(|stderr| {
-            // Another process of its group may have the pipe open.
+            // Another process of the child's group may keep the pipe open.
             rustix::io::ioctl_fionbio(stderr, true).ok()?;
             rustix::io::read(stderr, &mut errors[..]).ok()
         });
@@ -167,21 +167,22 @@ impl Child {
     /// exited.
     fn reap(&mut self) {
         self.kill();
-        // Another process may have the number as soon as this one is reaped, by whomever.
+        // Another process may get the number as soon as this child is reaped, here or elsewhere.
         self.is_reaped |= !matches!(self.process.try_wait(), Ok(None));
     }
 }
 
 impl Process for Child {
     fn close(&mut self) {
-        // Before the process drops its own: the last descriptor of a mount may wait for a server.
+        // Closed before the child closes its own: closing the last descriptor of a mount may wait
+        // for a server.
         self.passed = None;
         self.socket = None;
         self.process.stderr = None;
     }
 
     fn kill(&mut self) {
-        // Until the process is reaped, no other one has its number.
+        // Until the process is reaped, no other process has its number.
         if let Some(group) = pid(&self.process).filter(|_| !self.is_reaped) {
             // All processes of the group may have exited.
             rustix::process::kill_process_group(group, Signal::KILL).ok();
@@ -212,7 +213,7 @@ pub(super) fn entrust(
     let entrusted = || {
         let exit = watched(exit?)?;
         let socket = UnixStream::from_std(socket)?;
-        // It fits into the socket, which is empty.
+        // The call fits into the socket, which is empty.
         send(&socket, call, None)?;
         Ok((exit, socket))
     };
@@ -227,7 +228,7 @@ pub(super) fn entrust(
             passed: None,
         }),
         Err(error) => {
-            // Without a call, it waits for no server. Both fail only if it was reaped.
+            // A process without a call waits for no server. Both calls fail only if it was reaped.
             process.kill().ok();
             process.wait().ok();
             Err(error)

@@ -56,7 +56,7 @@ pub struct Registration {
     pub directory: PathBuf,
     /// The driver.
     pub driver: DriverName,
-    /// Its CSI socket, as the kubelet sees it.
+    /// The driver's CSI socket, as the kubelet sees it.
     pub endpoint: Endpoint,
     /// The driver's own part of readiness: a driver that still starts is not registered. The
     /// registration adds a part, which is not ready until the kubelet has registered the driver.
@@ -440,7 +440,7 @@ mod tests {
             self.directory.path().join(format!("{NAME}-reg.sock"))
         }
 
-        /// The next state of the driver, and after how many seconds.
+        /// Waits for the next state of the driver. Returns the state, and the seconds until then.
         async fn next(&self) -> (Verdict, u64) {
             let begun = Instant::now();
             let mut verdicts = self.state.verdict.subscribe();

@@ -199,7 +199,7 @@ impl<F: AsFd> Sink<F> {
             }
             (Kind::Socket, _) => send(file, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
             (Kind::Waits, Some(queue)) => queue.push(bytes),
-            // Before the thread starts, which is before calls are served.
+            // The thread starts before calls are served, so waiting is allowed until then.
             (Kind::Null | Kind::Waits, _) => write(file, bytes),
         }
     }

@@ -20,7 +20,7 @@ pub struct Capability {
     pub mode: AccessMode,
 }
 
-/// How a workload sees the volume.
+/// The form in which a workload sees the volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// A device node.

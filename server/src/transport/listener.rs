@@ -131,7 +131,7 @@ impl Server {
                 }
             };
             if let Err(error) = ended {
-                // Not HTTP/2, or a client that ended early: not our error.
+                // The client does not use HTTP/2, or has ended early: not an error of the server.
                 tracing::debug!(%error, "a connection broke");
             }
         });

@@ -377,7 +377,7 @@ mod tests {
         assert!(policy.starts_with("default-src 'none';"), "{policy}");
     }
 
-    /// A connection to the pages, without others.
+    /// Serves the pages on a single connection.
     async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin) {
         let mut acceptor = Acceptor::new("http", 1);
         let accept = || std::future::ready(Ok(((), None)));

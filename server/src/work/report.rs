@@ -63,7 +63,7 @@ impl fmt::Display for JobView {
 /// The jobs of one service, for the sums and the list of the process.
 trait JobTable: Send + Sync {
     fn totals(&self) -> Totals;
-    /// The jobs with their keys.
+    /// Returns the jobs with their keys.
     fn list(&self) -> Vec<(String, JobView)>;
 }
 
@@ -223,7 +223,8 @@ mod tests {
         }))
     }
 
-    /// Running, hung, bytes left, and the age of the oldest, as on the page.
+    /// Returns the running and hung jobs, the bytes left, and the age of the oldest job, as on the
+    /// page.
     fn shown(measure: impl FnOnce()) -> [f64; 4] {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, measure);
