@@ -10,9 +10,9 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
-    /// Its directory.
+    /// The directory of the volume.
     pub(super) dir: String,
-    /// Its name.
+    /// The name of the volume.
     pub(super) name: String,
     pub(super) on_delete: OnDelete,
     /// The requested size, in bytes.
@@ -46,11 +46,11 @@ pub(super) enum State {
     Dropping,
     /// The volume exists.
     Ready,
-    /// Its directory is being removed.
+    /// The directory of the volume is being removed.
     Deleting,
-    /// Its directory is being archived.
+    /// The directory of the volume is being archived.
     Archiving,
-    /// Its directory was removed or archived.
+    /// The directory of the volume was removed or archived.
     Gone,
     /// The volume was deleted, and its directory was not.
     Retained,

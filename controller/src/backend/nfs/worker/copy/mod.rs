@@ -69,7 +69,7 @@ impl From<Failure> for Stop {
 
 /// A file or a directory of a volume that is copied.
 pub(super) struct Item<'a> {
-    /// Its description, without extended attributes.
+    /// The description of the file, without extended attributes.
     pub(super) entry: Entry,
     pub(super) from: &'a OwnedFd,
     pub(super) stat: &'a Stat,

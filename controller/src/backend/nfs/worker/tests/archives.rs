@@ -63,7 +63,7 @@ fn no_archive_replaces_a_volume() {
     }
 }
 
-/// Its directory was retained, and moved away since.
+/// The directory of the claim was retained, and moved away since.
 #[test]
 fn a_claim_that_is_left_keeps_no_archive_from_its_name() {
     let share = Share::new();

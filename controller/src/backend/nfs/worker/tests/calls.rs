@@ -1,4 +1,4 @@
-//! The system calls of [`super::super::tree`].
+//! Tests the system calls of [`super::super::tree`].
 
 use super::super::error::Result as Done;
 use super::super::tree::{self, Tree};
@@ -21,7 +21,7 @@ fn is_closed_by_exec(file: &OwnedFd) {
     assert_eq!(fcntl_getfd(file).unwrap(), FdFlags::CLOEXEC);
 }
 
-/// A file, a directory, a link to each, one to nothing and a FIFO.
+/// Creates a file, a directory, a link to each, a link to nothing, and a FIFO.
 fn prepare() -> (Share, OwnedFd) {
     let share = Share::new();
     share.write("file");
@@ -127,7 +127,7 @@ fn a_directory_of_belays_own_is_made_only_where_there_is_nothing() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o7777, 0o700);
-    // Another call makes it between the look and the change.
+    // Another call makes the directory between the lookup and the change.
     let path = share.path("other");
     let own = slow::during(
         move |_| drop(fs::create_dir(&path)),

@@ -208,7 +208,7 @@ fn nothing_is_created_or_deleted_in_a_directory_that_is_a_share_itself() {
     assert!(!share.path("pvc-3").exists());
 }
 
-/// Its directory remains, since it has other files.
+/// The directory above remains, since it has other files.
 #[test]
 fn a_directory_can_be_used_when_the_last_volume_below_it_is_gone() {
     for policy in [OnDelete::Delete, OnDelete::Archive] {
@@ -254,7 +254,7 @@ fn a_volume_that_was_not_created_is_above_nothing() {
     share.create(&volume("a", "pvc-3")).unwrap();
 }
 
-/// Another process of the same call has left this: no volume has the claim.
+/// Another process of the same call has left a claim on a directory above, but no volume.
 #[test]
 fn what_is_left_of_a_claim_above_is_no_obstacle() {
     let share = Share::new();
@@ -294,7 +294,7 @@ fn a_call_for_an_earlier_volume_changes_nothing_of_a_later_one() {
     let earlier: Vec<_> = states.into_iter().map(seen).collect();
     let trash = super::super::trash::Trash::open(&claims, dir, &earlier[2]).unwrap();
     share.delete(&old(&order, OnDelete::Delete)).unwrap();
-    // The same name, too.
+    // The later volume also has the same name.
     share.create(&order).unwrap();
     share.write("ns/data/file");
     let now = claims.read(dir).unwrap();
@@ -320,7 +320,7 @@ fn a_call_for_an_earlier_volume_changes_nothing_of_a_later_one() {
     assert!(share.look(&order.at).is_some());
 }
 
-/// Its controller was killed, and its PersistentVolumeClaim deleted.
+/// The controller was killed, and the PersistentVolumeClaim deleted.
 #[test]
 fn a_creation_that_no_call_repeats_does_not_keep_its_directory_forever() {
     for has_files in [false, true] {

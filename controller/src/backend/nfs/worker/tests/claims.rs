@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 const CHANGING: &str = "another call changes its volume";
 
-/// A claim on `ns/data` that has not changed for two hours.
+/// Creates a claim on `ns/data` that has not changed for two hours.
 fn aged(share: &Share, state: State) -> (Claims, Claim) {
     let made = claimed(share, record("ns/data", None), state);
     let path = claim_of(share, "ns/data");
@@ -21,7 +21,7 @@ fn aged(share: &Share, state: State) -> (Claims, Claim) {
     made
 }
 
-/// Even if its directory is empty.
+/// The volume keeps its directory even if that is empty.
 #[test]
 fn a_volume_that_exists_keeps_its_directory_however_old_its_claim_is() {
     for state in [
@@ -43,7 +43,7 @@ fn a_volume_that_exists_keeps_its_directory_however_old_its_claim_is() {
     }
 }
 
-/// A copy of many files.
+/// The copy of many files may take hours.
 #[test]
 fn a_creation_that_is_in_progress_for_hours_is_not_abandoned() {
     for state in [State::Creating, State::Copying] {
@@ -53,7 +53,7 @@ fn a_creation_that_is_in_progress_for_hours_is_not_abandoned() {
         assert!(claims.is_abandoned(&path, &claim).unwrap());
         claims.refresh(&path, &claim).unwrap();
         assert!(!claims.is_abandoned(&path, &claim).unwrap());
-        // It hears that it was withdrawn.
+        // The creation learns that it was withdrawn.
         claims.advance(&path, &claim, State::Dropping).unwrap();
         refused(claims.refresh(&path, &claim), Kind::Busy, CHANGING);
     }

@@ -1,4 +1,5 @@
-//! Copies of volumes: killed before each change, slow, of a source that is deleted, and refused.
+//! Tests copies of volumes: killed before each change, slow, of a source that is deleted, and
+//! refused.
 
 use super::super::super::call::{Copying, Source};
 use super::killed::until;
@@ -8,7 +9,7 @@ use std::time::SystemTime;
 
 const ID: &str = "filer#share#from#pvc-1#";
 
-/// A copy of the volume `from`.
+/// Returns the call that copies the volume `from`.
 pub(super) fn copying(volume: NewVolume) -> Copying {
     Copying {
         volume,
@@ -20,7 +21,7 @@ pub(super) fn copying(volume: NewVolume) -> Copying {
     }
 }
 
-/// The copy that most tests make.
+/// Returns the copy that most tests make.
 pub(super) fn order() -> Copying {
     copying(volume("ns/copy", "pvc-2"))
 }
@@ -33,7 +34,7 @@ impl Share {
         }
     }
 
-    /// A volume with files.
+    /// Creates a volume with files.
     pub(super) fn make_source(&self) {
         self.create(&volume("from", "pvc-1")).unwrap();
         self.fill_source();
@@ -71,7 +72,8 @@ fn age(directory: &Path) {
     }
 }
 
-/// Kills the copy before each of its changes in turn, each time in a new share; returns how often.
+/// Kills the copy before each of its changes in turn, each time in a new share. Returns the number
+/// of kills.
 fn killed_at_each(after: impl Fn(&Share, bool)) -> usize {
     let copy = |share: &Share| share.copy(&order()).map(drop);
     killed::killed_at_each(Share::make_source, copy, after)
@@ -103,7 +105,8 @@ fn a_copy_that_was_killed_is_made_by_the_next_call() {
 }
 
 impl Share {
-    /// Nothing in the trash takes up space; the note of a copy may be left if a call was killed.
+    /// Asserts that nothing in the trash takes up space. The note of a copy may be left if a call
+    /// was killed.
     fn assert_no_content(&self) {
         let trash = self.path(".belay/trash");
         for name in names(&trash) {
@@ -113,14 +116,14 @@ impl Share {
         }
     }
 
-    /// All names, whenever the directory has its name.
+    /// Asserts that the copy has all files.
     fn assert_whole(&self) {
         assert_eq!(names(&self.path("ns/copy")), ["a", "file", "link", "other"]);
         assert!(self.path("ns/copy/a/b/file").exists());
     }
 }
 
-/// It is not repeated, and another volume gets the directory.
+/// The copy is not repeated, and another volume gets the directory.
 #[test]
 fn a_copy_that_was_killed_can_be_deleted_or_is_removed_after_an_hour() {
     for is_deleted in [true, false] {

@@ -1,4 +1,4 @@
-//! Copies that are withdrawn while other calls go on, and sources that lose files meanwhile.
+//! Tests copies that are withdrawn while other calls go on, and sources that lose files meanwhile.
 
 use super::copied::order;
 use super::killed::{fail_look, until};
@@ -8,13 +8,13 @@ use super::*;
 use rustix::io::Errno;
 use std::cell::Cell;
 
-/// A copy that was killed after so many changes; false if it was not.
+/// Kills a copy after this number of changes. Returns false if it has ended before.
 pub(super) fn killed_copy(share: &Share, changes: usize) -> bool {
     share.make_source();
     until(changes, || share.copy(&order())).is_none()
 }
 
-/// After how many changes a copy has the name of the volume.
+/// Returns the number of changes after which a copy has the name of the volume.
 pub(super) fn changes_until_placed() -> usize {
     let placed = (0..).find(|changes| {
         let share = Share::new();
@@ -46,7 +46,8 @@ fn a_copy_that_was_withdrawn_is_removed_by_any_later_call() {
             let is_done = until(changes, || share.delete(&deletion())).is_some();
             if has_state(&share, ".dropping") {
                 dropping.set(dropping.get() + 1);
-                // Not after an hour, and not by its own name alone.
+                // Another volume gets the directory at once, not only after an hour or under the
+                // same name.
                 let other = volume("ns/copy", "pvc-9");
                 share.create(&other).unwrap();
                 assert_eq!(names(&share.path("ns/copy")), [""; 0]);
@@ -74,7 +75,7 @@ fn a_copy_that_takes_long_to_remove_is_removed_in_parts() {
     share.assert_copied();
 }
 
-/// It has seen the copy in its place.
+/// The slow removal has seen the copy under the name of the volume.
 #[test]
 fn a_slow_removal_takes_nothing_from_the_volume_that_another_call_has_completed() {
     let placed = changes_until_placed();
@@ -105,7 +106,7 @@ fn a_slow_removal_takes_nothing_from_the_volume_that_another_call_has_completed(
     assert!(counts.0 > 5 && counts.1 > 5, "{counts:?}");
 }
 
-/// Gives something in the trash whose name begins so another name, as a slower call does.
+/// Renames a directory in the trash whose name has this prefix, as a slower call does.
 fn renamed_late(share: &Share, prefix: &str, to: impl Fn(&Path) -> PathBuf) -> bool {
     let is_copy = |path: &&PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -116,7 +117,7 @@ fn renamed_late(share: &Share, prefix: &str, to: impl Fn(&Path) -> PathBuf) -> b
     copy.is_some_and(|copy| fs::rename(copy, to(copy)).is_ok())
 }
 
-/// It has seen that the claim is its own before the removal began.
+/// The slower call has checked its claim before the removal began.
 #[test]
 fn nothing_is_left_of_a_copy_that_a_slower_call_completes_while_it_is_removed() {
     let placed = changes_until_placed();
@@ -138,7 +139,7 @@ fn nothing_is_left_of_a_copy_that_a_slower_call_completes_while_it_is_removed() 
             },
             |share| {
                 repeated(share, &deletion()).unwrap();
-                // Not the directory above it either.
+                // The directory above was removed, too.
                 assert_eq!(names(&share.path("")), [".belay", "from"]);
                 assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
             },
@@ -147,7 +148,7 @@ fn nothing_is_left_of_a_copy_that_a_slower_call_completes_while_it_is_removed() 
     }
 }
 
-/// With NFS, what is removed while it is open is stale.
+/// With NFS, a file that is removed while it is open is stale.
 #[test]
 fn what_is_removed_from_the_source_meanwhile_is_not_copied_in_part() {
     for removed in ["a", "a/b"] {
@@ -195,7 +196,7 @@ fn a_copy_is_below_the_directories_above_it_and_not_in_another_volume() {
     assert_eq!(names(&share.path(".belay/claims")).len(), 2);
 }
 
-/// It was in a volume that was retained. An operator has moved both away.
+/// The source was in a volume that was retained. An operator has moved both away.
 #[test]
 fn a_source_below_a_volume_that_was_moved_away_does_not_exist() {
     let share = Share::new();

@@ -5,8 +5,8 @@ use super::killed::{fail, was_left};
 use super::*;
 use rustix::io::Errno;
 
-/// Makes the copy in new shares, in each of which another change fails so, and then again. Returns
-/// the results.
+/// Makes the copy in new shares, in each of which another change fails with this error, and then
+/// again. Returns the results.
 fn failing_at_each(errno: Errno, after: impl Fn(&Share)) -> Vec<Result<Seen, Failure>> {
     let mut results = Vec::new();
     loop {

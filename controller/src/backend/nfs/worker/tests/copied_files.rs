@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 
-/// A volume of csi-driver-nfs is copied, and restored from a snapshot; both have to be so.
+/// Copies a volume of csi-driver-nfs, and restores it from a snapshot. Checks both copies.
 fn copied(prepare: impl Fn(&Path), check: impl Fn(&Share)) {
     for is_restored in [false, true] {
         let share = Share::new();

@@ -1,4 +1,5 @@
-//! Creations that the server refuses, that other calls overtake, and that meet another program.
+//! Tests creations that the server refuses, that other calls overtake, and that meet another
+//! program.
 
 use super::slow::{Step, during, slow_at_each};
 use super::*;
@@ -11,7 +12,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// A failure that says so has left nothing, and any other may have left something.
+/// A failure that was rolled back has left nothing; any other may have left something.
 #[test]
 fn a_creation_that_is_rolled_back_leaves_nothing() {
     let order = NewVolume {
@@ -100,7 +101,8 @@ fn a_slow_creation_changes_nothing_of_a_later_volume() {
     }
 }
 
-/// Its caller gets the volume that another call of the same name has completed, or repeats.
+/// The caller gets the volume that another call of the same name has completed, or repeats the
+/// call.
 #[test]
 fn two_creations_of_a_volume_complete_it_once() {
     let order = volume("ns/data", "pvc-1");
@@ -120,7 +122,8 @@ fn two_creations_of_a_volume_complete_it_once() {
     );
 }
 
-/// It makes the directory before the claim is ready, or in it.
+/// The other program makes a file in the directory, or a file of its name, before the claim is
+/// ready.
 #[test]
 fn a_directory_that_another_program_makes_meanwhile_is_not_handed_out() {
     let order = volume("ns/data", "pvc-1");
@@ -175,7 +178,7 @@ fn directories_above_that_are_removed_meanwhile_are_made_again() {
     );
 }
 
-/// Before the one above is opened, or before the volume's own is made.
+/// They are removed before the directory above is opened, or before that of the volume is made.
 #[test]
 fn directories_above_are_made_again_some_times() {
     let order = volume("a/data", "pvc-1");
@@ -221,7 +224,7 @@ fn a_creation_that_finds_a_file_in_its_path_leaves_no_claim() {
     let order = volume("ns/data", "pvc-1");
     let (above, claims) = (share.path("ns"), share.path(".belay/claims"));
     let make = move |step| {
-        // Its own, and that of the directory above.
+        // The claims of the volume and of the directory above exist.
         if step == Step::Change && names(&claims).len() == 2 && !above.exists() {
             fs::write(&above, "").unwrap();
         }

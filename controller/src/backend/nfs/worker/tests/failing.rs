@@ -1,10 +1,12 @@
-//! In each call of the worker one system call fails: the server refuses it, or its answer is lost.
+//! Tests calls in each of which one system call fails: the server refuses it, or its response is
+//! lost.
 
 use super::killed::{fail, fail_look, was_left};
 use super::*;
 use rustix::io::Errno;
 
-/// Makes the call in new shares, in each of which another change fails so. Returns the results.
+/// Makes the call in new shares, in each of which another change fails with this error. Returns the
+/// results.
 fn failing_at_each(
     errno: Errno,
     prepare: impl Fn(&Share),
@@ -27,7 +29,7 @@ fn failing_at_each(
     }
 }
 
-/// A volume with files.
+/// Creates a volume with files.
 fn volume_with_files(share: &Share, on_delete: OnDelete) {
     let order = NewVolume {
         on_delete,
@@ -109,7 +111,7 @@ fn a_deleted_volume_is_not_kept_for_a_directory_above_it_that_cannot_be_removed(
     }
 }
 
-/// Calls in which a look fails, each another one, in new shares.
+/// Makes the call in new shares, in each of which another lookup fails.
 fn failing_at_each_look(
     prepare: impl Fn(&Share),
     call: impl Fn(&Share) -> Result<(), Failure>,

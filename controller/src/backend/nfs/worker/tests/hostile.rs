@@ -1,4 +1,4 @@
-//! Links, files and renames in the way: nothing outside of the volume is touched.
+//! Tests links, files and renames in the way: nothing outside of the volume is touched.
 
 use super::*;
 use std::cell::Cell;
@@ -147,7 +147,7 @@ fn renames_during_a_deletion_lead_nowhere_else() {
         let (outside, stop) = (share.outside(), AtomicBool::new(false));
         let failed = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Each fails once the name is removed.
+                // Each call fails once the name is removed.
                 while !stop.load(Ordering::Relaxed) {
                     for n in 0..20 {
                         let (name, away) = (n.to_string(), format!("away-{n}"));
@@ -185,7 +185,7 @@ fn a_volume_that_is_exchanged_for_a_link_is_not_followed() {
         scope.spawn(|| {
             let (data, away) = (share.path("ns/data"), share.path("ns/away"));
             while !stop.load(Ordering::Relaxed) {
-                // Each may meet another state.
+                // Each call may meet another state.
                 fs::rename(&data, &away).ok();
                 symlink(share.outside(), &data).ok();
                 fs::remove_file(&data).ok();

@@ -47,7 +47,7 @@ fn a_program_that_takes_the_name_of_an_archive_meanwhile_loses_nothing() {
         },
         |share| unless_in_the_way(share.delete(&deletion)),
         |share| {
-            // Unless the archive is there.
+            // The name is free until the archive has it.
             if !share.path("archived-ns/data").exists() {
                 share.write("archived-ns/data/foreign");
             }
@@ -156,7 +156,7 @@ fn a_slow_deletion_of_a_volume_without_a_claim_removes_nothing_that_came_later()
     }
 }
 
-/// Both say that it is done, and what has its name then is another program's.
+/// Both calls report success; then a directory with the name is another program's.
 #[test]
 fn of_two_deletions_at_once_neither_removes_what_another_program_makes_then() {
     for policy in [OnDelete::Delete, OnDelete::Archive] {
@@ -184,7 +184,7 @@ fn of_two_deletions_at_once_neither_removes_what_another_program_makes_then() {
     }
 }
 
-/// It was retained, moved away, and a later volume has its directory.
+/// The volume was retained and moved away, and a later volume has its directory.
 #[test]
 fn a_slow_retention_changes_nothing_of_a_later_volume() {
     let order = NewVolume {

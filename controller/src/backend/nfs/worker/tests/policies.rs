@@ -7,7 +7,7 @@ use super::repeated::{claimed, dir, record};
 use super::*;
 use std::os::unix::fs::symlink;
 
-/// A volume of that policy with a file, which belongs to a claim or to csi-driver-nfs.
+/// Creates a volume with a file, of Belay or of csi-driver-nfs.
 pub(super) fn prepare(share: &Share, order: &NewVolume, is_claimed: bool) {
     if is_claimed {
         share.create(order).unwrap();
@@ -15,7 +15,7 @@ pub(super) fn prepare(share: &Share, order: &NewVolume, is_claimed: bool) {
     share.write(&format!("{}/file", order.at.dir));
 }
 
-/// Nothing was begun: the volume, its claim, and no trash.
+/// Asserts that nothing was begun: the volume and its claim are unchanged, and there is no trash.
 #[track_caller]
 pub(super) fn is_untouched(share: &Share, order: &NewVolume, is_claimed: bool) {
     let dir = order.at.dir.to_string();
@@ -67,7 +67,7 @@ fn what_is_no_directory_is_neither_archived_nor_replaced_nor_deleted() {
     }
 }
 
-/// The policy of an ID or a claim that another controller has, by a call that was begun.
+/// The deletion was begun with another policy, by another controller for example.
 #[test]
 fn a_deletion_that_was_begun_is_completed_as_it_was_begun() {
     for (state, left) in [
@@ -92,7 +92,7 @@ fn a_deletion_that_was_begun_is_completed_as_it_was_begun() {
     }
 }
 
-/// Its directory may be that of another program by now.
+/// The directory may be that of another program by now.
 #[test]
 fn a_volume_that_is_gone_is_not_deleted_again() {
     for policy in [OnDelete::Delete, OnDelete::Archive, OnDelete::Retain] {
@@ -146,7 +146,7 @@ fn a_volume_that_was_not_completed_and_is_called_as_its_directory_is_deleted() {
     share.assert_clean();
 }
 
-/// Without files, the directory is its own.
+/// A directory without files belongs to the volume.
 #[test]
 fn a_volume_that_was_not_completed_is_deleted_while_it_is_empty() {
     let share = Share::new();
@@ -174,7 +174,7 @@ fn directories_above_an_archive_or_a_retained_volume_are_not_removed() {
     }
 }
 
-/// It is not ours, and the deletion is done.
+/// The file is not Belay's, and the deletion is done.
 #[test]
 fn a_directory_above_that_is_a_file_by_now_is_left() {
     for file in ["a/b", "a"] {
@@ -196,7 +196,7 @@ fn a_directory_above_that_is_a_file_by_now_is_left() {
     }
 }
 
-/// The ID says so, which the next call may not have.
+/// The ID had the policy, but the ID of the next call may not.
 #[test]
 fn a_volume_that_was_retained_is_not_deleted_later() {
     let share = Share::new();
@@ -215,7 +215,7 @@ fn a_volume_that_was_retained_is_not_deleted_later() {
     assert_eq!(claim.extension().unwrap(), "retained");
 }
 
-/// Nothing is deleted there.
+/// A retention deletes nothing in the share.
 #[test]
 fn a_volume_in_a_directory_that_is_a_share_itself_can_be_retained() {
     let share = Share::new();

@@ -7,7 +7,7 @@ use super::slow::{Step, during};
 use super::*;
 use rustix::io::Errno;
 
-/// The directory of the claims on a path.
+/// Returns the directory of the claims on a path.
 fn path_of(share: &Share, path: &str) -> PathBuf {
     share.path(".belay/claims").join(file_name(&dir(path)))
 }
@@ -132,7 +132,7 @@ fn what_was_written_for_a_claim_goes_with_it_and_nothing_else() {
     assert!(claims.remove(&dir("a"), &claim).unwrap());
     assert_eq!(names(&share.path(".belay/tmp")), ["other.4"]);
     assert_eq!(names(&share.path(".belay/tmp/other.4")), ["4.creating"]);
-    // Another call removes it meanwhile.
+    // Another call removes one of the files meanwhile.
     let share = Share::new();
     let (claims, claim) = prepare(&share);
     let (tmp, hash) = (share.path(".belay/tmp"), file_name(&dir("a")));

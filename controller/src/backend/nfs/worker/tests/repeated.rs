@@ -21,7 +21,7 @@ pub(super) fn record(path: &str, archive_of: Option<String>) -> Record {
     }
 }
 
-/// A claim as a call that was killed has left it.
+/// Creates a claim as a killed call leaves it.
 pub(super) fn claimed(share: &Share, record: Record, state: State) -> (Claims, Claim) {
     let claims = Claims::open(&share.tree()).unwrap();
     let dir = dir(&record.dir);
@@ -30,7 +30,7 @@ pub(super) fn claimed(share: &Share, record: Record, state: State) -> (Claims, C
     (claims, claim)
 }
 
-/// The answer to the first call was lost.
+/// The response to the first call was lost.
 #[test]
 fn a_repeated_deletion_removes_nothing_that_came_after_the_first() {
     for (policy, is_claimed) in [
@@ -55,7 +55,7 @@ fn a_repeated_deletion_removes_nothing_that_came_after_the_first() {
         let why = share.delete_or_leave(&deletion).unwrap().unwrap();
         assert!(why.contains("ns/data: the volume was deleted"), "{why}");
         assert_eq!(names(&share.path("ns/data")), ["restored"]);
-        // Another volume of csi-driver-nfs is none of this one's business.
+        // The record does not affect another volume of csi-driver-nfs.
         let other = old(&volume("ns/data", "pvc-2"), OnDelete::Delete);
         share.delete(&other).unwrap();
         assert!(!share.path("ns/data").exists());
@@ -128,7 +128,7 @@ fn what_an_archive_has_replaced_stays_while_there_is_no_archive() {
     assert_eq!(names(&share.path(&older)), ["only-copy"]);
 }
 
-/// It says of another volume that it is being placed.
+/// The claim records that the archive of another volume is being placed.
 #[test]
 fn a_stale_claim_on_the_name_of_an_archive_is_not_this_volumes() {
     for has_older in [true, false] {
@@ -175,7 +175,7 @@ fn what_has_the_name_of_a_volume_that_was_archived_is_not_archived_again() {
     share.assert_clean();
 }
 
-/// It was retained, or archived, and moved away.
+/// The directory was retained or archived, and then moved away.
 #[test]
 fn a_directory_that_was_moved_away_blocks_none_below_it() {
     let retained = NewVolume {
@@ -196,7 +196,7 @@ fn a_directory_that_was_moved_away_blocks_none_below_it() {
     // A volume of csi-driver-nfs.
     gone(&share, &retained);
     share.write("a/b/file");
-    // It may be in the retained directory, which has come back.
+    // The volume may be in the retained directory, which exists again.
     let inside = old(&volume("a/b", "pvc-4"), OnDelete::Delete);
     let words = "a part of another volume is not deleted";
     refused(share.delete(&inside), Kind::Precondition, words);

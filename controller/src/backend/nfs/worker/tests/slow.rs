@@ -1,5 +1,5 @@
-//! A call stops before one of its steps, each look and each change, as a request that the server
-//! executes late or a worker that is slow. Other calls are completed meanwhile, and it goes on.
+//! Stops a call before one of its steps, a lookup or a change, like a request that the server
+//! executes late or a slow worker. Other calls are completed meanwhile, and then the call goes on.
 
 use super::*;
 use std::cell::RefCell;
@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 struct Pause {
     steps: usize,
-    /// At steps of this kind alone.
+    /// The only kind of steps that count. `None` counts all.
     only: Option<Step>,
     reached: Sender<()>,
     resumed: Receiver<()>,
@@ -48,7 +48,7 @@ pub(super) fn before_look() {
 
 /// Waits once as many steps were made as the test allows.
 fn before(step: Step) {
-    // It may make calls itself.
+    // The function may make calls itself.
     if let Some(mut other) = OTHER.take() {
         other(step);
         OTHER.set(Some(other));
@@ -106,7 +106,7 @@ pub(super) fn slow_at(
                 PAUSE.take();
                 result
             });
-            // Its end drops the sender.
+            // The end of the thread drops the sender.
             let stops = is_reached.recv().is_ok();
             if stops {
                 meanwhile(share);
@@ -114,7 +114,7 @@ pub(super) fn slow_at(
             drop(resume);
             match (stops, slow.join().unwrap()) {
                 (false, result) => result.unwrap(),
-                // Not for a file that is in the way, which an operator would have to move.
+                // The failure must not ask an operator to move a file away.
                 (true, Err(failure)) => assert_eq!(failure.kind, Kind::Busy, "{failure}"),
                 (true, Ok(())) => {}
             }
@@ -207,7 +207,7 @@ fn an_archive_that_another_controller_has_just_made_is_kept() {
                 assert_eq!(names(&share.path("ns/data")), ["later"]);
             },
         );
-        // And has been archived.
+        // The later volume has been archived, too.
         slow_at_each(
             |share| prepare(share, is_claimed),
             |share| share.delete(&deletion),
@@ -323,7 +323,7 @@ fn a_claim_that_was_just_made_keeps_its_file() {
         },
         |share| share.delete(&old(&order, OnDelete::Delete)),
         |share| {
-            // It fails as long as the directory has a claim, or once it was removed.
+            // The rename fails as long as the directory has a claim, or once the file was removed.
             let to = share.path(".belay/claims").join(&hash);
             if fs::rename(share.path(".belay/tmp").join(&written), to).is_ok() {
                 made.set(made.get() + 1);

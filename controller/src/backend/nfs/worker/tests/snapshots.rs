@@ -1,4 +1,4 @@
-//! Snapshots and restores: killed before each change, slow, refused, and of csi-driver-nfs.
+//! Tests snapshots and restores: killed before each change, slow, refused, and of csi-driver-nfs.
 
 use super::super::super::call::{
     Archived, NewSnapshot, Restoring, SnapshotSeen, Source, snapshot_of,
@@ -24,7 +24,7 @@ pub(super) fn archived() -> Archived {
     }
 }
 
-/// A snapshot of the volume `from`.
+/// Returns the call that makes a snapshot of the volume `from`.
 pub(super) fn cutting() -> NewSnapshot {
     NewSnapshot {
         at: archived(),
@@ -48,7 +48,8 @@ pub(super) fn restored() -> Restoring {
     restoring(volume("ns/copy", "pvc-2"))
 }
 
-/// Restored without root, too, which alone gives a file to another user.
+/// Returns an entry that can be restored without root, since only root gives a file to another
+/// user.
 pub(super) fn of_this_user() -> Entry {
     Entry {
         user: rustix::process::geteuid().as_raw(),
@@ -90,7 +91,7 @@ impl Share {
         self.path("cut/pvc-1.tar.gz")
     }
 
-    /// The files of GNU tar.
+    /// Unpacks the archive with GNU tar. Returns the directory of the files.
     fn unpacked(&self, name: &str) -> PathBuf {
         let to = self.dir.path().join(name);
         fs::create_dir_all(&to).unwrap();
@@ -217,7 +218,7 @@ fn a_late_request_of_a_snapshot_replaces_nothing_and_brings_nothing_back() {
                         assert!(fs::read(share.archive()).unwrap() == kept);
                     }
                     Some(_) => {
-                        // It began after the deletion.
+                        // The call began after the deletion.
                         assert!(share.unpacked("unpacked").join("later").exists());
                     }
                     None => assert!(is_deleted),
@@ -390,7 +391,7 @@ fn what_killed_calls_have_left_of_other_snapshots_is_removed_after_an_hour() {
     assert_eq!(names(&share.path(".belay/snapshots")), ["b.2"]);
 }
 
-/// It compares the archive with the volume: content, types, owners, modes and times to the
+/// GNU tar compares the archive with the volume: content, types, owners, modes and times to the
 /// nanosecond.
 #[test]
 fn gnu_tar_reads_what_is_in_the_volume() {
@@ -433,7 +434,7 @@ fn gnu_tar_reads_what_is_in_the_volume() {
     assert!(blocks < 1000, "{blocks}");
 }
 
-/// The source as csi-driver-nfs archives it with its tar command, compressed or not.
+/// Archives the source with the tar command of csi-driver-nfs, compressed or not.
 fn of_another_program(share: &Share, is_compressed: bool) -> PathBuf {
     share.make_source();
     fs::create_dir(share.path("cut")).unwrap();

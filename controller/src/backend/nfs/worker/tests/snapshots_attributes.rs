@@ -1,4 +1,4 @@
-//! Extended attributes and holes in snapshots.
+//! Tests extended attributes and holes in snapshots.
 
 use super::super::tar::{self, Entry, Type};
 use super::copied::order;

@@ -1,4 +1,4 @@
-//! Snapshots of volumes that change while they are archived.
+//! Tests snapshots of volumes that change while they are archived.
 
 use super::super::tar::{self, Entry, Type};
 use super::killed::fail_look;
@@ -27,7 +27,7 @@ const REPLACEMENTS: [Replace; 5] = [
     },
 ];
 
-/// The paths of the archive, without the slash of a directory.
+/// Returns the paths in the archive, without the slash of a directory.
 fn paths(share: &Share) -> Vec<String> {
     let file = fs::File::open(share.archive()).unwrap();
     let mut reader = tar::Reader::new(flate2::read::MultiGzDecoder::new(file));
@@ -56,7 +56,7 @@ fn a_directory_that_is_replaced_while_it_is_archived_is_the_old_or_the_new_one()
                 if step == Step::Look && counted.replace(counted.get() + 1) == at {
                     fs::remove_dir_all(&replaced).unwrap();
                     replace(&replaced);
-                    // With NFS, what is removed while it is open is stale.
+                    // With NFS, a file that is removed while it is open is stale.
                     fail_look(0, Errno::STALE);
                 }
             };
@@ -83,7 +83,7 @@ fn a_directory_that_is_replaced_while_it_is_archived_is_the_old_or_the_new_one()
     }
 }
 
-/// More than is read at once; it has no zeros, and is not compressible.
+/// Returns more content than is read at once. It has no zeros, and is not compressible.
 fn large() -> Vec<u8> {
     let mut state = 1_u32;
     let next = |_| {
@@ -195,7 +195,7 @@ fn of_a_name_that_an_archive_of_belay_has_twice_the_later_one_counts() {
     share.assert_outside();
 }
 
-/// Replaces what is in the archive, and leaves its mark.
+/// Replaces the content of the archive, and keeps its mark.
 fn write_marked(share: &Share, content: &[u8]) {
     let comment = format!("Belay snapshot of {}", super::snapshots::VOLUME);
     let file = fs::File::create(share.archive()).unwrap();

@@ -1,4 +1,4 @@
-//! Archives that are damaged or hostile.
+//! Tests archives that are damaged or hostile.
 
 use super::super::tar::{self, Entry, Segment, Type};
 use super::snapshots::{cutting, of_this_user, restoring};
@@ -29,7 +29,7 @@ fn file(path: &[u8], size: u64) -> Entry {
     }
 }
 
-/// An archive of these files, whose content is `x`.
+/// Returns an archive of these files, whose content is `x`.
 fn archive(entries: &[Entry]) -> Vec<u8> {
     let mut archive = Vec::new();
     for entry in entries {
@@ -46,7 +46,7 @@ fn archive(entries: &[Entry]) -> Vec<u8> {
     archive
 }
 
-/// A share with a snapshot that another program has made.
+/// Creates a share with a snapshot that another program has made.
 fn with(archive: &[u8]) -> Share {
     let share = Share::new();
     share.make_source();
@@ -166,7 +166,7 @@ fn a_file_in_the_place_of_a_link_is_a_file() {
         entry(Type::Symlink, b"y", b"x"),
     ]));
     share.restore(&order()).unwrap();
-    // It does not say what the volume's own directory is like.
+    // The archive has no entry for the directory of the volume.
     let mode = fs::metadata(share.path("copy")).unwrap().mode();
     assert_eq!(mode & 0o7777, 0o755);
     assert_eq!(fs::read(share.path("copy/x")).unwrap(), b"xxx");
@@ -238,7 +238,7 @@ fn an_archive_of_belay_that_is_cut_or_changed_is_not_restored() {
         assert!(!share.path("copy").exists());
     }
     let mut refusals = 0;
-    // Without the ID of the volume in its header.
+    // Changes bytes after the header, which has the ID of the volume.
     for at in (80..whole.len()).step_by(step) {
         let mut changed = whole.clone();
         changed[at] ^= 0x55;

@@ -11,7 +11,8 @@ use super::copied_dropped::{changes_until_placed, killed_copy};
 use super::repeated::dir;
 use super::*;
 
-/// A mount that shows the volume, whose directory and names another volume has by now.
+/// Returns a mount that still shows the volume, whose directory and names another volume has by
+/// now.
 fn stale(share: &Share, replaced: impl FnOnce()) -> Tree {
     let shown = share.dir.path().join("shown");
     fs::rename(share.path(""), &shown).unwrap();

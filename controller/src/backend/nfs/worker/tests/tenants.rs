@@ -6,14 +6,14 @@ use std::cell::Cell;
 use std::os::unix::fs::symlink;
 use std::rc::Rc;
 
-/// The directory of the volume, wherever it is.
+/// Returns the directory of the volume, wherever it is.
 fn volume_of(share: &Share) -> Option<PathBuf> {
     let places = moved(&share.path(".belay/trash")).into_iter();
     let mut places = places.chain([share.path("ns/data")]);
     places.find(|place| place.join("mark").exists() || place.join("last").exists())
 }
 
-/// A tenant has it mounted, and puts something else in the place of what was listed.
+/// A tenant has the volume mounted, and replaces files after they were listed.
 #[test]
 fn what_a_tenant_exchanges_meanwhile_is_removed_as_what_it_is() {
     let order = volume("ns/data", "pvc-1");
@@ -62,7 +62,7 @@ pub(super) fn moved(trash: &Path) -> Vec<PathBuf> {
     all.collect()
 }
 
-/// Creates a file in a directory, so often, when it is about to be removed.
+/// Creates a file in a directory when that is about to be removed, this number of times.
 fn refilled(times: usize, all: impl Fn() -> Vec<PathBuf>) -> impl FnMut(Step) {
     let mut made = 0;
     move |step| {
@@ -95,7 +95,7 @@ fn a_directory_that_a_tenant_fills_meanwhile_is_emptied_again_some_times() {
     }
 }
 
-/// By slower calls of the same deletion.
+/// Slower calls of the same deletion fill the trash.
 #[test]
 fn trash_that_is_filled_meanwhile_is_emptied_again_some_times() {
     let order = volume("ns/data", "pvc-1");
@@ -104,7 +104,7 @@ fn trash_that_is_filled_meanwhile_is_emptied_again_some_times() {
         let share = Share::new();
         share.create(&order).unwrap();
         let trash = share.path(".belay/trash");
-        // Not before the volume is there.
+        // The trash is filled only after the volume was moved to it.
         let volume = share.path("ns/data");
         let own = move || match volume.exists() {
             true => Vec::new(),
@@ -145,7 +145,7 @@ fn what_is_deep_is_moved_up() {
     share.assert_clean();
 }
 
-/// A tenant has moved it when it is about to be moved up.
+/// A tenant has moved the directory when it is about to be moved up.
 #[test]
 fn what_a_tenant_moves_from_the_depth_is_removed_where_it_is() {
     let order = volume("ns/data", "pvc-1");

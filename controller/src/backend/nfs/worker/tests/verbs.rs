@@ -83,7 +83,7 @@ fn the_recorded_policy_decides_and_not_the_default_of_today() {
     assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
 }
 
-/// Other processes write to its filesystem meanwhile.
+/// Other processes write to the filesystem of the share meanwhile, so the test measures repeatedly.
 #[test]
 fn the_room_is_that_of_the_shares_filesystem_and_nothing_is_written() {
     let share = Share::new();
