@@ -109,7 +109,8 @@ func TestSelectorsSelectTheirOwnPods(t *testing.T) {
 				t.Errorf("%s: %s: network policy %v, host's network %v", values, pod, has, onHost[pod])
 			}
 			for monitor := range selectors {
-				if kind, component, _ := strings.Cut(monitor, "/"); kind == "PodMonitor" && strings.HasPrefix(pod, component) {
+				// The sidecars are in the controllers' pods.
+				if kind, component, _ := strings.Cut(strings.Replace(monitor, "sidecars", "controller", 1), "/"); kind == "PodMonitor" && strings.HasPrefix(pod, component) {
 					want[monitor] = append(want[monitor], pod)
 				}
 			}

@@ -202,6 +202,8 @@ func TestAnNfsEntryThatCannotWorkIsRefused(t *testing.T) {
 		{"drivers[0].onDelete=keep", "/drivers/0/onDelete"},
 		{"drivers[0].controller.httpPort=29808", "the node agent has port 29808"},
 		{"drivers[1].backend=nfs,drivers[1].name=second.example.org", `drivers[0].controller.httpPort and drivers[1].controller.httpPort are both "29809"`},
+		{"sidecars.metrics=true,drivers[0].controller.httpPort=29806", "the node agent has port 29808"},
+		{"sidecars.metrics=true,drivers[1].backend=nfs,drivers[1].name=second.example.org,drivers[1].controller.httpPort=29811", `drivers[0].controller.httpPort + 2 and drivers[1].controller.httpPort are both "29811"`},
 		{"podMonitor.enabled=true,node.httpAddress=0.0.0.0", "set drivers[0].controller.httpAddress to 0.0.0.0, and restrict port 29809"},
 		{"drivers[0].controller.create=false,drivers[0].snapshotClass.name=archives", "drivers[0].snapshotClass: controller.create is false"},
 		{"podMonitor.enabled=true,drivers[0].controller.create=false", `with drivers[0].backend "nfs" the node agent uses the host's network`},

@@ -62,7 +62,7 @@ func TestNewValuesMayBeMissing(t *testing.T) {
 	added := map[string]any{
 		"global": nil, "prometheusRule": nil, "dashboard": nil,
 		"podMonitor": map[string]any{"enabled": true, "scrapeTimeout": nil, "relabelings": nil, "metricRelabelings": nil},
-		"sidecars":   map[string]any{"env": nil, "provisioner": nil, "attacher": nil, "resizer": nil, "snapshotter": nil},
+		"sidecars":   map[string]any{"metrics": nil, "env": nil, "provisioner": nil, "attacher": nil, "resizer": nil, "snapshotter": nil},
 	}
 	for _, component := range []string{"node", "controller"} {
 		added[component] = map[string]any{"nodeSelector": nil, "affinity": nil, "env": nil, "extraVolumes": nil, "extraVolumeMounts": nil}

@@ -55,7 +55,7 @@
 {{- $drivers = append $drivers $driver -}}
 {{- $nodes = append $nodes ($driver.nodeName | default "") | uniq -}}
 {{- end -}}
-{{- include "belay.checkTogether" (dict "drivers" $drivers "nodes" $nodes "agents" (include "belay.agents" .)) -}}
+{{- include "belay.checkTogether" (dict "drivers" $drivers "nodes" $nodes "root" .) -}}
 {{- toJson (dict "drivers" $drivers "nodes" $nodes) -}}
 {{- end -}}
 
@@ -151,8 +151,9 @@
 {{- fail (printf "%s.storageClasses: controller.create is false, so no controller of this release creates their volumes; remove them, or create the controller" $where) -}}
 {{- end -}}
 {{- $port := int .driver.controller.httpPort -}}
-{{- if and .driver.controller.create (include "belay.agents" .root) (eq (toString $port) (include "belay.agentPort" (dict "root" .root "host" "true"))) -}}
-{{- fail (printf "%s.controller.httpPort: the node agent has port %d of the host's network; set another port" $where $port) -}}
+{{- $agentPort := include "belay.agentPort" (dict "root" .root "host" "true") -}}
+{{- if and .driver.controller.create (include "belay.agents" .root) (has $agentPort (include "belay.controllerPorts" . | splitList " ")) -}}
+{{- fail (printf "%s.controller.httpPort: the node agent has port %s of the host's network; set another port" $where $agentPort) -}}
 {{- end -}}
 {{- if and .root.Values.podMonitor.enabled .driver.controller.create (not .driver.controller.httpAddress) -}}
 {{- fail (printf "podMonitor.enabled: with %s.backend \"nfs\" the controller uses the host's network, where its metrics are on 127.0.0.1; set %s.controller.httpAddress to 0.0.0.0, and restrict port %d with the nodes' firewall" $where $where $port) -}}
@@ -176,7 +177,10 @@
 {{- $claims = append $claims (list "snapshot class" (print $where ".snapshotClass.name") .name "a class belongs to one driver, so give each its own") -}}
 {{- end -}}
 {{- if include "belay.controllerOnHost" . -}}
-{{- $claims = append $claims (list "port" (print $where ".controller.httpPort") (int .controller.httpPort | toString) "both controllers use the host's network, so give each its own") -}}
+{{- range $offset, $port := include "belay.controllerPorts" (dict "root" $.root "driver" .) | splitList " " -}}
+{{- $of := print $where ".controller.httpPort" (ternary "" (printf " + %d" $offset) (eq $offset 0)) -}}
+{{- $claims = append $claims (list "port" $of $port "both controllers use the host's network, and with sidecars.metrics each uses five ports; set another port") -}}
+{{- end -}}
 {{- end -}}
 {{- range $number, $class := .storageClasses -}}
 {{- $here := printf "%s.storageClasses[%d]" $where $number -}}
@@ -195,7 +199,7 @@
 {{- fail (printf "%s.stateDir %q is within drivers[%d].stateDir %q: choose separate directories" $where $driver.stateDir $number .stateDir) -}}
 {{- end -}}
 {{- end -}}
-{{- if and $several $.agents (not (dig "createStateDir" true .)) -}}
+{{- if and $several (include "belay.agents" $.root) (not (dig "createStateDir" true .)) -}}
 {{- fail (printf "%s.createStateDir is false, but the agent runs on several nodes (%s), and the agent's pods mount the directory on each of them: on the others they would wait for it forever. Leave it true, or install a release for each node, in its own namespace" $where (has "" $.nodes | ternary "all" (join ", " $.nodes))) -}}
 {{- end -}}
 {{- end -}}
@@ -274,6 +278,13 @@
 {{/* The HTTP port and address of a controller. Take root and driver. */}}
 {{- define "belay.controllerPort" -}}
 {{- ternary (.driver.controller | default dict).httpPort .root.Values.controller.httpPort (eq (include "belay.controllerOnHost" .driver) "true") | int -}}
+{{- end -}}
+
+{{/* The HTTP ports of a controller's pod, separated by spaces: of the controller, and with sidecars.metrics of
+     csi-provisioner, csi-attacher, csi-resizer and csi-snapshotter. Take root and driver. */}}
+{{- define "belay.controllerPorts" -}}
+{{- $port := include "belay.controllerPort" . | int -}}
+{{- untilStep $port (add $port (ternary 5 1 (eq (toString .root.Values.sidecars.metrics) "true")) | int) 1 | join " " -}}
 {{- end -}}
 
 {{- define "belay.controllerAddress" -}}

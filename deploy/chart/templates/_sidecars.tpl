@@ -1,5 +1,7 @@
 {{/* One sidecar. Takes root, driver, name (provisioner), args and env (lists). */}}
 {{- define "belay.sidecar" -}}
+{{- $number := get (dict "provisioner" 1 "attacher" 2 "resizer" 3 "snapshotter" 4) .name -}}
+{{- $port := add (include "belay.controllerPort" .) $number -}}
 - name: csi-{{ .name }}
   image: {{ include "belay.image" . }}
   imagePullPolicy: {{ .root.Values.images.pullPolicy }}
@@ -9,12 +11,20 @@
     - --kube-api-qps={{ .root.Values.sidecars.kubeApiQps }}
     - --kube-api-burst={{ int .root.Values.sidecars.kubeApiBurst }}
     - --v={{ int .root.Values.sidecars.verbosity }}
+    {{- if .root.Values.sidecars.metrics }}
+    - --http-endpoint={{ include "belay.controllerAddress" . }}:{{ $port }}
+    {{- end }}
     {{- with concat .args (get .root.Values.sidecars.extraArgs .name) }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
   {{- with concat (.env | default list) (.root.Values.sidecars.env | default list) }}
   env:
     {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if .root.Values.sidecars.metrics }}
+  ports:
+    - name: csi-{{ .name }}
+      containerPort: {{ $port }}
   {{- end }}
   resources:
     {{- $only := (get .root.Values.sidecars .name | default dict).resources | default dict }}
@@ -58,12 +68,12 @@
 {{- $provisioner = concat $provisioner (list "--enable-capacity" "--capacity-ownerref-level=2" "--kube-api-capacity-qps=5" "--kube-api-capacity-burst=20") -}}
 {{- $env = list (dict "name" "POD_NAME" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.name"))) (dict "name" "NAMESPACE" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
 {{- end -}}
-{{ include "belay.sidecar" (dict "root" .root "name" "provisioner" "args" $provisioner "env" $env) }}
+{{ include "belay.sidecar" (dict "root" .root "driver" .driver "name" "provisioner" "args" $provisioner "env" $env) }}
 {{- if .driver.csiDriver.attachRequired }}
-{{ include "belay.sidecar" (dict "root" .root "name" "attacher" "args" $attacher) }}
+{{ include "belay.sidecar" (dict "root" .root "driver" .driver "name" "attacher" "args" $attacher) }}
 {{- end }}
-{{ include "belay.sidecar" (dict "root" .root "name" "resizer" "args" $resizer) }}
+{{ include "belay.sidecar" (dict "root" .root "driver" .driver "name" "resizer" "args" $resizer) }}
 {{- if include "belay.snapshotsOf" . }}
-{{ include "belay.sidecar" (dict "root" .root "name" "snapshotter" "args" $snapshotter) }}
+{{ include "belay.sidecar" (dict "root" .root "driver" .driver "name" "snapshotter" "args" $snapshotter) }}
 {{- end }}
 {{- end -}}
