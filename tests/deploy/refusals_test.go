@@ -5,6 +5,15 @@ import (
 	"testing"
 )
 
+// Helm would print the regular expression, so templates/_forms.tpl has the forms, with words. A key of an
+// annotation or label is not a value's.
+func TestNoFormOfAValueIsARegularExpressionToTheUser(t *testing.T) {
+	if strings.Contains(read(t, chart+"/values.schema.json"), `"pattern":`) {
+		t.Error("values.schema.json has a pattern: move it to templates/_forms.tpl")
+	}
+	rendered(t, chart+"/ci/local.yaml", "--set", "node.podLabels.digest=none,controller.podAnnotations.secretName=A")
+}
+
 // What cannot work is refused before anything is installed, and the message names the value.
 func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 	node := "drivers[0].nodeName=node1"
@@ -48,35 +57,40 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 		{cloud("drivers[0].csiDriver.storageCapacity=true"), []string{"drivers[0].csiDriver.storageCapacity", "does not know the free capacity"}},
 		{cloud("podMonitor.enabled=true"), []string{"podMonitor.enabled", "127.0.0.1", "set node.httpAddress to 0.0.0.0", "port 29808"}},
 		{cloud("drivers[0].metadata.searchOrder=configdrive"), []string{"/drivers/0/metadata/searchOrder", "configDrive"}},
-		{cloud("drivers[0].metadata.address=metadata:80"), []string{"/drivers/0/metadata/address"}},
+		{cloud("drivers[0].metadata.address=metadata:80"), []string{`drivers[0].metadata.address "metadata:80": use an IPv4 address`}},
 		{cloud("drivers[0].replicas=0"), []string{"/drivers/0/replicas", "minimum"}},
-		{cloud("drivers[0].egress.cidrs[0]=10.0.0.1"), []string{"/drivers/0/egress/cidrs/0"}},
+		{cloud("drivers[0].egress.cidrs[0]=10.0.0.1"), []string{`drivers[0].egress.cidrs[0] "10.0.0.1": use a network`}},
 		{cloud("drivers[1].nodeName=node1,drivers[1].createStateDir=false"), []string{"drivers[1].createStateDir is false", "several nodes (all)"}},
 		{[]string{long}, []string{"nodeName", "63 characters", "drivers[0].nodeId"}},
 		{[]string{node, "drivers[0].nodeId=-n1"}, []string{"nodeId"}},
 		{[]string{node, "drivers[0].storageClasses[0].name=a", "drivers[0].storageClasses[0].default=true", "drivers[0].storageClasses[1].name=b", "drivers[0].storageClasses[1].default=true"}, []string{"drivers[0].storageClasses[0].default and drivers[0].storageClasses[1].default are both", "leave it with one"}},
 		{[]string{node, "drivers[0].nodname=x"}, []string{"/drivers/0", "nodname"}},
-		{[]string{node, "drivers[0].stateDir=var/belay"}, []string{"/drivers/0/stateDir"}},
-		{[]string{node, "drivers[0].stateDir=/"}, []string{"/drivers/0/stateDir"}},
+		{[]string{node, "drivers[0].stateDir=var/belay"}, []string{`drivers[0].stateDir "var/belay": use an absolute path`}},
+		{[]string{node, "drivers[0].stateDir=/"}, []string{`drivers[0].stateDir "/": use`}},
+		{[]string{node, "drivers[0].stateDir="}, []string{"/drivers/0/stateDir", "minLength"}},
 		{[]string{node, "drivers[0].overcommit=0"}, []string{"/drivers/0/overcommit"}},
 		{[]string{node, "drivers[0].csiDriver.attachRequired=false"}, []string{"drivers[0].csiDriver.attachRequired: with backend local it is true"}},
 		{[]string{node, "drivers[0].csiDriver.nodeAllocatableUpdatePeriodSeconds=5"}, []string{"nodeAllocatableUpdatePeriodSeconds"}},
-		{[]string{node, "drivers[0].storageClasses[0].name=A"}, []string{"/drivers/0/storageClasses/0", "name"}},
+		{[]string{node, "drivers[0].storageClasses[0].name=A"}, []string{`drivers[0].storageClasses[0].name "A": use lowercase letters`}},
 		{[]string{node, "drivers[0].storageClasses[0].name=a", "drivers[0].storageClasses[0].fsType=ntfs"}, []string{"fsType", "btrfs"}},
 		{[]string{node, "logLevel=loud"}, []string{"/logLevel", "debug"}},
 		{[]string{node, "logFormat=xml"}, []string{"/logFormat", "json"}},
-		{[]string{node, "httpAddress=localhost"}, []string{"/httpAddress"}},
+		{[]string{node, "httpAddress=localhost"}, []string{`httpAddress "localhost": use an IPv4 address`}},
 		{[]string{node, "node.httpPort=80"}, []string{"/node/httpPort", "minimum"}},
 		{[]string{node, "node.maxUnavailable=0"}, []string{"/node/maxUnavailable"}},
-		{[]string{node, "sidecars.timeout=2m"}, []string{"/sidecars/timeout"}},
+		{[]string{node, "sidecars.timeout=2m"}, []string{"sidecars.timeout 2m", "set 120s or more"}},
+		{[]string{node, "podMonitor.interval=1m"}, []string{`podMonitor.interval "1m": use a number of seconds`}},
+		{[]string{node, "node.resources.limits.memory=64MB"}, []string{`node.resources.limits.memory "64MB": use a quantity`}},
+		{[]string{node, "images.pullSecrets[0].name=A"}, []string{`images.pullSecrets[0].name "A": use lowercase letters`}},
+		{[]string{node, "controller.priorityClassName=A"}, []string{`controller.priorityClassName "A": use lowercase letters`}},
 		{[]string{node, "sidecars.timeout=100s"}, []string{"sidecars.timeout", "100 s"}},
 		{[]string{node, "snapshots.enabled=maybe"}, []string{"/snapshots/enabled"}},
 		{[]string{node, "replicas=2"}, []string{"replicas"}},
 		{[]string{node, "images.node.repositry=x"}, []string{"/images/node", "repositry"}},
-		{[]string{node, "images.node=a b"}, []string{"/images/node"}},
+		{[]string{node, "images.node=a b"}, []string{`images.node "a b": use the reference of an image`}},
 		{[]string{node, "images.attacher.tag="}, []string{"/images/attacher/tag"}},
 		{[]string{node, "images.resizer="}, []string{"/images/resizer"}},
-		{[]string{node, "images.node.digest=sha256:abc"}, []string{"/images/node/digest"}},
+		{[]string{node, "images.node.digest=sha256:abc"}, []string{`images.node.digest "sha256:abc": use sha256: and`}},
 		{[]string{node, "images.pullSecrets[0].nam=x"}, []string{"/images/pullSecrets/0", "nam"}},
 		{[]string{node, "global.imageRegistri=x"}, []string{"global.imageRegistri: no such value", "imageRegistry"}},
 	}
