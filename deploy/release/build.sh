@@ -12,7 +12,8 @@
 #   NOTES.md, SHA256SUMS
 #
 # The version is the one in Cargo.toml; if the commit has a tag, it must be `v` and that version.
-# REGISTRY (localhost) is the registry of the images, also in the chart.
+# REGISTRY (localhost) is the registry of the images, also in the chart. REPOSITORY is the address of
+# this repository, for the chart; without it, the chart names none.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 cd "$here/../.."
@@ -102,6 +103,8 @@ chart() {
     [ -z "${REGISTRY:-}" ] ||
         sed -i "s|localhost/belay-|$REGISTRY/belay-|; s|registry: localhost|registry: $REGISTRY|" \
             chart/belay/{Chart,values}.yaml chart/belay/templates/_images.tpl
+    [ -z "${REPOSITORY:-}" ] ||
+        sed -i "s|^sources:|home: $REPOSITORY\n&\n  - $REPOSITORY|" chart/belay/Chart.yaml
     helm lint --quiet --set 'drivers[0].nodeName=node' chart/belay
     pack "$outdir/belay-$version.tgz" "$work/chart/belay"
 }

@@ -94,11 +94,18 @@ func TestTheListedChangesAreInTheChangelog(t *testing.T) {
 	}
 }
 
-func TestLinksLicenceAndIconAreComplete(t *testing.T) {
+func TestLinksSourcesLicenceAndIconAreComplete(t *testing.T) {
 	for _, link := range annotation(t, "links") {
 		address, err := url.Parse(link["url"].(string))
 		if err != nil || address.Scheme != "https" || address.Host == "" || link["name"] == "" {
 			t.Errorf("link %v: %v", link, err)
+		}
+	}
+	sources, _ := metadata(t)["sources"].([]any)
+	for _, container := range pod(t, "Deployment", "local.yaml").list("containers")[1:] {
+		source := "https://github.com/kubernetes-csi/" + strings.Replace(container.text("name"), "csi-", "external-", 1)
+		if !slices.Contains(sources, any(source)) {
+			t.Errorf("%s is not among the sources %v", source, sources)
 		}
 	}
 	if !strings.Contains(read(t, "../../Cargo.toml"), `license = "`+metadata(t).text("annotations", "artifacthub.io/license")+`"`) {
