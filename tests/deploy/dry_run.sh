@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Has the real API server validate the chart, rendered with each values file of its ci/ directory,
-# without creating anything. Unknown fields and warnings are failures: the API server would drop
+# Has the real API server validate the chart, rendered with each values file of its ci/ directory, and
+# the examples, without creating anything. Unknown fields and warnings are failures: the API server would drop
 # unknown fields, and people ignore warnings.
 #
 #   dry_run.sh     with KUBECONFIG, in a cluster that has the snapshot API
@@ -72,8 +72,9 @@ make_monitors
 deploy=$here/../../deploy
 "$deploy/manifests/generate.sh" "$work" "$deploy"/chart/ci/*.yaml
 failed=
-for values in "$deploy"/chart/ci/*.yaml; do
-    manifest=$work/$(basename "$values")
+manifests=("$deploy"/examples/*.yaml)
+for values in "$deploy"/chart/ci/*.yaml; do manifests+=("$work/$(basename "$values")"); done
+for manifest in "${manifests[@]}"; do
     judge "$manifest" || { printf 'belay: %s is refused\n' "$manifest" >&2; failed=1; }
 done
 [ -z "$failed" ]

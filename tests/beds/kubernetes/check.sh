@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A first check of an installed driver from a user's point of view: volumes are created, written,
-# read by another pod, expanded with and without a pod, and taken over by hand, and leave nothing.
+# read by another pod, expanded with and without a pod, and taken over by hand; the examples of
+# `local` in deploy/examples run; and they leave nothing.
 #
 #   check.sh [CHECK...]
 #
@@ -188,6 +189,29 @@ check_takes_over_by_hand() {
     remove pod/heir persistentvolumeclaim/second
 }
 
+# The example's pod syncs each line before it writes the next.
+has_two_lines() {
+    k exec local -- sh -c '[ "$(wc -l </data/times)" -gt 1 ]'
+}
+
+check_runs_the_examples() {
+    local name
+    example local | apply
+    await "$seconds_max" "two lines of the example" has_two_lines
+    for name in snapshot clone raw-block; do example "$name" | apply; done
+    k wait --for=condition=Ready pod/restored pod/clone pod/raw-block \
+        --timeout="${seconds_max}s" >/dev/null
+    k exec restored -- test -s /data/times
+    k exec clone -- test -s /data/times
+    example expansion | apply
+    if can_grow_ext4; then
+        await_size local 2Gi
+    else
+        await "$seconds_max" "the reason why the example does not grow" is_told_why local
+    fi
+    for name in raw-block clone snapshot local; do example "$name" | remove --filename -; done
+}
+
 # by_hand VOLUME: creates a PersistentVolume with its handle, replacing the existing one.
 by_hand() {
     local handle
@@ -245,7 +269,7 @@ run() {
 }
 
 checks=("$@")
-[ $# -gt 0 ] || checks=(data_outlives_its_pod grows_in_use_and_between_pods takes_over_by_hand)
+[ $# -gt 0 ] || checks=(data_outlives_its_pod grows_in_use_and_between_pods takes_over_by_hand runs_the_examples)
 notes=$(mktemp -d)
 trap 'rm -rf "$notes"' EXIT
 clean_up

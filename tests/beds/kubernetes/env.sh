@@ -56,6 +56,11 @@ guest_pods() {
     printf '10.97.%d.0/24\n' "${1#node}"
 }
 
+# example NAME: prints this file of deploy/examples, with the bed's image.
+example() {
+    sed 's|image: busybox$|image: localhost/busybox:1|' "$bed/../../../deploy/examples/$1.yaml"
+}
+
 # await SECONDS WHAT COMMAND...: waits until the command succeeds; runs it five times a second.
 await() {
     local seconds=$1 what=$2 tries

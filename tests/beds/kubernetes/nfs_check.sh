@@ -75,6 +75,24 @@ check_two_nodes_share_a_volume() {
     has "[ ! -e $volume ] && [ -z \"\$(ls .belay/trash .belay/tmp | grep -v :)\" ]"
 }
 
+are_two_files() {
+    [ "$(k exec deployment/nfs -- ls /data | wc -l)" = 2 ]
+}
+
+# Runs the examples of deploy/examples for volumes on several nodes.
+check_the_examples_run() {
+    local placed
+    example nfs | k apply --filename - >/dev/null
+    await "$seconds_max" "a file of each pod of the example" are_two_files
+    example statefulset | sed 's/belay-cinder/belay-nfs/' | k apply --filename - >/dev/null
+    k rollout status statefulset/statefulset --timeout="${seconds_max}s" >/dev/null
+    placed=$(k get pods --selector app=statefulset --output jsonpath='{.items[*].spec.nodeName}')
+    [ "$(tr ' ' '\n' <<<"$placed" | sort | paste -sd ' ')" = "${nodes[*]}" ]
+    k delete deployment/nfs statefulset/statefulset --cascade=foreground \
+        --timeout="${seconds_max}s" >/dev/null
+    remove nfs data-statefulset-0 data-statefulset-1
+}
+
 check_a_sub_path_is_a_directory_of_the_volume() {
     local volume
     shared parts

@@ -8,6 +8,7 @@ here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 
 bindir=${1:?the directory of the programs}
+examples=$(readlink -f "$here/../../../deploy/examples")
 images=$(mktemp -d)
 trap 'rm -rf "$images"' EXIT
 
@@ -19,8 +20,9 @@ Belay runs in a Kubernetes of one node. To use it:
     export PATH=$BASE/bin:\$PATH KUBECONFIG=$BASE/kubeconfig
 
     kubectl get pods --all-namespaces
-    kubectl apply -f $here/example.yaml    # a claim, and a pod that writes to it
-    kubectl exec example -- df -h /data
+    # A claim, and a pod that writes to it.
+    sed 's|busybox$|localhost/busybox:1|' $examples/local.yaml | kubectl apply -f -
+    kubectl exec local -- df -h /data
     helm list --all-namespaces
 
 On the node itself:           BASE=$BASE $here/cluster.sh exec losetup --list
