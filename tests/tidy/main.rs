@@ -8,6 +8,7 @@ mod layers;
 mod layout;
 mod mask;
 mod messages;
+mod pages;
 mod prose;
 mod reasons;
 mod rust;
@@ -114,6 +115,11 @@ fn every_reason_is_complained_of() {
 #[test]
 fn every_page_keeps_to_the_glossary() {
     expect_none(&prose::check(tree::texts()));
+}
+
+#[test]
+fn every_link_leads_somewhere_and_no_page_is_too_long() {
+    expect_none(&pages::check(tree::texts()));
 }
 
 #[test]

@@ -102,7 +102,8 @@ fn umount<K: Kernel>(cx: &Context<'_, K>, path: &Path) -> Result<(), Failure> {
 /// forgotten the volume, or if the node was cut off.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` while the disk is mounted elsewhere, such as for a pod; the kernel's error.
+/// Returns `FAILED_PRECONDITION` while the disk is mounted elsewhere, such as for a pod; otherwise
+/// the kernel's error.
 pub(super) fn unmount_removed<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,

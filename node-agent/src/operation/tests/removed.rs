@@ -1,5 +1,5 @@
-//! Volumes whose disk was removed while they were staged: the next stage unmounts them first, unless
-//! a pod has them. `matrix` has the failures.
+//! Volumes whose disk was removed while they were staged. The next stage unmounts them first,
+//! unless a pod has them. `matrix` has the failures.
 
 use std::path::Path;
 
