@@ -284,6 +284,8 @@ impl Start {
         drop(first.take().map(|first| first.send(Ok(()))));
         // The cloud detaches its disks itself.
         let Source::Folder(folder) = &self.source else {
+            // The driver is up.
+            drop(self.service.unstage_removed().await);
             return;
         };
         if opened.is_beside_socket {

@@ -10,6 +10,7 @@ mod late;
 mod node;
 mod reads;
 mod remote;
+mod removed;
 mod staging;
 #[cfg(test)]
 mod tests;

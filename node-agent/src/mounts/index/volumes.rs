@@ -55,6 +55,16 @@ impl MountIndex {
             .collect()
     }
 
+    /// The mounts that were noted for volumes: path, volume and device.
+    pub(crate) fn volumes(&self) -> Vec<(PathBuf, VolumeId, Dev)> {
+        let inner = self.lock();
+        let noted = inner.by_path.iter().filter_map(|(path, entry)| {
+            let volume = entry.noted.as_ref()?.volume.clone();
+            Some((path.to_path_buf(), volume, entry.device))
+        });
+        noted.collect()
+    }
+
     /// The device of the mount that was noted at `path` for the volume, also without a mount ID:
     /// before Linux 6.8, for a filesystem that has shut itself down, or for one that may be on any
     /// disk of the cloud. Any mount of the same filesystem counts then.

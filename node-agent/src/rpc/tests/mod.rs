@@ -8,3 +8,4 @@ mod flushing;
 mod hung;
 mod lives;
 mod reading;
+mod removed;
