@@ -22,7 +22,7 @@ ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt generated clippy deny tidy \
 	test long unit counted mounts guest nfs arrivals openstack wire twins sanity standalone demo bench mutants fuzz nightly \
-	images packages \
+	images packages docs \
 	release release-check monitoring chart manifests \
 	e2e cluster cluster-down clean
 
@@ -165,6 +165,11 @@ packages: root build ## build and test Debian packages in target/packages
 	deploy/packages/build.sh '$(CARGO_TARGET_DIR)/packages' '$(BELAY_BIN_DIR)'
 	tests/systemd/check.sh '$(CARGO_TARGET_DIR)/packages'
 	tests/udev/check.sh
+
+docs: ## the documentation as a site with search in target/site (no root)
+	@venv=$$(tests/setup/venv.sh mkdocs docs/site/requirements.txt 'MkDocs (make docs runs it)') && \
+	    NO_MKDOCS_2_WARNING=1 PYTHONDONTWRITEBYTECODE=1 "$$venv/bin/mkdocs" build --strict \
+	    --config-file docs/site/mkdocs.yml --site-dir '$(CARGO_TARGET_DIR)/site'
 
 release: ## build a release for amd64 and arm64 in target/dist (no root)
 	@rm -rf '$(CARGO_TARGET_DIR)/dist'

@@ -7,7 +7,6 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 
-lock=$here/../beds/openstack/requirements.txt
 policy=/usr/sbin/policy-rc.d
 services=(mariadb rabbitmq-server epmd)
 
@@ -36,33 +35,8 @@ install_packages() {
     fi
 }
 
-# Creates one environment for each set of versions and each Python, so that worktrees do not disturb
-# each other. A complete environment contains the file `complete`.
-environment() {
-    local python key
-    python=$(python3 -c 'import sys; print(sys.version, sys.base_prefix)')
-    key=$(printf '%s\n' "$python" | cat - "$lock" | sha256sum | cut -c 1-12)
-    printf '%s/openstack/venv-%s\n' "$BELAY_CACHE" "$key"
-}
-
-install_environment() {
-    local venv=$1
-    [ -e "$venv/complete" ] && return 0
-    announce "installing OpenStack's services into $venv by pip (500 MB; the bed runs them)"
-    [ -x "$venv/bin/pip" ] || python3 -m venv --clear "$venv"
-    # The list is complete, so pip has nothing to resolve.
-    "$venv/bin/pip" install --quiet --no-deps --requirement "$lock" >&2 ||
-        give_up "pip could not install all of $lock; run it again to continue"
-    touch "$venv/complete"
-}
-
 install_packages
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     give_up "the OpenStack bed needs Python 3.11 or later"
-mkdir -p "$BELAY_CACHE/openstack"
-venv=$(environment)
-# Two concurrent runs would write into each other's environment.
-exec 9>"$BELAY_CACHE/openstack/setup.lock"
-flock 9
-install_environment "$venv"
-printf '%s\n' "$venv"
+exec "$here/venv.sh" openstack "$here/../beds/openstack/requirements.txt" \
+    "OpenStack's services (500 MB; the bed runs them)"

@@ -110,6 +110,10 @@ need_for() {
             need losetup mount
             builds_python || packages+=(gcc libc6-dev python3-venv python3-dev)
             ;;
+        python)
+            reason='to install Python packages'
+            python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
+            ;;
         cross-arm64)
             reason='to link programs for arm64'
             need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross
