@@ -90,7 +90,7 @@ async fn a_refused_token_is_read_again_and_is_in_no_log() {
 
 const OTHER: &str = "canary-of-another-team";
 /// The log message for a token that replaces one whose team was never read.
-const NEVER: &str = "and has never shown its team; make sure";
+const NEVER: &str = "which cannot be compared; make sure";
 
 /// Replaces the token that the cloud accepts; a token of another team is also accepted.
 fn exchange(site: &Site, token: &str) {
@@ -104,7 +104,7 @@ async fn a_new_token_of_another_team_is_not_used() {
     for has_teams in [true, false] {
         let site = Site::new();
         site.twin().settings().has_teams = has_teams;
-        let _running = site.start();
+        let _running = site.start_and_ask();
         let mut client = site.client().await;
         let id = created(&mut client, "pvc-1").await.unwrap();
         exchange(&site, "canary-new");
@@ -116,7 +116,7 @@ async fn a_new_token_of_another_team_is_not_used() {
         };
         let answer = deleted(&mut client, &id).await.unwrap_err();
         assert_eq!(answer.code(), Code::FailedPrecondition, "{answer}");
-        for part in [whose, "is not used", "restart it"] {
+        for part in [whose, "are not used", "restart it"] {
             assert!(answer.message().contains(part), "{part}: {answer}");
         }
         let answer = client.create_volume(sized("pvc-1", GIB)).await;
@@ -180,7 +180,7 @@ async fn a_new_token_that_hides_its_team_is_not_used_where_the_team_is_known() {
         fs::write(site.token(), token).unwrap();
         let answer = deleted(&mut client, &id).await.unwrap_err();
         assert_eq!(answer.code(), Code::FailedPrecondition, "{answer}");
-        for part in ["account:read", "is not used", "or restart the controller"] {
+        for part in ["account:read", "are not used", "restart it"] {
             assert!(answer.message().contains(part), "{part}: {answer}");
         }
     }
@@ -193,7 +193,7 @@ async fn a_new_token_that_hides_its_team_is_not_used_where_the_team_is_known() {
 async fn a_token_that_may_not_ask_for_its_team_is_used_and_that_is_logged_once() {
     let site = Site::new();
     site.twin().settings().shows_account = false;
-    let _running = site.start();
+    let _running = site.start_and_ask();
     let mut client = site.client().await;
     let id = created(&mut client, "pvc-1").await.unwrap();
     exchange(&site, "canary-new");

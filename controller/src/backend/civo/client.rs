@@ -2,26 +2,24 @@
 //! its caller reads the result.
 
 mod clusters;
-mod keys;
 
 pub(super) use clusters::Owner;
 
 use super::access::{Access, Sources};
 use super::wire::is_word;
-use super::wire::{self, CivoSnapshot, CivoVolume, Made, Object, Quota};
+use super::wire::{self, CivoSnapshot, CivoVolume, Cluster, Made, Object, Quota};
+use crate::backend::cloud::account::{Account, Guard};
 use crate::backend::cloud::ids::{self, is_uuid};
 use crate::http::{self, Answer, Call, encoded};
 use ::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use ::http::{Method, StatusCode, Uri};
 use belay_server::call::{Certainty, Failure, Kind};
-use belay_server::lock::Lock;
 use belay_server::request::{SnapshotId, VolumeId};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::borrow::Cow;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -35,10 +33,9 @@ const OF_VOLUMES: &str = "&resource_type=volume";
 /// The client for an account in a region.
 pub(super) struct Client {
     http: http::Client,
-    sources: Sources,
-    access: Lock<Arc<Access>>,
-    /// Whether Civo has shown the cluster to the account's key.
-    is_confirmed: AtomicBool,
+    account: Account<Arc<Access>>,
+    /// The cluster, after Civo has shown it to a key.
+    cluster: OnceLock<Cluster>,
 }
 
 /// A call that is not yet bound to a key.
@@ -107,31 +104,47 @@ impl Request {
 }
 
 impl Client {
-    pub(super) fn new(http: http::Client, sources: Sources, access: Access) -> Self {
-        Self {
+    /// Creates a client that reads new keys from the sources. Blocks. Region and cluster remain,
+    /// since earlier reads refer to them.
+    ///
+    /// # Errors
+    /// Returns `Precondition` if the key cannot be read.
+    pub(super) fn open(
+        http: http::Client,
+        sources: Sources,
+        access: Access,
+    ) -> Result<Self, Failure> {
+        let guard = Guard::new("CIVO_API_KEY", Some(clusters::account_of(&access)));
+        let read = move || {
+            let key = sources.key()?;
+            Ok(Arc::new(Access {
+                key,
+                ..access.clone()
+            }))
+        };
+        Ok(Self {
             http,
-            sources,
-            access: Lock::new(Arc::new(access)),
-            is_confirmed: AtomicBool::new(false),
-        }
+            account: Account::open(guard, read)?,
+            cluster: OnceLock::new(),
+        })
     }
 
     /// Returns the values in use.
     pub(super) fn access(&self) -> Arc<Access> {
-        Arc::clone(&self.access.lock())
+        self.account.key()
     }
 
     /// Makes a call, and repeats it with the key of the file if Civo refuses the current key and
-    /// the two differ.
+    /// the two differ. Makes no call before Civo has accepted a key.
     async fn answer(&self, request: Request) -> Result<Answer, Failure> {
+        self.account.confirm(self).await?;
         let access = self.access();
-        self.confirm(&access).await?;
         let answer = self.answer_with(&access, &request).await?;
         if !wire::refuses_key(&answer) {
             return Ok(answer);
         }
-        match self.new_access(&access).await? {
-            Some((new, _)) => self.answer_with(&new, &request).await,
+        match self.account.newer(self, &access).await? {
+            Some(new) => self.answer_with(&new, &request).await,
             None => Ok(answer),
         }
     }

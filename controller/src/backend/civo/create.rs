@@ -35,8 +35,7 @@ impl Civo {
     ) -> Result<Volume, Failure> {
         self.refuse_topology(order.topology.as_ref())?;
         let promise = Promise::of(&order.parameters, &order.usage)?;
-        let cluster = self.cluster.get_or_try_init(|| self.client.cluster());
-        let usual = cluster.await?.volume_type.as_deref();
+        let usual = self.client.cluster().await?.volume_type.as_deref();
         let volume_type = order.parameters.get(TYPE).or(usual);
         let name = name::of_volume(&order.name, promise);
         let mut volume = json!({

@@ -32,8 +32,7 @@ use lists::Lists;
 use nodes::Nodes;
 use size::{GIB, Promise};
 use std::sync::Arc;
-use tokio::sync::OnceCell;
-use wire::{CivoVolume, Cluster, Status};
+use wire::{CivoVolume, Status};
 
 /// The label `cloud` of the metrics.
 const CLOUD: &str = "civo";
@@ -66,7 +65,6 @@ pub struct Civo {
     nodes: Nodes,
     changes: Changes,
     place: Option<Arc<Topology>>,
-    cluster: OnceCell<Cluster>,
 }
 
 impl Civo {
@@ -85,14 +83,13 @@ impl Civo {
             let bad = |error| Failure::precondition(format!("CIVO_REGION: {error}"));
             Topology::new(key, region).map(Arc::new).map_err(bad)
         });
-        let client = Arc::new(Client::new(http, config.sources, access));
+        let client = Arc::new(Client::open(http, config.sources, access)?);
         Ok(Self {
             lists: Lists::new(Arc::clone(&client)),
             nodes: Nodes::new(Arc::clone(&client)),
             changes: Changes::default(),
             client,
             place: place.transpose()?,
-            cluster: OnceCell::new(),
         })
     }
 
@@ -183,10 +180,7 @@ impl Backend for Civo {
     }
 
     fn inspect(&self) -> Answer<'_, ()> {
-        measured(Verb::LogIn, async {
-            let cluster = self.cluster.get_or_try_init(|| self.client.cluster());
-            cluster.await.map(drop)
-        })
+        measured(Verb::LogIn, async { self.client.cluster().await.map(drop) })
     }
 
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {

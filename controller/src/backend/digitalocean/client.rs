@@ -2,11 +2,12 @@
 
 mod team;
 
-use super::token::{BEARER, Token};
+use super::token::{BEARER, TokenSource};
 use super::wire::{
     self, Action, DoSnapshot, DoSnapshots, DoVolume, OneAction, OneSnapshot, OneVolume, Refusal,
     Volumes,
 };
+use crate::backend::cloud::account::{Account, Guard};
 use crate::backend::cloud::ids::{self, is_uuid};
 use crate::backend::no_volume;
 use crate::http::{self, Answer, Call, encoded};
@@ -17,7 +18,6 @@ use belay_server::request::{SnapshotId, VolumeId};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::time::Duration;
-use team::Team;
 
 /// The deadline of a call. The cloud responds before an action is complete, so responses are fast.
 /// But a call may have to wait until the rate limit per minute is replenished.
@@ -34,8 +34,7 @@ pub(super) struct Client {
     /// The URL of the API, without a trailing slash.
     url: String,
     region: String,
-    token: Token,
-    team: Team,
+    account: Account<HeaderValue>,
 }
 
 /// A call that is not yet bound to a token.
@@ -76,14 +75,23 @@ impl Refused {
 }
 
 impl Client {
-    pub(super) fn new(http: http::Client, url: &str, region: &str, token: Token) -> Self {
-        Self {
+    /// Reads the token. Blocks.
+    ///
+    /// # Errors
+    /// Returns `Precondition`, naming the file of the token.
+    pub(super) fn open(
+        http: http::Client,
+        url: &str,
+        region: &str,
+        token: TokenSource,
+    ) -> Result<Self, Failure> {
+        let guard = Guard::new("--token-file", None);
+        Ok(Self {
             http: http.too_fast_if(wire::is_too_fast),
             url: url.trim_end_matches('/').to_owned(),
             region: region.to_owned(),
-            token,
-            team: Team::default(),
-        }
+            account: Account::open(guard, move || token.read())?,
+        })
     }
 
     pub(super) fn region(&self) -> &str {
@@ -107,15 +115,14 @@ impl Client {
             body,
             deadline: DEADLINE,
         };
-        let token = self.token.header();
-        self.learn_team(&token).await;
+        let token = self.account.key();
         let answer = self.answer_with(&token, &request).await?;
         if answer.status != StatusCode::UNAUTHORIZED {
             return Ok(answer);
         }
-        match self.token.newer(&token).await {
-            Some(newer) if self.takes(&newer).await? => self.answer_with(&newer, &request).await,
-            _ => Ok(answer),
+        match self.account.newer(self, &token).await? {
+            Some(newer) => self.answer_with(&newer, &request).await,
+            None => Ok(answer),
         }
     }
 

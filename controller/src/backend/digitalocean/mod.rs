@@ -28,7 +28,6 @@ use pending::{Change, Found, Look, Pending};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use token::Token;
 pub use token::TokenSource;
 use wire::{DoVolume, GIB, Refusal};
 
@@ -95,9 +94,8 @@ impl DigitalOcean {
             let why = "use at most 255 letters, digits, '_', ':' and '-'";
             return Err(Failure::invalid("--tag", why));
         }
-        let token = Token::open(config.token)?;
         Ok(Self {
-            client: Client::new(http, &config.url, &config.region, token),
+            client: Client::open(http, &config.url, &config.region, config.token)?,
             pending: Pending::default(),
             place,
             topology_key: config.topology_key,
@@ -204,7 +202,7 @@ impl Backend for DigitalOcean {
     }
 
     fn inspect(&self) -> Answer<'_, ()> {
-        measured(Verb::LogIn, self.client.inspect_team())
+        measured(Verb::LogIn, self.client.log_in())
     }
 
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {

@@ -1,9 +1,7 @@
-//! The token of the account. It may be replaced at any time: the file is read again when the cloud
-//! refuses the current token.
+//! The token of the account, in a file or in the environment.
 
 use belay_server::call::Failure;
 use belay_server::file;
-use belay_server::lock::Lock;
 use http::HeaderValue;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -32,50 +30,17 @@ impl fmt::Debug for TokenSource {
     }
 }
 
-/// The token, as a header that errors do not quote.
-pub(super) struct Token {
-    source: TokenSource,
-    header: Lock<HeaderValue>,
-}
-
-impl Token {
-    /// Reads the token. Blocks.
+impl TokenSource {
+    /// Reads the token, as a header that errors do not quote. Blocks.
     ///
     /// # Errors
     /// Returns `Precondition`, naming the file.
-    pub(super) fn open(source: TokenSource) -> Result<Self, Failure> {
-        let header = match &source {
-            TokenSource::File(path) => read(path)?,
+    pub(super) fn read(&self) -> Result<HeaderValue, Failure> {
+        match self {
+            TokenSource::File(path) => read(path),
             TokenSource::Given(token) => bearer(token)
-                .ok_or_else(|| Failure::precondition("the token in the environment is none"))?,
-        };
-        Ok(Self {
-            source,
-            header: Lock::new(header),
-        })
-    }
-
-    pub(super) fn header(&self) -> HeaderValue {
-        let header = self.header.lock();
-        header.clone()
-    }
-
-    /// Returns the token of the file, if it differs from the token that the cloud has refused.
-    pub(super) async fn newer(&self, refused: &HeaderValue) -> Option<HeaderValue> {
-        let TokenSource::File(path) = &self.source else {
-            return None;
-        };
-        let path = path.clone();
-        let read = tokio::task::spawn_blocking(move || read(&path)).await;
-        let read = read.ok()?.inspect_err(|failure| {
-            tracing::warn!(%failure, "the token was refused, and no other can be read");
-        });
-        read.ok().filter(|newer| newer != refused)
-    }
-
-    /// Sets the token for all further calls.
-    pub(super) fn replace(&self, by: HeaderValue) {
-        *self.header.lock() = by;
+                .ok_or_else(|| Failure::precondition("the token in the environment is none")),
+        }
     }
 }
 
@@ -102,26 +67,17 @@ fn bearer(token: &str) -> Option<HeaderValue> {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn a_token_is_read_again_when_it_was_refused_and_is_printed_nowhere() {
+    #[test]
+    fn a_token_is_trimmed_and_printed_nowhere() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         std::fs::write(&path, "canary-1\n").unwrap();
-        let source = TokenSource::File(path.clone());
-        let token = Token::open(source).unwrap();
-        let first = token.header();
-        assert_eq!(first, "Bearer canary-1");
-        assert!(token.newer(&first).await.is_none(), "it is the same");
-        std::fs::write(&path, "canary-2").unwrap();
-        let second = token.newer(&first).await.unwrap();
-        assert_eq!(token.header(), first, "it is not used yet");
-        token.replace(second.clone());
-        assert_eq!(
-            (second, token.header()),
-            ("Bearer canary-2".parse().unwrap(), token.header())
-        );
-        let given = TokenSource::Given("canary-3".to_owned());
-        assert!(!format!("{given:?} {:?}", token.header()).contains("canary"));
+        let given = TokenSource::Given("canary-1".to_owned());
+        for source in [TokenSource::File(path), given] {
+            let token = source.read().unwrap();
+            assert_eq!(token, "Bearer canary-1");
+            assert!(!format!("{source:?} {token:?}").contains("canary"));
+        }
     }
 
     #[test]
@@ -130,7 +86,7 @@ mod tests {
         let path = dir.path().join("token");
         for content in ["", " \n", "canary two"] {
             std::fs::write(&path, content).unwrap();
-            let failure = Token::open(TokenSource::File(path.clone())).err().unwrap();
+            let failure = TokenSource::File(path.clone()).read().unwrap_err();
             let message = failure.message;
             assert!(message.contains("--token-file"), "{message}");
             assert!(!message.contains("canary"), "{message}");
@@ -142,7 +98,7 @@ mod tests {
             (path, "token: has 4097 bytes; at most 4 KiB are read"),
             (zero, "zero: is a character device, not a regular file"),
         ] {
-            let failure = Token::open(TokenSource::File(path)).err().unwrap();
+            let failure = TokenSource::File(path).read().unwrap_err();
             assert!(failure.message.contains(why), "{failure}");
         }
     }

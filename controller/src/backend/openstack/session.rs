@@ -6,6 +6,7 @@
 use super::catalog::Endpoints;
 use super::conf::{CloudConf, Domain, Login, Project, Scope, Source, User};
 use super::wire;
+use crate::backend::cloud::account::{Guard, Identity};
 use crate::http::{Call, Client};
 use belay_server::call::{Failure, Kind};
 use belay_server::lock::Lock;
@@ -13,7 +14,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex as Turn;
 use tokio::time::Instant;
@@ -34,40 +35,10 @@ pub(super) struct Account {
     current: Lock<Option<Current>>,
     /// The lock of the call that reads the file or logs in.
     renewing: Turn<()>,
-    /// The project and region of the first session.
-    origin: OnceLock<Origin>,
-}
-
-/// The scope of a session, which determines the visible volumes. With another project or region,
-/// all of them would be missing.
-#[derive(Clone, Debug)]
-struct Origin {
-    project: Option<String>,
-    region: Option<String>,
-}
-
-impl Origin {
-    /// Compares the scope with the scope of the first session.
-    ///
-    /// # Errors
-    /// Returns `Precondition` if project or region differ. A value that is missing on either side
-    /// is not compared.
-    fn check(&self, first: &Self) -> Result<(), Failure> {
-        for (what, own, first) in [
-            ("project", &self.project, &first.project),
-            ("region", &self.region, &first.region),
-        ] {
-            if let (Some(own), Some(first)) = (own, first)
-                && own != first
-            {
-                return Err(Failure::precondition(format!(
-                    "cloud.conf: the credentials are of another {what}, {own}: this controller \
-                     has the volumes of {what} {first}; restart the controller to use them"
-                )));
-            }
-        }
-        Ok(())
-    }
+    /// The project of the controller's volumes.
+    project: Guard,
+    /// The region of the controller's volumes.
+    region: Guard,
 }
 
 struct Current {
@@ -106,7 +77,8 @@ impl Account {
             label,
             current: Lock::new(None),
             renewing: Turn::new(()),
-            origin: OnceLock::new(),
+            project: Guard::new("cloud.conf", None),
+            region: Guard::new("cloud.conf", None),
         }
     }
 
@@ -205,11 +177,10 @@ impl Account {
         conf.map_err(|error| Failure::bug(format!("reading cloud.conf: {error}")))?
     }
 
-    /// Logs in. The session becomes the current one if it has the scope of the first session.
+    /// Logs in. The session becomes the current one if it has the project and region of the
+    /// controller's volumes.
     async fn log_in(&self, conf: CloudConf) -> Result<Arc<Session>, Failure> {
-        let (session, origin) = self.new_session(conf).await?;
-        origin.check(self.origin.get_or_init(|| origin.clone()))?;
-        let session = Arc::new(session);
+        let session = Arc::new(self.new_session(conf).await?);
         let check = Instant::now() + CHECK_INTERVAL;
         *self.current.lock() = Some(Current {
             session: Arc::clone(&session),
@@ -218,7 +189,7 @@ impl Account {
         Ok(session)
     }
 
-    async fn new_session(&self, conf: CloudConf) -> Result<(Session, Origin), Failure> {
+    async fn new_session(&self, conf: CloudConf) -> Result<Session, Failure> {
         let url = format!("{}/auth/tokens", conf.auth_url);
         let uri: Uri = url.parse().map_err(|error| {
             Failure::precondition(format!("cloud.conf: auth-url: {}: {error}", conf.auth_url))
@@ -253,10 +224,15 @@ impl Account {
         token.set_sensitive(true);
         let body: wire::Tokens = answer.json().map_err(settled)?;
         let found = Endpoints::find(&body.token.catalog, &conf)?;
-        let origin = Origin {
-            project: body.token.project().map(str::to_owned),
-            region: found.region,
-        };
+        // A token may omit its project, and a cloud its region.
+        if let Some(region) = found.region {
+            self.region
+                .check(Identity::Known(format!("region {region}")))?;
+        }
+        if let Some(project) = body.token.project() {
+            self.project
+                .check(Identity::Known(format!("project {project}")))?;
+        }
         let lifetime = body.token.lifetime();
         // Another login with the same token would not extend its lifetime.
         let renew = if is_token { lifetime } else { lifetime * 3 / 4 };
@@ -268,15 +244,14 @@ impl Account {
                  another one; an application credential does not end"
             );
         }
-        let session = Session {
+        Ok(Session {
             token,
             volumes: found.volumes,
             compute: found.compute,
             renew: begun + renew,
             end: begun + lifetime,
             conf,
-        };
-        Ok((session, origin))
+        })
     }
 }
 

@@ -1,11 +1,14 @@
-//! Calls for clusters and instances.
+//! Calls for clusters and instances. Civo does not show the account of a key, but shows a cluster
+//! only to the keys of its account.
 
 use super::{Client, Request};
-use crate::backend::civo::wire::is_word;
-use crate::backend::civo::wire::{Clusters, Instance, Object};
+use crate::backend::civo::access::Access;
+use crate::backend::civo::wire::{self, Cluster, Clusters, Instance, Object, is_word};
+use crate::backend::cloud::account::{Identity, Login};
 use crate::backend::cloud::ids;
 use crate::http::encoded;
 use belay_server::call::{Failure, Kind};
+use std::sync::Arc;
 
 /// Maximum number of pages of clusters, and of clusters per page.
 const PAGES_MAX: u64 = 100;
@@ -21,6 +24,16 @@ pub(in super::super) enum Owner {
 }
 
 impl Client {
+    /// Returns the cluster, as it was when Civo accepted the first key.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Account::confirm`](super::Account::confirm).
+    pub(in super::super) async fn cluster(&self) -> Result<&Cluster, Failure> {
+        self.account.confirm(self).await?;
+        let none = || Failure::bug("Civo has accepted a key without a cluster");
+        self.cluster.get().ok_or_else(none)
+    }
+
     /// Returns the instances of the cluster.
     pub(in super::super) async fn instances(&self) -> Result<Vec<Instance>, Failure> {
         let path = instances_of(&self.access().cluster);
@@ -95,6 +108,36 @@ impl Client {
         }
         Ok(found)
     }
+}
+
+impl Login for Client {
+    type Key = Arc<Access>;
+
+    async fn identity(&self, access: &Arc<Access>) -> Result<Result<Identity, Failure>, Failure> {
+        let path = format!("/v2/kubernetes/clusters/{}", encoded(&access.cluster));
+        let answer = self
+            .answer_with(access, &Request::get("get_cluster", path))
+            .await?;
+        if wire::refuses_key(&answer) {
+            return Ok(Err(wire::refused(&answer)));
+        }
+        let Some(cluster) = wire::found(Object::Cluster, &answer)? else {
+            let other = format!("an account without {}", described(access));
+            return Ok(Ok(Identity::Known(other)));
+        };
+        self.cluster.get_or_init(|| cluster);
+        Ok(Ok(account_of(access)))
+    }
+}
+
+/// Returns the account that has the volumes of the controller.
+pub(super) fn account_of(access: &Access) -> Identity {
+    Identity::Known(format!("the account with {}", described(access)))
+}
+
+fn described(access: &Access) -> String {
+    let (cluster, region) = (&access.cluster, &access.region);
+    format!("CIVO_CLUSTER_ID {cluster:?} in region {region}")
 }
 
 fn instances_of(cluster: &str) -> String {

@@ -39,7 +39,7 @@ async fn credentials_of_another_project_are_not_used_and_those_of_the_same_are()
     for _ in 0..2 {
         let refused = twin.get(&id).await.unwrap_err();
         assert_eq!(refused.kind, Kind::Precondition);
-        for part in ["project, project-2", "project project-1", "restart"] {
+        for part in ["of project project-2", "of project project-1", "restart"] {
             assert!(refused.message.contains(part), "{part}: {refused}");
         }
         twin.refuse_token();
@@ -63,5 +63,5 @@ async fn another_region_in_the_file_is_not_used_until_a_restart() {
     twin.refuse_token();
     let refused = twin.get(&id).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Precondition);
-    assert!(refused.message.contains("another region, two"), "{refused}");
+    assert!(refused.message.contains("of region two"), "{refused}");
 }
