@@ -246,15 +246,8 @@ impl Backend for DigitalOcean {
     fn list(&self, after: Option<String>, limit: usize, _: Secrets) -> Answer<'_, Page> {
         measured(Verb::List, async move {
             let slice = pages::Slice::new(after.as_deref(), limit)?;
-            let (mut read, mut has_more) = (Vec::new(), true);
-            for page in slice.pages() {
-                let (found, has_next) = self.client.volumes(page, slice.entries).await?;
-                read.extend(found);
-                has_more = has_next;
-                if !has_next {
-                    break;
-                }
-            }
+            let get = |page| self.client.volumes(page, slice.entries);
+            let (read, has_more) = pages::read(slice.pages(), get).await?;
             let (found, next) = slice.of_pages(read, has_more);
             let mut volumes = Vec::new();
             for volume in found {

@@ -1,4 +1,5 @@
-//! Converts tokens, which are positions in the list, to the page numbers of the API.
+//! Reads lists page by page. Converts tokens, which are positions in the list, to the page numbers
+//! of the API.
 
 use super::client::PAGE_ENTRIES_MAX;
 use belay_server::call::{Failure, Kind};
@@ -57,6 +58,29 @@ impl Slice {
     }
 }
 
+/// Returns the entries of pages, until a page is the last one, and whether another page follows.
+///
+/// # Errors
+/// Returns the errors of `get`, which reads a page and returns whether another page follows.
+pub(super) async fn read<T, F>(
+    pages: impl Iterator<Item = usize>,
+    get: impl Fn(usize) -> F,
+) -> Result<(Vec<T>, bool), Failure>
+where
+    F: Future<Output = Result<(Vec<T>, bool), Failure>>,
+{
+    let (mut read, mut has_more) = (Vec::new(), true);
+    for page in pages {
+        let found;
+        (found, has_more) = get(page).await?;
+        read.extend(found);
+        if !has_more {
+            break;
+        }
+    }
+    Ok((read, has_more))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,8 +92,8 @@ mod tests {
         (all[from..to].to_vec(), to < all.len())
     }
 
-    #[test]
-    fn every_entry_is_on_one_page_and_each_page_is_full_whatever_the_limits() {
+    #[tokio::test]
+    async fn every_entry_is_on_one_page_and_each_page_is_full_whatever_the_limits() {
         let all: Vec<usize> = (0..500).collect();
         for limits in [
             [3, 3, 3, 3],
@@ -81,16 +105,9 @@ mod tests {
             while seen.len() < all.len() {
                 let limit = *limits.next().unwrap_or(&1000);
                 let slice = Slice::new(token.as_deref(), limit).unwrap();
-                let (mut read, mut has_more) = (Vec::new(), true);
-                for at in slice.pages() {
-                    let (found, has_next) = page(&all, at, slice.entries);
-                    read.extend(found);
-                    has_more = has_next;
-                    if !has_next {
-                        break;
-                    }
-                }
-                let (part, next) = slice.of_pages(read, has_more);
+                let get = async |at| Ok(page(&all, at, slice.entries));
+                let (found, has_more) = read(slice.pages(), get).await.unwrap();
+                let (part, next) = slice.of_pages(found, has_more);
                 let full = limit.min(PAGE_ENTRIES_MAX).min(all.len() - seen.len());
                 assert_eq!(part.len(), full);
                 seen.extend(part);

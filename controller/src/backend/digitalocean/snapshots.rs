@@ -3,7 +3,7 @@
 
 use super::client::PAGE_ENTRIES_MAX;
 use super::names::About;
-use super::pages::Slice;
+use super::pages::{self, Slice};
 use super::pending::Change;
 use super::wire::{DoSnapshot, GIB, Refusal};
 use super::{DigitalOcean, Verb, measured, names};
@@ -89,16 +89,8 @@ impl Snapshots for DigitalOcean {
                     slice.of_all(all)
                 }
                 None => {
-                    let (mut read, mut has_more) = (Vec::new(), true);
-                    for page in slice.pages() {
-                        let answer = self.client.snapshots(None, page, slice.entries).await;
-                        let (found, has_next) = answer?;
-                        read.extend(found);
-                        has_more = has_next;
-                        if !has_next {
-                            break;
-                        }
-                    }
+                    let get = |page| self.client.snapshots(None, page, slice.entries);
+                    let (read, has_more) = pages::read(slice.pages(), get).await?;
                     slice.of_pages(read, has_more)
                 }
             };
@@ -152,18 +144,15 @@ impl DigitalOcean {
     /// Returns all snapshots of a volume, or of all volumes of the account. If a list changes
     /// meanwhile, its pages may repeat an entry.
     async fn all_snapshots(&self, of: Option<&VolumeId>) -> Result<Vec<DoSnapshot>, Failure> {
-        let (mut all, mut ids) = (Vec::new(), BTreeSet::new());
-        for page in 1..=PAGES_MAX {
-            let read = self.client.snapshots(of, page, PAGE_ENTRIES_MAX).await;
-            let (found, has_next) = read?;
-            let new = found.into_iter();
-            all.extend(new.filter(|snapshot| ids.insert(snapshot.id.clone())));
-            if !has_next {
-                return Ok(all);
-            }
+        let get = |page| self.client.snapshots(of, page, PAGE_ENTRIES_MAX);
+        let (mut all, has_more) = pages::read(1..=PAGES_MAX, get).await?;
+        if has_more {
+            let message = format!("the list of snapshots has more than {PAGES_MAX} pages");
+            return Err(Failure::new(Kind::System, message));
         }
-        let message = format!("the list of snapshots has more than {PAGES_MAX} pages");
-        Err(Failure::new(Kind::System, message))
+        let mut ids = BTreeSet::new();
+        all.retain(|snapshot| ids.insert(snapshot.id.clone()));
+        Ok(all)
     }
 }
 

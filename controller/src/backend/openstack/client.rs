@@ -15,6 +15,7 @@ use belay_server::request::{ContentSource, Name, NodeId, VolumeId};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode, Uri};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::timeout;
@@ -167,7 +168,7 @@ impl Client {
     /// Returns the volumes with this name.
     pub(super) async fn named(&self, name: &Name) -> Result<Vec<CinderVolume>, Failure> {
         let path = format!("/volumes/detail?name={}", encoded(name.as_str()));
-        let mut found = self.page("find_volume", path).await?.volumes;
+        let mut found = self.page::<Volumes>("find_volume", path).await?.volumes;
         // A cloud may also return volumes with similar names.
         found.retain(|volume| volume.is_named(name));
         Ok(found)
@@ -184,20 +185,25 @@ impl Client {
             "/volumes/detail?limit={limit}{}",
             marker.unwrap_or_default()
         );
-        let page = self.page("list_volumes", path).await?;
+        let page: Volumes = self.page("list_volumes", path).await?;
         let last = page.volumes.last().map(|volume| volume.id.clone());
         let next = last.filter(|_| !page.volumes_links.is_empty());
         Ok((page.volumes, next))
     }
 
-    async fn page(&self, verb: &'static str, path: String) -> Result<Volumes, Failure> {
+    /// Returns a page of volumes or snapshots.
+    async fn page<T: DeserializeOwned>(
+        &self,
+        verb: &'static str,
+        path: String,
+    ) -> Result<T, Failure> {
         let has_marker = path.contains("&marker=");
         let answer = self
             .answer(Request::new(verb, Service::Volumes, Method::GET, path))
             .await?;
         match answer.status {
             StatusCode::OK => answer.json(),
-            // The last volume of the previous page was deleted.
+            // The last object of the previous page was deleted.
             StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST
                 if has_marker && wire::is_own(&answer) =>
             {

@@ -5,7 +5,7 @@ use super::super::wire::{self, CinderSnapshot, CinderSnapshots, OneSnapshot};
 use super::{CLAIM_DEADLINE, Client, Request, Service};
 use crate::backend::cloud::ids::same;
 use crate::http::encoded;
-use belay_server::call::{Failure, Kind};
+use belay_server::call::Failure;
 use belay_server::request::{Name, SnapshotId, VolumeId};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -37,7 +37,8 @@ impl Client {
         name: &str,
     ) -> Result<Vec<CinderSnapshot>, Failure> {
         let path = format!("/snapshots/detail?name={}", encoded(name));
-        let mut found = self.snapshot_page("find_snapshot", path).await?.snapshots;
+        let page: CinderSnapshots = self.page("find_snapshot", path).await?;
+        let mut found = page.snapshots;
         // A cloud may also return snapshots with similar names.
         found.retain(|snapshot| snapshot.is_named(name));
         Ok(found)
@@ -57,31 +58,10 @@ impl Client {
             of.unwrap_or_default(),
             marker.unwrap_or_default()
         );
-        let page = self.snapshot_page("list_snapshots", path).await?;
+        let page: CinderSnapshots = self.page("list_snapshots", path).await?;
         let last = page.snapshots.last().map(|snapshot| snapshot.id.clone());
         let next = last.filter(|_| !page.snapshots_links.is_empty());
         Ok((page.snapshots, next))
-    }
-
-    async fn snapshot_page(
-        &self,
-        verb: &'static str,
-        path: String,
-    ) -> Result<CinderSnapshots, Failure> {
-        let has_marker = path.contains("&marker=");
-        let request = Request::new(verb, Service::Volumes, Method::GET, path);
-        let answer = self.answer(request).await?;
-        match answer.status {
-            StatusCode::OK => answer.json(),
-            // The last snapshot of the previous page was deleted.
-            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST
-                if has_marker && wire::is_own(&answer) =>
-            {
-                let message = format!("{}; begin again at the first page", answer.refusal());
-                Err(Failure::new(Kind::BadToken, message))
-            }
-            _ => Err(wire::refused(&answer)),
-        }
     }
 
     /// Creates a snapshot. `force` allows a snapshot of a volume in use, which Cinder 3.66 always
