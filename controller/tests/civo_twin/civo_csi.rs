@@ -139,7 +139,7 @@ async fn c8_a_quota_is_out_of_range_and_other_refusals_are_unknown() {
             "{refused}"
         );
         let refused = crate::site::grown(&mut client, &id, 5 << 30).await;
-        assert_eq!(refused.unwrap_err().code(), Code::ResourceExhausted);
+        assert_eq!(refused.unwrap_err().code(), Code::OutOfRange);
         let absent = "00000000-0000-4000-8000-0000000000ff";
         let refused = attached(&mut client, &id, absent).await.unwrap_err();
         assert_eq!(refused.code(), Code::NotFound, "{refused}");

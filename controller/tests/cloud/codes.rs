@@ -68,6 +68,8 @@ fn settled(rpc: Rpc, kind: Kind) -> Code {
         (Kind::NotFound, _) => Code::NotFound,
         (Kind::Busy, _) => Code::Aborted,
         (Kind::Precondition, _) => Code::FailedPrecondition,
+        // The user may request a smaller size.
+        (Kind::Quota, ControllerExpandVolume) => Code::OutOfRange,
         (Kind::Quota, _) => Code::ResourceExhausted,
         (Kind::Unauthenticated, _) => Code::Unauthenticated,
         (Kind::Denied, _) => Code::PermissionDenied,

@@ -68,7 +68,7 @@ async fn a_repeated_create_answers_the_same_with_topology_and_source() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_exhausted_quota_is_resource_exhausted_and_too_large_a_size_is_out_of_range() {
+async fn a_full_quota_is_resource_exhausted_and_too_large_a_size_or_growth_is_out_of_range() {
     let site = Site::new();
     let _running = site.start();
     let mut client = site.client().await;
@@ -81,7 +81,7 @@ async fn an_exhausted_quota_is_resource_exhausted_and_too_large_a_size_is_out_of
         refused(answer, Code::ResourceExhausted, words);
         let grow = requests::grow(&id, 4 * GIB);
         let answer = client.controller_expand_volume(grow).await;
-        refused(answer, Code::ResourceExhausted, words);
+        refused(answer, Code::OutOfRange, words);
     }
     site.twin().settings().capacity = 1;
     let answer = client.create_snapshot(requests::cut("s-1", &id)).await;

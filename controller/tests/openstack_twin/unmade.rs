@@ -86,7 +86,7 @@ async fn an_attachment_or_expansion_that_is_dropped_twice_is_named_with_its_caus
         .await;
     assert_unmade(
         grown.map(drop),
-        Code::ResourceExhausted,
+        Code::OutOfRange,
         &[&id, "weighted backend"],
     );
     assert_eq!(count("POST action"), 2);

@@ -67,6 +67,9 @@ const fn settled(rpc: Rpc, kind: Kind) -> Code {
         Kind::Range if has_a_range(rpc) => Code::OutOfRange,
         // A size that is wrong only because of the state of the object.
         Kind::Range => Code::FailedPrecondition,
+        // Resizer: infeasible, the user may ask for less. After RESOURCE_EXHAUSTED, it would repeat
+        // the size that has no room, even if the user asks for less.
+        Kind::Quota if matches!(rpc, Rpc::ControllerExpandVolume) => Code::OutOfRange,
         // Provisioner: drops this node and lets the scheduler choose again. Others: retry. The
         // snapshotter keeps the object meanwhile, so the message says how it is deleted.
         Kind::Quota => Code::ResourceExhausted,
@@ -215,7 +218,11 @@ mod tests {
             Code::FailedPrecondition,
             &[(Code::OutOfRange, RANGED)],
         ),
-        (Kind::Quota, Code::ResourceExhausted, &[]),
+        (
+            Kind::Quota,
+            Code::ResourceExhausted,
+            &[(Code::OutOfRange, &[Rpc::ControllerExpandVolume])],
+        ),
         (
             Kind::Unreachable,
             Code::Unavailable,
