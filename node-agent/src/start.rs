@@ -285,7 +285,7 @@ impl Start {
         // The cloud detaches its disks itself.
         let Source::Folder(folder) = &self.source else {
             // The driver is up.
-            drop(self.service.unstage_removed().await);
+            drop(self.service.unmount_removed().await);
             return;
         };
         if opened.is_beside_socket {

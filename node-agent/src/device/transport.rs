@@ -208,6 +208,15 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
+    /// The volume that has the disk with that number, also if the disk was removed; `None` for a
+    /// loop device.
+    pub(crate) fn volume_on(&self, dev: Dev) -> Option<VolumeId> {
+        match self {
+            Transport::Loops(_) => None,
+            Transport::Disks(disks) => disks.volume_on(dev),
+        }
+    }
+
     /// Whether the volume's device can be distinguished from those of all other volumes.
     pub(crate) fn can_recognise(&self, volume: &VolumeId) -> bool {
         match self {

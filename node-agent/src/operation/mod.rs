@@ -44,7 +44,7 @@ pub(crate) use kubelet_dir::KubeletDir;
 pub(crate) use limit::volumes_max;
 pub(crate) use pending::{is_wanted, release};
 pub(crate) use publish::{Published, publish};
-pub(crate) use removed::{removed, unstage_removed};
+pub(crate) use removed::{removed, unmount_if_removed};
 pub(crate) use stage::{Obstacle, stage};
 pub(crate) use stats::{Read, VolumeStats, VolumeUsage, space, stats};
 pub(crate) use unpublish::{Flushed, flush, unpublish};

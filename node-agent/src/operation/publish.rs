@@ -19,7 +19,7 @@ use crate::filesystem::{FsType, parse_flags};
 use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, Stat};
 use crate::mounts::{block_path, something_else};
 use crate::work::Phase;
-use staged::{nameless, not_proven, not_staged, open_staged, said};
+use staged::{nameless, not_proven, not_staged, open_staged, said, unmounted};
 use target::{make_target, remove_target};
 
 /// The result of a publish run.
@@ -53,7 +53,7 @@ pub(crate) fn publish<K: Kernel>(
     let (source, staged) = match (open_staged(cx, &source_path, thread)?, thread) {
         (Some(found), _) => found,
         (None, Thread::Only) => return Ok(Published::WantsPool),
-        (None, Thread::Pool) => return Err(not_staged(request, &source_path)),
+        (None, Thread::Pool) => return Err(unmounted(cx, request, &source_path)),
     };
     if thread == Thread::Only && may_wait(cx, request, &source_path, &staged) {
         return Ok(Published::WantsPool);

@@ -3,50 +3,77 @@
 use belay_server::call::Failure;
 use belay_server::request::{Unstage, VolumeId};
 
-use super::{Context, Node, unstage};
-use crate::kernel::Kernel;
+use super::unstage::unmount_removed;
+use super::{Context, Node};
+use crate::device::{Intent, Verdict};
+use crate::kernel::{Dev, Kernel};
 
-/// Returns the unstage requests for all filesystems that are mounted where the kubelet stages
-/// volumes, and whose disk was removed. Waits for no disk, and queries none.
-///
-/// Raw devices are not among them: their next stage takes them down.
-pub(crate) fn removed<K: Kernel>(node: &Node<K>) -> Vec<Unstage> {
-    let Some(kubelet_dir) = node
-        .kubelet_dir
-        .as_ref()
-        .filter(|_| node.may_lose_devices())
-    else {
-        return Vec::new();
-    };
-    let driver = node.transport.driver();
-    let staged = node
-        .index
-        .volumes()
-        .into_iter()
-        .filter_map(|(path, id, device)| {
-            let staging = kubelet_dir.staging_of(driver, &path)?;
-            (*staging == *path).then_some((Unstage { id, staging }, device))
-        });
-    let is_removed =
-        |id: &VolumeId, device| matches!(node.mounts().is_unplugged(id, device), Ok(true));
-    staged
-        .filter(|(unstage, device)| is_removed(&unstage.id, *device))
-        .map(|(unstage, _)| unstage)
-        .collect()
+impl<K: Kernel> Node<K> {
+    /// Whether the disk behind a mount was removed, and does not only fail: a disk that is offline
+    /// may come back with the same number. A btrfs whose disk was removed before the agent started
+    /// has an anonymous number.
+    ///
+    /// # Errors
+    /// Returns an error if sysfs cannot be read.
+    pub(super) fn is_disk_gone(&self, volume: &VolumeId, dev: Dev) -> Result<bool, Failure> {
+        Ok(dev.is_anonymous() || self.mounts().is_unplugged(volume, dev)?)
+    }
 }
 
-/// Unstages one of [`removed`], if its disk is still removed, and all mounts are seen: a mount that
-/// is not seen may be a pod's.
+/// Returns all filesystems that are mounted where the kubelet stages volumes, and whose disk was
+/// removed. Reads sysfs, but no disk.
+///
+/// Raw devices are not among them: their next stage takes them down.
 ///
 /// # Errors
-/// Returns the same errors as [`unstage::unstage`].
-pub(crate) fn unstage_removed<K: Kernel>(
+/// Returns an error if sysfs cannot be read.
+pub(crate) fn removed<K: Kernel>(node: &Node<K>) -> Result<Vec<Unstage>, Failure> {
+    let mut removed = Vec::new();
+    let Some(kubelet_dir) = &node.kubelet_dir else {
+        return Ok(removed);
+    };
+    let driver = node.transport.driver();
+    for (path, noted, dev) in node.index.mounts() {
+        let staging = kubelet_dir.staging_of(driver, &path);
+        let Some(staging) = staging.filter(|staging| **staging == *path) else {
+            continue;
+        };
+        // Since a restart, the mount is not noted, but its disk may have a name in /dev/belay.
+        let Some(id) = noted.or_else(|| node.transport.volume_on(dev)) else {
+            continue;
+        };
+        if node.mounts().is_unplugged(&id, dev)? {
+            removed.push(Unstage { id, staging });
+        }
+    }
+    Ok(removed)
+}
+
+/// Unmounts one of [`removed`], if nothing else shows the disk. May wait for what the kernel still
+/// does with it.
+///
+/// # Errors
+/// Returns `FAILED_PRECONDITION` while the disk is mounted elsewhere, such as for a pod, or if not
+/// all mounts are seen; otherwise the kernel's error.
+pub(crate) fn unmount_if_removed<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,
 ) -> Result<(), Failure> {
-    let is_it = |it: &Unstage| it.id == request.id && it.staging == request.staging;
-    match removed(cx).iter().any(is_it) && cx.sees_all_mounts()? {
-        true => unstage::unstage(cx, request),
-        false => Ok(()),
+    let (id, staging) = (&request.id, &request.staging);
+    let found = cx.kernel.look(staging)?;
+    let Some(stat) = found.filter(|stat| stat.mount_root) else {
+        return Ok(());
+    };
+    let (dev, verdict) = cx.mounts().verdict(id, staging, &stat, Intent::TakeDown)?;
+    if !matches!(verdict, Verdict::Removed) || !cx.is_disk_gone(id, dev)? {
+        return Ok(());
     }
+    if !cx.sees_all_mounts()? {
+        return Err(Failure::precondition(
+            "not all mounts of the kubelet are seen, and a pod may have it",
+        ));
+    }
+    unmount_removed(cx, request, &stat)?;
+    cx.forget(id);
+    Ok(())
 }

@@ -51,7 +51,7 @@ fn unstage_mount<K: Kernel>(
         .mounts()
         .verdict(&request.id, staging, stat, Intent::TakeDown)?;
     if matches!(verdict, Verdict::Removed) {
-        return unmount_removed(cx, request, stat, dev);
+        return unmount_removed(cx, request, stat);
     }
     let Some(device) = verdict.into_held() else {
         return Err(Failure::precondition(format!(
@@ -108,21 +108,20 @@ pub(super) fn unmount_removed<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,
     stat: &Stat,
-    dev: Dev,
 ) -> Result<(), Failure> {
     let staging = &request.staging;
-    if dev.is_anonymous() {
-        // A btrfs whose disk was removed before the agent started, so that its number is not known:
-        // only the mount table has the other mounts.
-        let others = cx.mounts().elsewhere(&request.id, staging, stat)?;
-        let others = others.ok_or_else(|| not_in_table(staging))?;
-        if others.is_stacked {
-            refuse_any(request, &[staging.to_path_buf()])?;
-        }
-        refuse_any(request, &others.paths)?;
-    } else {
-        refuse_published(cx, request, dev)?;
+    // Only the mount table has the mounts of other processes.
+    let others = cx.mounts().elsewhere(&request.id, staging, stat)?;
+    let others = others.ok_or_else(|| not_in_table(staging))?;
+    if others.is_stacked {
+        return Err(Failure::precondition(format!(
+            "volume {}: its disk was removed, and several mounts are stacked on {}; unmount them \
+             by hand",
+            request.id,
+            staging.display()
+        )));
     }
+    refuse_any(request, &others.paths)?;
     umount(cx, staging)?;
     tracing::warn!(
         id = request.id.as_str(),

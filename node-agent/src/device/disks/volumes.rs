@@ -204,6 +204,11 @@ impl DiskVolumes {
         Ok(())
     }
 
+    /// The volume of this driver that has the disk with that number, also if the disk was removed.
+    pub(in crate::device) fn volume_on(&self, dev: Dev) -> Option<VolumeId> {
+        self.index.holder_of(&self.driver, dev)
+    }
+
     /// Whether the volume's disk can be distinguished from all others. If it cannot, any disk of
     /// this cloud may be the volume's, see [`DiskVolumes::verdict`].
     pub(in crate::device) fn can_recognise(&self, volume: &VolumeId) -> bool {

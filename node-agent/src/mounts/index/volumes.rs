@@ -55,14 +55,14 @@ impl MountIndex {
             .collect()
     }
 
-    /// The mounts that were noted for volumes: path, volume and device.
-    pub(crate) fn volumes(&self) -> Vec<(PathBuf, VolumeId, Dev)> {
+    /// All mounts: path, the volume for which the mount was noted, and device.
+    pub(crate) fn mounts(&self) -> Vec<(PathBuf, Option<VolumeId>, Dev)> {
         let inner = self.lock();
-        let noted = inner.by_path.iter().filter_map(|(path, entry)| {
-            let volume = entry.noted.as_ref()?.volume.clone();
-            Some((path.to_path_buf(), volume, entry.device))
+        let all = inner.by_path.iter().map(|(path, entry)| {
+            let volume = entry.noted.as_ref().map(|noted| noted.volume.clone());
+            (path.to_path_buf(), volume, entry.device)
         });
-        noted.collect()
+        all.collect()
     }
 
     /// The device of the mount that was noted at `path` for the volume, also without a mount ID:

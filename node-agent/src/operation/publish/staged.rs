@@ -81,6 +81,19 @@ pub(super) fn nameless(request: &Publish, source: &Path) -> Failure {
     ))
 }
 
+/// Nothing is mounted there. A kubelet that considers the volume staged does not stage it again
+/// while any pod on the node wants it.
+pub(super) fn unmounted<K: Kernel>(node: &Node<K>, request: &Publish, source: &Path) -> Failure {
+    let failure = not_staged(request, source);
+    match node.may_lose_devices() {
+        true => Failure::precondition(format!(
+            "{failure} (if its disk was removed: stop all pods that use it on this node at the \
+             same time, so that the kubelet stages it again)"
+        )),
+        false => failure,
+    }
+}
+
 pub(super) fn not_staged(request: &Publish, source: &Path) -> Failure {
     Failure::precondition(format!(
         "staging_target_path: volume {} is not mounted at {}; stage it first",

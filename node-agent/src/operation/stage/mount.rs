@@ -147,17 +147,17 @@ fn staged_before<K: Kernel>(
     let (dev, verdict) = mounts.verdict(&request.id, path, staging, Intent::Use)?;
     let device = match verdict {
         Verdict::Ours(device) => device,
-        Verdict::Removed => {
+        Verdict::Removed if cx.is_disk_gone(&request.id, dev)? => {
             let (id, staging_path) = (request.id.clone(), path.clone());
             let unstage = Unstage {
                 id,
                 staging: staging_path,
             };
-            unmount_removed(cx, &unstage, staging, dev)?;
+            unmount_removed(cx, &unstage, staging)?;
             cx.forget(&unstage.id);
             return Ok(false);
         }
-        Verdict::Stale(_) => {
+        Verdict::Stale(_) | Verdict::Removed => {
             let why = cx.transport.replaced(&request.id, path);
             return Err(Failure::incompatible(why));
         }

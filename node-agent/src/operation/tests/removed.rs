@@ -6,12 +6,14 @@ use std::path::Path;
 use belay_contract::drivers::OPENSTACK;
 use belay_server::call::Kind;
 
-use super::bench::{Form, Verb, Volume, World, hear, start_with};
+use super::bench::{Form, Verb, Volume, World, hear, run, start_with};
+use super::kubelet_dir::start_unseen_with;
 use super::simulated::{DISK_DRIVER, Media, Simulated, disks_of};
 use super::suite::all_ok;
 use crate::device::DiskRules;
-use crate::kernel::fake::{Fake, Plug, Trouble};
-use crate::operation::Node;
+use crate::kernel::fake::{Call, Fake, Fault, Plug, Trouble};
+use crate::operation::{self, Node};
+use crate::work::Operation;
 
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
 
@@ -151,6 +153,83 @@ fn a_raw_volume_without_a_name_is_staged_again() {
     comes_back(&world, &node, &volume);
     all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
     assert_eq!(world.left(), Vec::<String>::new());
+}
+
+fn unmount_if_removed(world: &Simulated, node: &Node<Fake>, volume: &Volume) {
+    let removed = operation::removed(node).unwrap();
+    let [unstage] = &removed[..] else {
+        panic!("{:?}: {removed:?}", volume.form);
+    };
+    assert_eq!(unstage.id, volume.volume_id());
+    run(node, Operation::Unstage, |cx| {
+        operation::unmount_if_removed(cx, unstage)
+    })
+    .unwrap();
+    let path = volume.staging_mount();
+    assert!(!is_mounted(world, &path), "{:?}", volume.form);
+}
+
+/// The name of the disk in /dev/belay leads to the volume.
+#[test]
+fn after_a_restart_a_filesystem_whose_disk_is_removed_is_known() {
+    for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
+        for is_restarted in [false, true] {
+            let world = world();
+            let mut node = world.start();
+            let volume = world.volume_of_kubelet("vol", form);
+            hear(&node).unwrap();
+            all_ok(&node, &volume, &[Verb::Stage]);
+            if is_restarted {
+                node = world.start();
+            }
+            assert!(operation::removed(&node).unwrap().is_empty());
+            world.machine.unplug(&volume.file());
+            unmount_if_removed(&world, &node, &volume);
+            comes_back(&world, &node, &volume);
+            lives_and_leaves_nothing(&world, &node, &volume);
+        }
+    }
+}
+
+/// A disk that is offline cannot be opened, and may come back with its number and its data.
+#[test]
+fn a_filesystem_whose_disk_cannot_be_opened_is_not_unmounted() {
+    for form in [Form::Ext4, Form::Xfs] {
+        let world = world();
+        let node = world.start();
+        let volume = world.volume_of_kubelet("vol", form);
+        hear(&node).unwrap();
+        all_ok(&node, &volume, &[Verb::Stage]);
+        let stage = || all_ok(&node, &volume, &[Verb::Stage]);
+        let is_open =
+            |call: &Call| call.name.starts_with("open") && call.object.starts_with("/dev/v");
+        let at = world.first_call(stage, is_open);
+        let before = world.machine.picture();
+        world.machine.begin(Some(Fault::Fail(at, "ENODEV")));
+        let refused = volume.call(&node, Verb::Stage).unwrap_err();
+        world.machine.end();
+        assert!(refused.to_string().contains("was removed"), "{refused}");
+        assert_eq!(world.machine.picture(), before, "{form:?}");
+        assert!(operation::removed(&node).unwrap().is_empty());
+        lives_and_leaves_nothing(&world, &node, &volume);
+    }
+}
+
+/// Nothing is unmounted where a mount of a pod may be hidden.
+#[test]
+fn nothing_is_unmounted_where_not_all_mounts_are_seen() {
+    let world = world();
+    let node = world.start();
+    let volume = unplugged(&world, &node, Form::Ext4, &[Verb::Stage]);
+    let removed = operation::removed(&node).unwrap();
+    let transport = disks_of(DISK_DRIVER, &OPENSTACK, DiskRules::default());
+    let unseen = start_unseen_with(&world, world.kernel(), transport);
+    let refused = run(&unseen, Operation::Unstage, |cx| {
+        operation::unmount_if_removed(cx, &removed[0])
+    });
+    assert_eq!(refused.unwrap_err().kind, Kind::Precondition);
+    assert!(is_mounted(&world, &volume.staging_mount()));
+    unmount_if_removed(&world, &node, &volume);
 }
 
 /// Whether its target was bound by this agent or an earlier one, and whatever has the number of the

@@ -43,7 +43,7 @@ impl Bench {
     /// The agent begins to look after removed disks.
     fn watched(mut self) -> Self {
         let watched = Arc::clone(&self.service);
-        let watch = async move { drop(watched.unstage_removed().await) };
+        let watch = async move { drop(watched.unmount_removed().await) };
         self.watch = Some(tokio::spawn(watch));
         self
     }

@@ -2,9 +2,11 @@
 
 use belay_contract::disk::DiskIdentity;
 use belay_server::call::Failure;
+use belay_server::identity::DriverName;
+use belay_server::request::VolumeId;
 
 use super::{DiskIndex, Identity, Owner, User};
-use crate::kernel::Disk;
+use crate::kernel::{Dev, Disk};
 
 impl DiskIndex {
     /// The volume's disk, if it is there: the one that it has, or else the one that matches. `None`
@@ -48,6 +50,19 @@ impl DiskIndex {
         let mut users = inner.users.iter();
         let found = users.find(|(_, user)| user.has(disk));
         found.map(|(owner, _)| owner.clone())
+    }
+
+    /// The driver's volume that has a disk with that number.
+    pub(in crate::device::disks) fn holder_of(
+        &self,
+        driver: &DriverName,
+        dev: Dev,
+    ) -> Option<VolumeId> {
+        let inner = self.lock();
+        let has = |user: &User| user.held.as_ref().is_some_and(|disk| disk.dev == dev);
+        let mut users = inner.users.iter();
+        let found = users.find(|(owner, user)| owner.driver == driver.as_str() && has(user));
+        found.map(|(owner, _)| owner.volume.clone())
     }
 
     /// Assigns to the volume a disk of which only the beginning of a serial number is known, as a
