@@ -21,7 +21,7 @@ FIRST := demo test cluster cluster-down
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt generated clippy deny tidy \
-	test long unit counted mounts guest nfs arrivals openstack wire twins sanity standalone demo bench mutants fuzz nightly \
+	test long unit counted mounts matrices guest nfs arrivals openstack wire twins sanity standalone demo bench mutants fuzz nightly \
 	images packages docs \
 	release release-check monitoring chart manifests \
 	e2e cluster cluster-down clean
@@ -52,9 +52,9 @@ test: root ## units, real mounts, wire, chart, csi-sanity; VERBOSE=1
 	@tests/setup/setup.sh test
 	@tests/steps.sh build unit mounts wire chart sanity standalone
 
-long: root ## what CI tests beyond `make test`: counts, guests, twins
+long: root ## what CI tests beyond `make test`: matrices, guests, ...
 	@tests/setup/setup.sh test
-	@tests/steps.sh build counted guest twins
+	@tests/steps.sh build matrices counted guest twins
 
 demo: root build ## volume lifecycles, with latencies; ROUNDS=n VERBOSE=1 KEEP=1
 	@"$(BELAY_BIN_DIR)/belay-demo"
@@ -88,8 +88,11 @@ counted: build ## instructions, allocations, memory; WRITE=1: new baseline
 	@tests/counted/run.sh '$(BELAY_BIN_DIR)' $(if $(WRITE),--write)
 	@tests/counted/drivers.sh '$(BELAY_BIN_DIR)'
 
-mounts: root ## tests that need root: devices, mounts, crashes
-	@tests/mounts.sh $(CARGO_FLAGS)
+mounts: root ## tests that need root: devices, mounts, kills
+	@tests/mounts.sh short $(CARGO_FLAGS)
+
+matrices: root ## accidents, crashes and power losses at any moment
+	@tests/mounts.sh long $(CARGO_FLAGS)
 
 guest: root build ## User-mode Linux guests: kernels, hot-plugged disks, power cuts
 	@tests/beds/guest/run.sh $(CARGO_FLAGS)

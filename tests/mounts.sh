@@ -4,10 +4,17 @@
 # test starts has all files of the process's other tests open, and keeps their mounts and devices
 # busy, so those tests would have to run one at a time.
 #
-#   tests/mounts.sh [FLAG of cargo...]
+#   tests/mounts.sh short|long [FLAG of cargo...]
+#
+# `long` runs the matrices of accidents, crashes and power losses, and the tests that wait for a
+# minute; `short` runs all others.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 . tests/setup/env.sh
+
+part=${1:?short or long}
+shift
+long='^(accidents|crash|power|economy|backups|crashes|memory)::'
 
 # The processes mostly wait for the kernel.
 processes=$((2 * $(nproc)))
@@ -20,6 +27,11 @@ trap 'kill $(jobs -p) 2>/dev/null || true; wait; rm -rf "$logs"' EXIT
     give_up 'the tests cannot be listed, see above'
 }
 names=$(sed -n 's/: test$//p' "$logs/list" | sort -u)
+case $part in
+    short) names=$(grep -vE "$long" <<<"$names") ;;
+    long) names=$(grep -E "$long" <<<"$names") ;;
+    *) give_up 'tests/mounts.sh short|long' ;;
+esac
 
 # share NUMBER: prints every n-th name, so that the slow tests of a module are spread over the
 # processes.

@@ -108,12 +108,12 @@ pub fn bind(file: &Path, flags: &[&str], stdin: Stdio) -> io::Result<PathBuf> {
     Ok(PathBuf::from(device.trim()))
 }
 
-/// Finds a free device without binding it.
+/// Returns the free device with the lowest number, without binding it.
 ///
 /// # Errors
 /// Returns the message of `losetup`.
-pub fn search() -> io::Result<()> {
-    losetup(&["--find"]).map(drop)
+pub fn free() -> io::Result<PathBuf> {
+    Ok(PathBuf::from(losetup(&["--find"])?.trim()))
 }
 
 /// Releases a device: at once, or when its last user closes it.

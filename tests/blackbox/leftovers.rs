@@ -124,7 +124,9 @@ fn next_on(rig: &Rig, kinds: [&str; 2], change: impl Fn(&Altered, &Volume)) -> (
         let altered = Altered::of(rig, &first);
         change(&altered, &first);
         down(rig, &first);
+        let fillers = rig.test_dir().fill_below(altered.0.into());
         up(&node, &next, kinds[1]);
+        drop(fillers);
         if bound(rig, &next) == Some(altered.0) {
             return (altered, next);
         }

@@ -93,7 +93,9 @@ pub(crate) fn exchanged(rig: &Rig, other: &Other, kind: &str) -> (Volume, Volume
         leave_words("block", &lost.target("a"));
         let number = shown(&lost.target("a"));
         detach(number);
+        let fillers = rig.test_dir().fill_below(number);
         up(&other.calls, &got, kind);
+        drop(fillers);
         if bound(rig, &got) == Some(number) {
             return (lost, got);
         }
@@ -209,7 +211,9 @@ fn a_device_that_an_agent_in_another_namespace_got_is_not_released() {
             up(&node, &volume, "block");
             let number = shown(&volume.target("a"));
             detach(number);
+            let fillers = rig.test_dir().fill_below(number);
             up(&other.calls, &theirs, "block");
+            drop(fillers);
             is_tested = bound(&rig, &theirs) == Some(number);
             if is_restarted {
                 rig.restart();

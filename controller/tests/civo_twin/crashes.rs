@@ -119,7 +119,7 @@ impl Pair {
 }
 
 #[tokio::test(flavor = "local")]
-#[ignore = "takes a minute: make mounts"]
+#[ignore = "takes a minute: make matrices"]
 async fn two_controllers_that_are_killed_lose_and_duplicate_no_volume() {
     let mut chance = Chance::new("two_controllers_that_are_killed_lose_and_duplicate_no_volume");
     let cloud = cloud(CHANGE);

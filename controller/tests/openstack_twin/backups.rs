@@ -196,19 +196,19 @@ async fn killed_at_each(step: Step, least: usize) {
 }
 
 #[tokio::test(flavor = "local")]
-#[ignore = "takes a minute: make mounts"]
+#[ignore = "takes a minute: make matrices"]
 async fn a_controller_that_is_killed_while_it_makes_a_backup_makes_one_and_leaves_no_snapshot() {
     killed_at_each(Step::BackUp, 10).await;
 }
 
 #[tokio::test(flavor = "local")]
-#[ignore = "takes a minute: make mounts"]
+#[ignore = "takes a minute: make matrices"]
 async fn a_controller_that_is_killed_while_it_restores_a_backup_makes_one_volume() {
     killed_at_each(Step::Restore, 8).await;
 }
 
 #[tokio::test(flavor = "local")]
-#[ignore = "takes a minute: make mounts"]
+#[ignore = "takes a minute: make matrices"]
 async fn a_controller_that_is_killed_while_it_deletes_a_backup_deletes_it() {
     killed_at_each(Step::Discard, 3).await;
 }

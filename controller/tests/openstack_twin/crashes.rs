@@ -142,7 +142,7 @@ impl Pair {
 }
 
 #[tokio::test(flavor = "local")]
-#[ignore = "takes a minute: make mounts"]
+#[ignore = "takes a minute: make matrices"]
 async fn two_controllers_that_are_killed_lose_no_answered_volume() {
     let mut chance = Chance::new("two_controllers_that_are_killed_lose_no_answered_volume");
     let pair = Arc::new(Pair::new());
@@ -232,7 +232,7 @@ async fn takeover(pair: Arc<Pair>, n: u64) {
 }
 
 #[tokio::test(flavor = "local")]
-#[ignore = "takes a minute: make mounts"]
+#[ignore = "takes a minute: make matrices"]
 async fn a_lease_that_is_lost_in_mid_create_leaves_one_volume_and_one_answer() {
     let pair = Arc::new(Pair::new());
     let _running = [pair.sites[0].start(), pair.sites[1].start()];

@@ -56,7 +56,7 @@ async fn attach(mut client: Client, id: String, node: String) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes a minute: make mounts"]
+#[ignore = "takes a minute: make matrices"]
 async fn attaches_over_the_limit_of_the_rate_all_succeed_in_the_order_of_each_server() {
     let cloud = Cloud::start(CHANGE, None);
     let site = Site::new(&cloud.url(), "");

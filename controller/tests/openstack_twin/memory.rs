@@ -38,7 +38,7 @@ async fn listed(client: &mut Client) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "measures the program of `make build`: make mounts"]
+#[ignore = "measures the program of `make build`: make matrices"]
 async fn memory_stays_small_with_a_thousand_volumes_and_flat_over_a_list_of_ten_thousand() {
     let cloud = Cloud::start(CHANGE, None);
     let site = Site::new(&cloud.url(), "");

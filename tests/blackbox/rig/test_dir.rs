@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use belay_bed::devices;
@@ -88,6 +89,27 @@ impl TestDir {
         loops_below(self.path())
     }
 
+    /// Binds all free loop devices with lower numbers. The kernel gives the lowest one to the next
+    /// program, so that the device with this number follows, unless a test of another process takes
+    /// it.
+    pub(crate) fn fill_below(&self, number: u64) -> Fillers {
+        let file = self.path().join("filler");
+        fs::write(&file, [0; 512]).expect("a file");
+        let mut fillers = Fillers(Vec::new());
+        let is_below = |device: &Path| {
+            let name = device
+                .to_str()
+                .and_then(|name| name.strip_prefix("/dev/loop"));
+            name.and_then(|name| name.parse().ok())
+                .is_some_and(|it: u64| it < number)
+        };
+        while is_below(&devices::free().expect("a free device")) {
+            let device = devices::bind(&file, &[], Stdio::null()).expect("losetup");
+            fillers.0.push(device);
+        }
+        fillers
+    }
+
     /// Fails if the agents left a mount or a loop device. The kernel releases a device a moment
     /// after its last user.
     pub(crate) fn expect_nothing_left(&self) {
@@ -108,12 +130,29 @@ impl TestDir {
         for device in bound {
             // A device that only waited for its mount to be removed is released by now.
             let now = backing_file(device.number);
-            if now.is_none_or(|now| now.file_name() != device.file.file_name()) {
+            let is_its = |now: PathBuf| {
+                let is_of_another = now.starts_with(disk()) && !now.starts_with(self.path());
+                now.file_name() == device.file.file_name() && !is_of_another
+            };
+            if !now.is_some_and(is_its) {
                 continue;
             }
             let node = format!("/dev/loop{}", device.number);
             let detached = devices::detach(Path::new(&node));
             eprintln!("detached {node} of {}: {detached:?}", device.file.display());
+        }
+    }
+}
+
+/// Loop devices that are bound to one empty file, until this is dropped.
+pub(crate) struct Fillers(Vec<PathBuf>);
+
+impl Drop for Fillers {
+    fn drop(&mut self) {
+        for device in &self.0 {
+            if let Err(error) = devices::detach(device) {
+                eprintln!("{}: {error}", device.display());
+            }
         }
     }
 }
