@@ -8,11 +8,15 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::patience::pause;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
 /// Maximum time for which another process may keep a released device open, in seconds.
 const RELEASE_SECONDS_MAX: i64 = 20;
+
+/// Maximum number of free devices that other processes may take first.
+const TAKEN_MAX: u32 = 100;
 
 /// A bound loop device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +110,21 @@ pub fn bind(file: &Path, flags: &[&str], stdin: Stdio) -> io::Result<PathBuf> {
     let mut command = command(&["--find", "--show"]);
     let device = run(command.args(flags).arg(file).stdin(stdin))?;
     Ok(PathBuf::from(device.trim()))
+}
+
+/// Binds a free loop device to `file`, again if another process binds or releases the device
+/// between the search and the ioctl.
+///
+/// # Errors
+/// Returns the last message of `losetup`.
+pub fn bind_again(file: &Path) -> io::Result<PathBuf> {
+    for _ in 0..TAKEN_MAX {
+        if let Ok(device) = bind(file, &[], Stdio::null()) {
+            return Ok(device);
+        }
+        pause();
+    }
+    bind(file, &[], Stdio::null())
 }
 
 /// Returns the free device with the lowest number, without binding it.

@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::fs::{Mode, OFlags};
 use tonic::Code;
 
-use crate::rig::{NodeCalls, Rig, Volume, access, least_bytes, refused, run, text};
+use crate::rig::{NodeCalls, Rig, Volume, access, bind_loop, least_bytes, refused, run, text};
 
 #[test]
 #[ignore = "needs root: make test"]
@@ -98,7 +98,7 @@ fn committed(rig: &Rig, node: &NodeCalls, transactions: u8) -> Volume {
 
 /// Tries to mount the file while another process has its device open.
 fn be_refused(file: &Path) {
-    let device = run("losetup", &["--find", "--show", text(file)]);
+    let device = bind_loop(file);
     let device = device.trim();
     let exclusive = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
     let somebody = rustix::fs::open(device, exclusive, Mode::empty()).expect("open");

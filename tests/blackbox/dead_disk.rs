@@ -6,7 +6,9 @@ use std::path::Path;
 
 use tonic::Code;
 
-use crate::rig::{Disk, Rig, TestDir, Volume, access, least_bytes, refused_with, run, until};
+use crate::rig::{
+    Disk, Rig, TestDir, Volume, access, bind_loop, least_bytes, refused_with, run, until,
+};
 
 /// Shuts the filesystem down with `XFS_IOC_GOINGDOWN` (fs/xfs/libxfs/xfs_fs.h), which ext4 also
 /// supports.
@@ -135,7 +137,7 @@ fn a_device_of_another_disk_stays_where_it_is_though_its_file_has_the_volumes_na
         let namesake = up.rig.test_dir().directory("other").join(&volume.id);
         fs::copy(&volume.file, &namesake).expect("copy");
         let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
-        let device = run("losetup", &["--find", "--show", &text(&namesake)]);
+        let device = bind_loop(&namesake);
         let (device, staged) = (device.trim(), text(&volume.device()));
         File::create_new(&staged).expect("a file");
         run("mount", &["--bind", device, &staged]);

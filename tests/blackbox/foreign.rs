@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tonic::Code;
 
-use crate::rig::{Chance, Rig, Volume, World, access, refused_with, run};
+use crate::rig::{Chance, Rig, Volume, World, access, bind_loop, refused_with, run};
 
 const BYTES: u64 = 128 << 20;
 
@@ -133,8 +133,10 @@ fn luks(file: &str, kind: &str) {
 
 /// Creates LVM data. LVM accepts only block devices, and is configured here to use only this one.
 fn lvm(file: &str) {
-    let device = run("losetup", &["--find", "--show", file]);
+    let device = bind_loop(Path::new(file));
     let device = device.trim();
+    // A test of another process may just have set it read-only.
+    run("blockdev", &["--setrw", device]);
     let config = format!(
         "devices {{ use_devicesfile=0 filter=[\"a|^{device}$|\", \"r|.*|\"] }} \
          backup {{ backup=0 archive=0 }} activation {{ udev_sync=0 udev_rules=0 monitoring=0 }}"

@@ -10,8 +10,8 @@ use csi::{StorageHealthErrorType, VolumeHealthErrorType as Status};
 use tonic::Code;
 
 use crate::rig::{
-    NodeCalls, Rig, TestDir, Volume, access, least_bytes, refused, refused_with, run, until,
-    with_flags, with_mode,
+    NodeCalls, Rig, TestDir, Volume, access, least_bytes, mount_image, refused, refused_with, run,
+    until, with_flags, with_mode,
 };
 
 type Reported = Vec<(Status, String)>;
@@ -371,7 +371,7 @@ fn the_storage_is_reported_full_read_only_or_gone_as_long_as_it_is() {
     let (disk, point) = (disk.to_str().expect("UTF-8"), point);
     let mounted = point.to_str().expect("UTF-8").to_owned();
     run("mkfs.ext4", &["-q", disk]);
-    run("mount", &["-o", "loop", disk, &mounted]);
+    mount_image(Path::new(disk), &point, "loop");
     let volumes = test_dir.directory("storage/volumes");
     let mut rig = Rig::with_volumes_in(test_dir, volumes);
     assert_eq!(storage(&rig), []);
@@ -416,10 +416,7 @@ fn storage_that_shut_itself_down_is_reported_and_so_are_its_volumes() {
         .expect("a disk");
     let mounted = point.to_str().expect("UTF-8").to_owned();
     run("mkfs.xfs", &["-q", disk.to_str().expect("UTF-8")]);
-    run(
-        "mount",
-        &["-o", "loop", disk.to_str().expect("UTF-8"), &mounted],
-    );
+    mount_image(&disk, &point, "loop");
     let mut rig = Rig::with_volumes_in(test_dir, point.clone());
     let (node, volume) = (rig.node(), rig.volume(least_bytes("block")));
     assert_eq!((health(&node, &volume), storage(&rig)), (vec![], vec![]));

@@ -8,7 +8,7 @@ use rustix::fs::statvfs;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tonic::Code;
 
-use crate::rig::{Rig, Volume, World, access, least_bytes, refused, run};
+use crate::rig::{Rig, Volume, World, access, bind_loop, least_bytes, mount_image, refused, run};
 
 /// Returns two unrelated IDs: one of a volume, and one without any file.
 fn strangers(rig: &Rig) -> [Volume; 2] {
@@ -97,9 +97,7 @@ fn a_loop_mount_that_is_no_volume_of_ours_is_left_alone() {
     run("mkfs.ext4", &["-q", image.to_str().expect("UTF-8")]);
     let mut strangers = strangers(&rig);
     let point = rig.test_dir().directory("theirs");
-    let (from, to) = (image.to_str(), point.to_str());
-    let (from, to) = (from.expect("UTF-8"), to.expect("UTF-8"));
-    run("mount", &["-o", "loop", from, to]);
+    mount_image(&image, &point, "loop");
     for _ in 0..2 {
         expect_left_alone(&rig, &mut strangers, &point, &[&point]);
         rig.restart();
@@ -117,7 +115,7 @@ fn a_device_that_others_have_bound_there_is_left_alone() {
         .and_then(|file| file.set_len(least_bytes("block")))
         .expect("a sparse file");
     let image = image.to_str().expect("UTF-8");
-    let theirs = run("losetup", &["--find", "--show", image]);
+    let theirs = bind_loop(Path::new(image));
     // Major 240 is for experiments, so no driver uses it (Linux: admin-guide/devices.txt).
     let unknown = rig.test_dir().path().join("unknown");
     let unknown = unknown.to_str().expect("UTF-8");

@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 
 use crate::rig::{
     Answer, Frozen, Kubelet, Launch, Process, Rig, TestDir, Volume, access, free_port, get,
-    least_bytes, probe, refused_with, run, text, until,
+    least_bytes, mount_image, probe, refused_with, run, text, until,
 };
 
 /// The number of hung volumes, more than the slots of the agent's pool.
@@ -33,7 +33,7 @@ impl Disk {
             .expect("a disk");
         let point = test_dir.directory("storage");
         run("mkfs.ext4", &["-q", text(&disk)]);
-        run("mount", &["-o", "loop", text(&disk), text(&point)]);
+        mount_image(&disk, &point, "loop");
         Disk { point }
     }
 

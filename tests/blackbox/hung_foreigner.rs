@@ -7,7 +7,7 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::{Fuse, NodeCalls, Rig, TestDir, Volume, access, least_bytes, run, text, until};
+use crate::rig::{Fuse, NodeCalls, Rig, TestDir, Volume, access, bind_loop, least_bytes, until};
 
 const FILE: &str = "foreign.img";
 
@@ -21,7 +21,7 @@ impl Foreigner {
     fn new(test_dir: &TestDir) -> Self {
         let mut fuse = Fuse::mount(test_dir, FILE);
         let file = fuse.point().join(FILE);
-        let device = run("losetup", &["--find", "--show", text(&file)]);
+        let device = bind_loop(&file);
         let device = device.trim().to_owned();
         // The mount table then contains a loop device at a path that cannot be resolved.
         mount_bind(&device, &file).expect("mount --bind");

@@ -51,8 +51,9 @@ fn down(pair: &Pair, volume: &Volume) {
 }
 
 fn detached(pair: &Pair, volume: &Volume) {
-    let answer = pair.site().controller().detach(detach(&volume.id));
-    answer.expect("detach");
+    // The lock of the file may be released a moment after its device.
+    let calls = pair.site().controller();
+    retried("it is detached", || calls.detach(detach(&volume.id)));
 }
 
 /// Returns the reasons that the controller reports.

@@ -11,7 +11,7 @@ use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{
-    Rig, TestDir, Volume, access, least_bytes, mounted, refused_with, run, with_mode,
+    Rig, TestDir, Volume, access, least_bytes, mount_image, mounted, refused_with, run, with_mode,
 };
 
 /// Returns a volume with a filesystem that an administrator created, with the tool's defaults.
@@ -243,10 +243,7 @@ impl FailingDisk {
         );
         // A journal might be in the part that fails.
         run("mkfs.ext4", &["-q", "-O", "^has_journal", path]);
-        run(
-            "mount",
-            &["-o", "loop", path, directory.to_str().expect("UTF-8")],
-        );
+        mount_image(&image, &directory, "loop");
         FailingDisk { image, directory }
     }
 

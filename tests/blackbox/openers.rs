@@ -9,7 +9,7 @@ use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{
-    Disk, Rig, TestDir, Volume, access, least_bytes, refused_with, run, until, with_mode,
+    Disk, Rig, TestDir, Volume, access, bind_loop, least_bytes, refused_with, run, until, with_mode,
 };
 
 /// A process that has the file open, until this is dropped.
@@ -32,8 +32,7 @@ fn open(how: &str, file: &Path) -> Opener {
         "reader" => File::open(file),
         "writer" => File::options().read(true).write(true).open(file),
         _ => {
-            let path = file.to_str().expect("UTF-8");
-            let device = run("losetup", &["--find", "--show", path]);
+            let device = bind_loop(file);
             return Opener::Loop(device.trim().to_owned());
         }
     };

@@ -201,7 +201,7 @@ impl Scene {
         drop(self.controller.take());
         self.rig.kill();
         crate::rig::run("umount", &[&text(&point)]);
-        crate::rig::run("mount", &["-o", "loop", &text(&image), &text(&point)]);
+        crate::rig::mount_image(&image, &point, "loop");
         self.rig.start();
         self.await_sockets();
         self.restart_controller();

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::cell::Cell;
 use super::memory;
-use crate::rig::{Clock, Frozen, run, text, until};
+use crate::rig::{Clock, Frozen, mount_image, run, text, until};
 
 fn set_len(path: &Path, bytes: u64) {
     let file = File::options().write(true).open(path).expect("open");
@@ -82,7 +82,7 @@ pub(super) fn mount_by_hand(cell: &mut Cell) {
         "xfs" => "loop,nouuid",
         _ => "loop",
     };
-    run("mount", &["-o", options, text(&cell.struck), text(&point)]);
+    mount_image(&cell.struck, &point, options);
     cell.mounted.push(point);
     cell.is_mounted_by_hand = true;
 }
@@ -194,10 +194,7 @@ pub(super) fn take_disk_away(cell: &mut Cell) {
 
 pub(super) fn bring_disk_back(cell: &mut Cell) {
     let image = cell.scene.test_dir().path().join("disk");
-    run(
-        "mount",
-        &["-o", "loop", text(&image), text(cell.scene.disk())],
-    );
+    mount_image(&image, cell.scene.disk(), "loop");
     cell.scene.restart_agent();
     cell.scene.restart_controller();
 }

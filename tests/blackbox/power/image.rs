@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::disk::Recorded;
 use super::life::Recording;
 use super::tree::{Change, ROOT, Tree};
-use crate::rig::{Drive, TestDir, run};
+use crate::rig::{Drive, TestDir, mount_image, run};
 
 /// The size of the image, which is sparse; it has room for some copies of the largest volume.
 const IMAGE_BYTES: u64 = 4 << 30;
@@ -34,8 +34,7 @@ impl Image {
     fn over(test_dir: &TestDir, under: Recorded) -> Self {
         let image = test_dir.path().join("under").join(IMAGE);
         let point = test_dir.directory("state");
-        let paths = [&image, &point].map(|path| path.to_str().expect("UTF-8"));
-        run("mount", &["-o", "loop", paths[0], paths[1]]);
+        mount_image(&image, &point, "loop");
         Image { point, under }
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use belay_bed::tools::{run, text};
 
 use super::test_dir::TestDir;
+use super::tools::mount_image;
 
 /// The size of the file, which is sparse.
 const DISK_BYTES: u64 = 64 << 30;
@@ -28,7 +29,7 @@ impl Disk {
             .and_then(|file| file.set_len(bytes))
             .expect("a sparse file");
         run(&format!("mkfs.{filesystem}"), &["-q", text(&image)]);
-        run("mount", &["-o", "loop", text(&image), text(&point)]);
+        mount_image(&image, &point, "loop");
         Disk { point }
     }
 

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use belay_bed::devices;
@@ -104,8 +103,7 @@ impl TestDir {
                 .is_some_and(|it: u64| it < number)
         };
         while is_below(&devices::free().expect("a free device")) {
-            let device = devices::bind(&file, &[], Stdio::null()).expect("losetup");
-            fillers.0.push(device);
+            fillers.0.push(devices::bind_again(&file).expect("losetup"));
         }
         fillers
     }

@@ -2,18 +2,46 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
+use belay_bed::devices;
+use belay_bed::patience::pause;
 use belay_bed::tools::{run, text};
 
 use super::test_dir::TestDir;
 
+/// Maximum number of loop devices that mount(8) may get in vain.
+const ATTEMPTS_MAX: u32 = 100;
+
+/// Mounts an image with mount(8), for writing. A test of another process may just have set the loop
+/// device read-only that mount(8) gets: without `-w`, the image would be mounted read-only.
+#[track_caller]
+pub(crate) fn mount_image(image: &Path, point: &Path, options: &str) {
+    let args = ["-w", "-o", options, text(image), text(point)];
+    for _ in 0..ATTEMPTS_MAX {
+        let output = Command::new("mount").args(args).output().expect("mount");
+        if output.status.success() {
+            return;
+        }
+        eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+        pause();
+    }
+    panic!("mount {args:?} fails");
+}
+
+/// Binds a loop device with losetup(8), and returns its path.
+#[track_caller]
+pub(crate) fn bind_loop(file: &Path) -> String {
+    let device = devices::bind_again(file).expect("losetup");
+    text(&device).to_owned()
+}
+
 /// Mounts an image with mount(8), runs `act` in it, and unmounts it again.
 pub(crate) fn mounted<T>(test_dir: &TestDir, image: &Path, act: impl FnOnce(&Path) -> T) -> T {
     let directory = test_dir.directory("by-hand");
-    let (image, point) = (text(image), text(&directory));
-    run("mount", &["-o", "loop", image, point]);
+    mount_image(image, &directory, "loop");
     let result = act(&directory);
-    run("umount", &[point]);
+    run("umount", &[text(&directory)]);
     fs::remove_dir(&directory).expect("rmdir");
     result
 }
