@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use belay_proto::csi::v1 as csi;
@@ -13,20 +13,22 @@ use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{
-    Launch, NodeCalls, Rig, TestDir, Volume, access, least_bytes, probe, refused_with, run, until,
+    Launch, NodeCalls, Rig, TestDir, Volume, access, least_bytes, probe, refused_with, retried,
+    run, until,
 };
 
 /// Maximum number of attempts, since other processes also take numbers.
 const ATTEMPTS_MAX: usize = 50;
 
-/// The number of a loop device that a process has changed. The device is restored when this is
-/// dropped, unless another process has restored it.
-struct Altered(u32);
+/// The number of a loop device that a process has changed, and the directory of the test's files.
+/// The device is restored when this is dropped, unless a test of another process has it by then.
+struct Altered(u32, PathBuf);
 
 impl Altered {
     /// Returns the loop device that is bound to the volume's file.
     fn of(rig: &Rig, volume: &Volume) -> Self {
-        Altered(bound(rig, volume).expect("it is bound"))
+        let number = bound(rig, volume).expect("it is bound");
+        Altered(number, rig.test_dir().path().to_owned())
     }
 
     fn path(&self) -> String {
@@ -53,8 +55,10 @@ impl Altered {
 
 impl Drop for Altered {
     fn drop(&mut self) {
-        // An agent that binds the device may remove it first.
-        if self.is_divided() {
+        let file = fs::read_to_string(self.sysfs("loop/backing_file"));
+        let is_anothers = file.is_ok_and(|file| !Path::new(&file).starts_with(&self.1));
+        // An agent that binds the device may remove the partition first.
+        if self.is_divided() && !is_anothers {
             drop(Command::new("delpart").args([&self.path(), "1"]).output());
         }
     }
@@ -67,7 +71,8 @@ fn bound(rig: &Rig, volume: &Volume) -> Option<u32> {
 }
 
 fn up(node: &NodeCalls, volume: &Volume, kind: &str) {
-    node.stage(volume.stage(access(kind))).expect("stage");
+    // Other processes may take each free device before the agent binds it.
+    retried("it is staged", || node.stage(volume.stage(access(kind))));
     let publish = volume.publish(&volume.target("a"), access(kind));
     node.publish(publish).expect("publish");
 }

@@ -26,7 +26,8 @@ fn detach(number: u64) {
 }
 
 fn up(node: &NodeCalls, volume: &Volume, kind: &str) {
-    node.stage(volume.stage(access(kind))).expect("stage");
+    // Other processes may take each free device before the agent binds it.
+    retried("it is staged", || node.stage(volume.stage(access(kind))));
     let publish = volume.publish(&volume.target("a"), access(kind));
     node.publish(publish).expect("publish");
 }

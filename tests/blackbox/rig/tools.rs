@@ -7,6 +7,7 @@ use std::process::Command;
 use belay_bed::devices;
 use belay_bed::patience::pause;
 use belay_bed::tools::{run, text};
+use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use super::test_dir::TestDir;
 
@@ -14,16 +15,23 @@ use super::test_dir::TestDir;
 const ATTEMPTS_MAX: u32 = 100;
 
 /// Mounts an image with mount(8), for writing. A test of another process may just have set the loop
-/// device read-only that mount(8) gets: without `-w`, the image would be mounted read-only.
+/// device read-only that mount(8) gets, which then mounts the image read-only.
 #[track_caller]
 pub(crate) fn mount_image(image: &Path, point: &Path, options: &str) {
-    let args = ["-w", "-o", options, text(image), text(point)];
+    let args = ["-o", options, text(image), text(point)];
     for _ in 0..ATTEMPTS_MAX {
         let output = Command::new("mount").args(args).output().expect("mount");
-        if output.status.success() {
+        if !output.status.success() {
+            eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+        } else if statvfs(point)
+            .expect("statvfs")
+            .f_flag
+            .contains(StatVfsMountFlags::RDONLY)
+        {
+            run("umount", &[text(point)]);
+        } else {
             return;
         }
-        eprintln!("{}", String::from_utf8_lossy(&output.stderr));
         pause();
     }
     panic!("mount {args:?} fails");

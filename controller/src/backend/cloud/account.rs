@@ -70,10 +70,18 @@ impl Guard {
         Ok(())
     }
 
-    /// Records that the account cannot become known, so that the next one is logged.
+    /// Records that the account cannot become known: the first credentials are refused by now.
     fn hide(&self) {
         let mut known = self.identity.lock();
-        known.get_or_insert(Identity::Hidden("an unknown account"));
+        if known.is_none() {
+            tracing::warn!(
+                "{}: the first credentials were refused before their account was known, so that \
+                 later ones cannot be compared with them; make sure that the driver's volumes are \
+                 there",
+                self.setting
+            );
+            *known = Some(Identity::Hidden("an unknown account"));
+        }
     }
 }
 

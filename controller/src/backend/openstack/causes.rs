@@ -197,9 +197,10 @@ impl Cloud {
             ),
         };
         let message = format!("volume {id}: {message}");
-        // Report a lack of space only if Cinder's message says so.
+        // Cinder's scheduler says this also while cinder-volume is down. `Quota` would have the
+        // resizer wait for a smaller request.
         Ok(Some(match message.contains(NO_BACKEND) {
-            true => Failure::new(Kind::Quota, message).rolled_back(),
+            true => Failure::new(Kind::System, message).rolled_back(),
             false => Failure::busy(message).may_be_running(),
         }))
     }

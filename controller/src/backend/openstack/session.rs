@@ -224,14 +224,15 @@ impl Account {
         token.set_sensitive(true);
         let body: wire::Tokens = answer.json().map_err(settled)?;
         let found = Endpoints::find(&body.token.catalog, &conf)?;
-        // A token may omit its project, and a cloud its region.
-        if let Some(region) = found.region {
-            self.region
-                .check(Identity::Known(format!("region {region}")))?;
-        }
+        // A token may omit its project, and a cloud its region. A region of another project is not
+        // recorded.
         if let Some(project) = body.token.project() {
             self.project
                 .check(Identity::Known(format!("project {project}")))?;
+        }
+        if let Some(region) = found.region {
+            self.region
+                .check(Identity::Known(format!("region {region}")))?;
         }
         let lifetime = body.token.lifetime();
         // Another login with the same token would not extend its lifetime.

@@ -122,7 +122,8 @@ impl Login for Client {
             return Ok(Err(wire::refused(&answer)));
         }
         let Some(cluster) = wire::found(Object::Cluster, &answer)? else {
-            let other = format!("an account without {}", described(access));
+            let is_it_wrong = "(unless the ID or the region is wrong)";
+            let other = format!("an account without {} {is_it_wrong}", described(access));
             return Ok(Ok(Identity::Known(other)));
         };
         self.cluster.get_or_init(|| cluster);

@@ -127,14 +127,14 @@ async fn an_expansion_without_room_is_of_a_kind_that_says_so_and_changes_nothing
         ],
     );
     for (at, kind, certainty) in [
-        (SOON, Kind::Quota, Certainty::RolledBack),
+        (SOON, Kind::System, Certainty::RolledBack),
         (EARLIER, Kind::Busy, Certainty::MayBeRunning),
     ] {
         twin.state().message = NO_ROOM;
         twin.state().event = Some(("VOLUME_VOLUME_007_003", at));
         let why = twin.why(&id, DroppedChange::Expand(5 * GIB)).await.unwrap();
         assert_eq!((why.kind, why.certainty), (kind, certainty), "{why}");
-        assert_eq!(why.message.contains(NO_ROOM), kind == Kind::Quota, "{why}");
+        assert_eq!(why.message.contains(NO_ROOM), kind == Kind::System, "{why}");
     }
 }
 

@@ -8,9 +8,10 @@ use http::StatusCode;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The name of a fault of Cinder and Nova (`cinder/api/openstack/wsgi.py`, `Fault`).
+/// The names of faults of Cinder and Nova (`cinder/api/openstack/wsgi.py`, `Fault`).
 const MISSING: &str = "itemNotFound";
 const FORBIDDEN: &str = "forbidden";
+const OVER_QUOTA: &str = "overLimit";
 
 /// The services whose responses are valid, for [`Answer::foreign`].
 const SERVICES: &str = "Cinder or Nova";
@@ -55,8 +56,12 @@ pub(in super::super) fn refused(answer: &Answer) -> Failure {
     let kind = match answer.status {
         _ if answer.is_refusal_of_proxy() => return answer.foreign(SERVICES),
         StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Kind::Busy,
-        // A proxy returns this status if the request is too large.
-        StatusCode::PAYLOAD_TOO_LARGE if is_own(answer) => Kind::Quota,
+        // A proxy returns this status if the request is too large, and the service also if there
+        // are too many calls (`overLimitFault`).
+        StatusCode::PAYLOAD_TOO_LARGE if is_own(answer) => match fault(answer) {
+            Some((name, _)) if name == OVER_QUOTA => Kind::Quota,
+            _ => Kind::Busy,
+        },
         // The middleware of Keystone responds in plain text.
         StatusCode::UNAUTHORIZED => Kind::Unauthenticated,
         status if status.is_server_error() => {
@@ -156,7 +161,7 @@ mod tests {
             (404, Kind::NotFound),
             (406, Kind::Precondition),
             (409, Kind::Busy),
-            (413, Kind::Quota),
+            (413, Kind::Busy),
             (429, Kind::Busy),
             (500, Kind::Unreachable),
             (503, Kind::Unreachable),
@@ -169,6 +174,8 @@ mod tests {
             assert!(failure.message.contains(&part), "{failure}");
             assert!(failure.message.ends_with("the reason"), "{failure}");
         }
+        let over_quota = refused(&own(OVER_QUOTA, 413, "no gigabytes left"));
+        assert_eq!(over_quota.kind, Kind::Quota, "{over_quota}");
     }
 
     #[test]
