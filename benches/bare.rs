@@ -63,7 +63,7 @@ impl<'a> Bare<'a> {
 
     fn search(&mut self) -> io::Result<()> {
         let start = Instant::now();
-        devices::search()?;
+        devices::free()?;
         self.search.push(start.elapsed());
         Ok(())
     }

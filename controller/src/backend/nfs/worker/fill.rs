@@ -3,7 +3,7 @@
 //! 1. a caller writes the files to `copy.<nonce of the attempt>` in the trash of the claim, and
 //!    they are on the server's disk;
 //! 2. the directory is renamed to `copy.complete` there, and from there to the directory of the
-//!   volume;
+//!    volume;
 //! 3. the trash is removed, the claim becomes *ready*, and the caller gets its response.
 //!
 //! A call that finds an incomplete copy of an earlier call removes it and begins again: its files
