@@ -49,8 +49,8 @@ pub(crate) fn removed<K: Kernel>(node: &Node<K>) -> Result<Vec<Unstage>, Failure
     Ok(removed)
 }
 
-/// Unmounts one of [`removed`], if nothing else shows the disk. May wait for what the kernel still
-/// does with it.
+/// Unmounts one of [`removed`], if its disk is still removed and nothing else shows the disk.
+/// Returns whether it did. May wait for what the kernel still does with the disk.
 ///
 /// # Errors
 /// Returns `FAILED_PRECONDITION` while the disk is mounted elsewhere, such as for a pod, or if not
@@ -58,15 +58,15 @@ pub(crate) fn removed<K: Kernel>(node: &Node<K>) -> Result<Vec<Unstage>, Failure
 pub(crate) fn unmount_if_removed<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     let (id, staging) = (&request.id, &request.staging);
     let found = cx.kernel.look(staging)?;
     let Some(stat) = found.filter(|stat| stat.mount_root) else {
-        return Ok(());
+        return Ok(false);
     };
     let (dev, verdict) = cx.mounts().verdict(id, staging, &stat, Intent::TakeDown)?;
     if !matches!(verdict, Verdict::Removed) || !cx.is_disk_gone(id, dev)? {
-        return Ok(());
+        return Ok(false);
     }
     if !cx.sees_all_mounts()? {
         return Err(Failure::precondition(
@@ -75,5 +75,5 @@ pub(crate) fn unmount_if_removed<K: Kernel>(
     }
     unmount_removed(cx, request, &stat)?;
     cx.forget(id);
-    Ok(())
+    Ok(true)
 }

@@ -23,7 +23,7 @@ pub(super) enum Done {
     Changed,
     /// The size of the device in bytes, after growth.
     Grown(u64),
-    /// Whether a device was freed.
+    /// Whether a device was freed, or a filesystem unmounted whose disk was removed.
     Freed(bool),
     /// The usage and the health of a volume.
     Stats(VolumeStats),

@@ -90,7 +90,7 @@ impl<K: Kernel> NodeService<K> {
     }
 
     /// Runs an operation that changes the volume.
-    pub(super) async fn change(
+    async fn change(
         &self,
         (rpc, operation): (Rpc, Operation),
         id: &VolumeId,

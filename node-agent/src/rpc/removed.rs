@@ -14,7 +14,7 @@ use belay_server::work::fingerprint;
 
 use super::NodeService;
 use super::flushing::refuse_flushing;
-use super::jobs::change;
+use super::jobs::{Done, change, mixed_up};
 use crate::kernel::Kernel;
 use crate::operation;
 use crate::operation::{Context, Node};
@@ -91,19 +91,27 @@ impl<K: Kernel> NodeService<K> {
 
     /// Unmounts one volume as a separate job.
     async fn unmount_one(&self, unstage: Unstage) -> Result<(), Failure> {
-        let (id, call) = (
-            unstage.id.clone(),
-            (Rpc::NodeUnstageVolume, Operation::Unstage),
-        );
+        let id = unstage.id.clone();
         // An unstage would cancel a stage that waits for the disk.
         if let Some(running) = self.jobs.view(&change(&id)) {
             return Err(Failure::busy(running.to_string()));
         }
         refuse_flushing(&self.jobs, &id)?;
         let mark = fingerprint(&(&unstage.id, &unstage.staging, "removed"));
-        let work = move |cx: &Context<'_, K>| operation::unmount_if_removed(cx, &unstage);
-        self.change(call, &id, mark, work).await?;
-        self.reads.forget(&id);
-        Ok(())
+        let call = (Rpc::NodeUnstageVolume, mark);
+        let work =
+            move |cx: &Context<'_, K>| operation::unmount_if_removed(cx, &unstage).map(Done::Freed);
+        match self
+            .run(change(&id), call, Operation::Unstage, work)
+            .await?
+        {
+            Done::Freed(true) => {
+                self.reads.forget(&id);
+                self.volumes.unstaged(&id);
+                Ok(())
+            }
+            Done::Freed(false) => Ok(()),
+            _ => Err(mixed_up()),
+        }
     }
 }

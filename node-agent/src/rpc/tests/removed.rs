@@ -128,6 +128,9 @@ async fn a_volume_is_unstaged_when_its_disk_was_removed_and_is_staged_again_with
         let other = bench.with("other", Form::Ext4, &[Verb::Stage]).await;
         bench.unplug(&volume);
         bench.is_unmounted(&volume).await;
+        bench
+            .until("it counts as staged", || bench.service.volumes.count() == 1)
+            .await;
         assert!(bench.is_staged(&other));
         let plug = Plug::virtio(&volume.file(), &volume.id);
         bench.world.machine.plug(plug);
