@@ -153,7 +153,7 @@ async fn serve_drivers(
     readiness: Readiness,
     lacking: Option<String>,
 ) -> Result<(), StartError> {
-    // This comes before any driver comes up: the agent exits if the address cannot be used.
+    // Listen before any driver starts: the agent exits if the address cannot be used.
     let pages = serve::listen(config.process.http_endpoint).await;
     let pages = pages.map_err(|error| failed("--http-endpoint", &error))?;
     let local = || config.drivers().filter(|driver| !driver.is_remote());
@@ -198,7 +198,8 @@ async fn serve_drivers(
     }
     let remote = remote_services(config, machine, &readiness, &servers, lacking.as_ref());
     tried(first_tries).await?;
-    // This comes before a socket exists: a process that waits for it may end this one at once.
+    // Register the signals before a socket exists: a process that waits for the socket may
+    // terminate the agent at once.
     let shutdown = serve::terminations().map_err(|error| failed("signals", &error))?;
     let drivers = services
         .into_iter()

@@ -132,8 +132,8 @@ pub struct Driver {
     #[arg(long, value_name = "IP:PORT", env = "BELAY_METADATA_ADDRESS")]
     pub(crate) metadata_address: Option<SocketAddr>,
 
-    /// Kind openstack, with --with-topology: further topology of this node besides its zone, such
-    /// as topology.kubernetes.io/region=one
+    /// Kind openstack: topology that --with-topology reports for this node in addition to its zone,
+    /// such as topology.kubernetes.io/region=one
     #[arg(
         long,
         value_name = "KEY=VALUE",

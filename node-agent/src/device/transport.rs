@@ -26,10 +26,10 @@ pub(crate) enum Transport<K: Kernel> {
 
 /// Queries about the node's devices, of any volume.
 impl<K: Kernel> Transport<K> {
-    /// A device of the kind that volumes are attached as.
+    /// Whether the device is of the kind that volumes are attached as.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(crate) fn carries_volumes(&self, kernel: &K, dev: Dev) -> kernel::Result<bool> {
         match self {
             Transport::Loops(_) => Ok(loops::carries_volumes(kernel, dev)),
@@ -37,10 +37,11 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The node of such a device.
+    /// The path of the node of a device of the kind that volumes are attached as; `None` for other
+    /// devices.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(crate) fn node_of(&self, kernel: &K, dev: Dev) -> kernel::Result<Option<PathBuf>> {
         match self {
             Transport::Loops(_) => Ok(loops::node_of(kernel, dev)),
@@ -52,7 +53,7 @@ impl<K: Kernel> Transport<K> {
     /// has a suffix.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(crate) fn dev_named(&self, kernel: &K, path: &Path) -> kernel::Result<Option<Dev>> {
         match self {
             Transport::Loops(_) => Ok(loops::dev_named(kernel, path)),
@@ -63,7 +64,7 @@ impl<K: Kernel> Transport<K> {
     /// The errors that the ext4 mounted from the device has counted; `None` if there is no ext4.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(crate) fn ext4_errors(&self, kernel: &K, dev: Dev) -> kernel::Result<Option<Ext4Errors>> {
         match self {
             Transport::Loops(_) => loops::ext4_errors(kernel, dev),
@@ -75,7 +76,7 @@ impl<K: Kernel> Transport<K> {
     /// `is_raw` or has a filesystem. A disk is not inspected: its content may have partitions.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(crate) fn partitions(
         &self,
         kernel: &K,
@@ -108,7 +109,7 @@ impl<K: Kernel> Transport<K> {
     /// may forbid to format the volume.
     ///
     /// # Errors
-    /// Those of [`PublishContext::read`].
+    /// Returns `INVALID_ARGUMENT`, naming the key, if an entry is missing or not valid.
     pub(crate) fn read(
         &self,
         volume: &VolumeId,
@@ -164,8 +165,8 @@ impl<K: Kernel> Transport<K> {
     /// The volume's storage, for reading; `None` if it does not exist.
     ///
     /// # Errors
-    /// As [`Transport::find`], apart from `NOT_FOUND`; `ABORTED` while a disk has not answered that
-    /// may be the volume's.
+    /// Returns the errors of [`Transport::find`] except `NOT_FOUND`; `ABORTED` while a disk that
+    /// may be the volume's has not answered.
     pub(crate) fn find_if_any(
         &self,
         kernel: &K,
@@ -180,7 +181,8 @@ impl<K: Kernel> Transport<K> {
     /// Whether the volume's storage is here. Opens no device.
     ///
     /// # Errors
-    /// As [`Transport::find`], apart from `NOT_FOUND`.
+    /// Returns the errors of [`Transport::find`], such as `INVALID_ARGUMENT` for an ID that is not
+    /// a file name, except `NOT_FOUND`.
     pub(crate) fn is_here(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
         match self {
             Transport::Loops(dir) => Ok(dir.name_if_any(kernel, volume)?.is_some()),
@@ -188,8 +190,8 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Keeps which device is the volume's, for the next call if this one is refused after it has
-    /// unmounted the volume.
+    /// Records which device is the volume's. The next call needs this record if the present call
+    /// unmounts the volume and is then refused.
     pub(crate) fn remember(&self, volume: &VolumeId, device: &OpenDevice<K>) {
         if let (Transport::Disks(disks), Guard::Disk(disk)) = (self, &device.guard) {
             disks.remember(volume, disk);
@@ -200,7 +202,7 @@ impl<K: Kernel> Transport<K> {
     /// recognised by its file.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(crate) fn adopt(&self, kernel: &K, label: &Label) -> kernel::Result<()> {
         match self {
             Transport::Loops(_) => Ok(()),
@@ -236,7 +238,7 @@ impl<K: Kernel> Transport<K> {
     /// The volume's storage for messages: the path of its file, or the identity of its disk.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is no file name.
+    /// `INVALID_ARGUMENT` for an id that is not a file name.
     pub(crate) fn named(&self, volume: &VolumeId) -> Result<PathBuf, Failure> {
         match self {
             Transport::Loops(dir) => dir.path_of(volume),
@@ -244,10 +246,11 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Why the volume's storage cannot be read, if its disk fails; it is then not even opened.
+    /// The error of inspecting the volume's file if the disk of the file fails; the file is then
+    /// not even opened. `None` if the disk does not fail.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is no file name.
+    /// `INVALID_ARGUMENT` for an id that is not a file name.
     pub(crate) fn unreadable(
         &self,
         kernel: &K,
@@ -299,9 +302,9 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// What has become of the storage behind a device that is known to be the volume's, as far as
-    /// names and memory show; `known` is the file behind it. Asks neither the device nor the disk.
-    /// Unless it `may_wait`, `None` where the file is not in memory.
+    /// The state of the storage behind a device that is known to be the volume's, as far as names
+    /// and memory show it. `known` is the file behind the device. Queries neither the device nor
+    /// the disk. Returns `None` if the file is not in memory, unless the call `may_wait`.
     ///
     /// # Errors
     /// The kernel's error.

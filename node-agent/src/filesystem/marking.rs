@@ -52,10 +52,11 @@ fn uuid_of_attempt<K: Kernel>(
     }
 }
 
-/// Erases the mark of the volume, unless mkfs has overwritten it. On a file the fsync that records
-/// the volume's use also puts this on the disk: until then the mark may count; afterwards it is not
-/// read. On a disk it counts until it is erased there; if the agent is killed before the fsync, the
-/// first fsync of a user does that, and before it there is nothing to lose.
+/// Erases the mark of the volume, unless mkfs has overwritten it. For a file, the fsync that
+/// records the volume's use also writes the erasure to the disk. Until then, the mark may be valid;
+/// afterwards, it is not read. For a disk, the mark is valid until the erasure is on the disk, so
+/// this calls fsync. If the agent is killed before, the first fsync by a user of the volume writes
+/// the erasure. Until then, no data of a user can be lost.
 ///
 /// # Errors
 ///

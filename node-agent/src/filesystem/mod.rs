@@ -44,7 +44,7 @@ pub(crate) enum FsType {
 }
 
 impl FsType {
-    /// All of them.
+    /// All types of filesystem.
     pub(crate) const ALL: [FsType; 3] = [FsType::Ext4, FsType::Xfs, FsType::Btrfs];
 
     /// The name in the kernel, the CSI request and the mkfs tools.

@@ -120,8 +120,9 @@ pub(crate) trait Kernel:
     /// openat2(2) with `O_PATH` and `RESOLVE_NO_SYMLINKS`: whether the path has no symlink in any
     /// component. `None` if it does not exist. Quick.
     fn has_no_links(&self, path: &Path) -> Result<Option<bool>>;
-    /// statfs(2): queries the filesystem, so a hung one blocks the caller, unless it
-    /// [counts in memory](MountFacts::counts_in_memory) and has no project quotas.
+    /// statfs(2): queries the filesystem, so a hung filesystem blocks the caller. It cannot block
+    /// if the kernel [counts the space in memory](MountFacts::counts_in_memory) and the filesystem
+    /// has no project quotas.
     fn statfs(&self, path: &Path) -> Result<Usage>;
     /// statfs(2) of the filesystem that an open descriptor refers to, like [`Kernel::statfs`].
     fn fstatfs(&self, fd: &Self::Fd) -> Result<Usage>;
@@ -252,8 +253,8 @@ pub(crate) trait Kernel:
     fn move_mount(&self, mount: &Self::Fd, onto: &Self::Fd) -> Result<()>;
     /// umount2(2) with `UMOUNT_NOFOLLOW`: waits for write-back if it drops the last reference.
     fn umount(&self, path: &Path) -> Result<()>;
-    /// statmount(2) of the mount on `path`: type and attributes, nothing that could hang. Without
-    /// statmount (before Linux 6.8) from mountinfo.
+    /// statmount(2) of the mount on `path`: its type and attributes, but nothing whose query could
+    /// hang. Reads mountinfo instead if the kernel has no statmount (before Linux 6.8).
     fn statmount(&self, path: &Path) -> Result<Option<MountFacts>>;
     /// [`Kernel::statmount`] by the id of a [`Stat`]; `None` if the mount no longer exists, and on
     /// kernels without such ids (before Linux 6.8). Quick.

@@ -106,8 +106,8 @@ pub(crate) enum Open {
     FileRead,
     /// `O_PATH`: to inspect a file without counting as an opener.
     Name,
-    /// Like [`Open::Name`], and quick: [`super::Cause::Again`] if the path is not in memory
-    /// (`RESOLVE_CACHED`). For [`super::Kernel::open_beneath`] alone.
+    /// Like [`Open::Name`], but never waits for a disk: fails with [`super::Cause::Again`] if the
+    /// path is not in memory (`RESOLVE_CACHED`). Only for [`super::Kernel::open_beneath`].
     NameCached,
     /// `O_RDONLY | O_DIRECTORY`.
     Directory,
@@ -225,7 +225,7 @@ impl MountAttrs {
         MountAttrs(self.0 | other.0)
     }
 
-    /// Returns the attributes without those of `other`.
+    /// Returns the attributes that are set in `self` and not in `other`.
     #[must_use]
     pub(crate) const fn without(self, other: MountAttrs) -> Self {
         MountAttrs(self.0 & !other.0)

@@ -10,14 +10,16 @@ use crate::filesystem::{FAT12, FAT16, FAT32, ISO_DESCRIPTOR, ISO_MAGIC};
 use crate::kernel::linux::Linux;
 use crate::kernel::{self, AlignedBuf, Disk, Kernel as _, MountAttrs, Open};
 
-/// Larger disks are not opened. A config drive has at most 64 MiB (Nova, for vfat), a Cinder volume
-/// at least 1 GiB: so a pod cannot give its node another ID by writing such a label to a volume.
+/// The maximum size of a disk that is opened, in bytes. A config drive has at most 64 MiB (Nova,
+/// for vfat), a Cinder volume at least 1 GiB: so a pod cannot give its node another ID by writing
+/// such a label to a volume.
 const DISK_BYTES_MAX: u64 = (1 << 30) - 1;
 
-/// The length of a probe: [`LABEL_BYTES`], in whole blocks of every size.
+/// The length of a probe: [`LABEL_BYTES`], rounded up to whole blocks of 4096 bytes, which are also
+/// whole blocks of every smaller size.
 const PROBE_BYTES: usize = LABEL_BYTES.next_multiple_of(4096);
 
-/// Directly on the disk: a disk in use does not appear in the page cache of this one.
+/// The flags with which a disk is opened. They bypass the page cache.
 const HOW: Open = Open::DeviceRead;
 
 /// The document on the config drive. Waits for all small disks of the node.

@@ -67,8 +67,8 @@ impl Sources {
         }
     }
 
-    /// Queries one source after the other until one responds, with a zone if that is needed.
-    /// Bounded in time.
+    /// Queries one source after the other until one returns the node's ID, and its zone if
+    /// `needs_zone`. Bounded in time.
     ///
     /// # Errors
     /// Returns the reasons of all sources.

@@ -234,8 +234,8 @@ impl<K: Kernel> Mounts<'_, K> {
     }
 
     /// Whether a mount that was noted at the path for the volume, or for no volume, is under
-    /// another mount. Call it for a path that does not show the mount; if the mount no longer
-    /// exists, it is dropped.
+    /// another mount. Call this for a path that does not show the mount. If the mount no longer
+    /// exists, it is removed from the index.
     ///
     /// # Errors
     /// Returns an error if the mount table cannot be read, or a link in the path cannot be

@@ -65,8 +65,8 @@ pub(super) fn is_mirror(table: &[MountEntry], one: &MountEntry, other: &MountEnt
         || one.peer_group != 0 && one.peer_group == other.peer_group && is_at_same_place()
 }
 
-/// The peer group of the mount below it, and the path in the filesystem of that one. `None` if that
-/// propagates nothing.
+/// The peer group of the mount on which this mount is attached, and the path of the attachment in
+/// the filesystem of that mount. `None` if that mount propagates nothing.
 fn place(table: &[MountEntry], line: &MountEntry) -> Option<(u64, PathBuf)> {
     let below = table.iter().find(|below| below.id == line.parent)?;
     let path = below.root.join(line.point.strip_prefix(&below.point).ok()?);

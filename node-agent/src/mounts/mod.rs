@@ -34,11 +34,11 @@ pub(crate) fn something_else(field: &str, volume: &VolumeId, path: &Path) -> Fai
     ))
 }
 
-/// The device of a mount that is a volume's.
+/// The device of a mount that is known to be a volume's.
 pub(crate) struct Proven<K: Kernel> {
-    /// Its number.
+    /// The number of the device.
     pub(crate) device: Dev,
-    /// A raw one, open: until it is closed, its number goes to no other volume.
+    /// The open device, if it is raw. Until it is closed, no other volume gets its number.
     pub(crate) raw: Option<OpenDevice<K>>,
 }
 
@@ -52,7 +52,8 @@ pub(crate) struct Mounts<'a, K: Kernel> {
 }
 
 impl<'a, K: Kernel> Mounts<'a, K> {
-    /// The same mounts, as a call queries them that has the volume's attachment.
+    /// Returns the same mounts for a call that has the volume's publish context, and thus the
+    /// identity of its disk.
     pub(crate) fn said_by(self, plan: Option<&'a PublishContext>) -> Self {
         let said = match plan.map(|plan| &plan.transport) {
             Some(publish_context::Transport::Disk(wanted)) => Some(wanted),
@@ -103,7 +104,7 @@ impl<K: Kernel> Mounts<'_, K> {
         })
     }
 
-    /// What is behind the mount on `path`, whose root `stat` describes.
+    /// The device behind the mount on `path`, whose root `stat` describes.
     fn behind(&self, volume: &VolumeId, path: &Path, stat: &Stat) -> Result<Behind, Failure> {
         match self.index.proven(path, stat, volume) {
             Some(device) => Ok(Behind::Device(device)),
@@ -122,7 +123,7 @@ impl<K: Kernel> Mounts<'_, K> {
     /// Whether the disk with that number, which was the volume's, was removed. Waits for none.
     ///
     /// # Errors
-    /// As [`Transport::behind`].
+    /// Returns the kernel's error.
     pub(crate) fn is_unplugged(&self, volume: &VolumeId, dev: Dev) -> Result<bool, Failure> {
         let behind = self
             .transport
@@ -164,16 +165,16 @@ impl<K: Kernel> Mounts<'_, K> {
     /// Whether a mount shows the device, whatever volume it was made for; `volume` is the caller's.
     ///
     /// # Errors
-    /// When the mount table cannot be read.
+    /// Returns an error if the mount table cannot be read.
     pub(crate) fn is_shown(&self, volume: &VolumeId, device: Dev) -> kernel::Result<bool> {
         Covered::new(self.kernel, self.transport, volume, device).is_anywhere()
     }
 
-    /// What the kernel's record of a raw device's bind says of it; `None` for a filesystem, and for
-    /// a bind without a name of ours.
+    /// The label in the kernel's record of a raw device's bind; `None` for a filesystem, and for a
+    /// bind of a node outside of `/dev/belay`.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// Returns the kernel's error.
     pub(crate) fn label(&self, path: &Path, stat: &Stat) -> kernel::Result<Option<Label>> {
         if stat.kind != FileKind::BlockDevice || !stat.mount_root {
             return Ok(None);
@@ -182,10 +183,11 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(root.as_deref().and_then(Label::read))
     }
 
-    /// The name that a raw device is bound by was removed, so its mount cannot be cloned.
+    /// Whether the node by whose name a raw device is bound was removed, so that the mount cannot
+    /// be cloned.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// Returns the kernel's error.
     pub(crate) fn has_lost_name(&self, path: &Path, stat: &Stat) -> kernel::Result<bool> {
         match self.label(path, stat)? {
             Some(label) => Ok(!label.is_there(self.kernel)?),
@@ -193,10 +195,10 @@ impl<K: Kernel> Mounts<'_, K> {
         }
     }
 
-    /// The bind of a raw device says that it was made for the volume.
+    /// Whether the label of a raw device's bind names the volume.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// Returns the kernel's error.
     pub(crate) fn is_labelled(
         &self,
         volume: &VolumeId,
@@ -207,14 +209,14 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(label.is_some_and(|label| self.transport.is_named(volume, &label)))
     }
 
-    /// The label is that of another volume.
+    /// Whether the label names another volume.
     pub(super) fn is_of_another(&self, label: Option<&Label>, volume: &VolumeId) -> bool {
         label.is_some_and(|label| !self.transport.is_named(volume, label))
     }
 
-    /// Where mounts were noted for the volume; and where the scan at the start has found a device
-    /// that the mount says is the volume's, or whose file is, or was, called as the volume is, and
-    /// no call has proven since whose it is.
+    /// Paths at which mounts were noted for the volume. Also paths at which the scan at the start
+    /// has found a device that may be the volume's, by the label of its mount or by the present or
+    /// former name of its file, if no call has proven since which volume's it is.
     ///
     /// # Errors
     /// The kernel's error.
@@ -302,7 +304,8 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(match verdict {
             Verdict::Ours(_) | Verdict::Stale(_) => true,
             Verdict::Unbound => stat.kind == FileKind::BlockDevice,
-            // Its volume is unknown, and nothing can be read from it or written to it.
+            // The volume of a removed device is unknown, and the device can be neither read nor
+            // written.
             Verdict::Removed => true,
             Verdict::Foreign => false,
         })

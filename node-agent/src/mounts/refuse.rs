@@ -77,10 +77,11 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(())
     }
 
-    /// The raw device that is bound at `path` was bound for the volume, by whichever attachment.
+    /// Whether the raw device that is bound at `path` was bound for the volume, during any of its
+    /// attachments.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// Returns the kernel's error.
     pub(crate) fn is_made_for(
         &self,
         volume: &VolumeId,
@@ -90,11 +91,11 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(self.index.is_noted_for(path, stat, volume) || self.is_labelled(volume, path, stat)?)
     }
 
-    /// Where raw devices may be bound that were bound for the volume, by whichever attachment: as
-    /// noted, and as the mount table names it.
+    /// Paths at which raw devices may be bound for the volume, during any of its attachments: those
+    /// that were noted, and those whose label in the mount table names the volume.
     ///
     /// # Errors
-    /// When the table cannot be read.
+    /// Returns an error if the table cannot be read.
     pub(crate) fn made_for(&self, volume: &VolumeId) -> kernel::Result<Vec<PathBuf>> {
         let is_named = |label: &Label| self.transport.is_named(volume, label);
         let mut paths = self.index.said_of(volume, is_named);
@@ -129,10 +130,11 @@ impl<K: Kernel> Mounts<'_, K> {
         )))
     }
 
-    /// For a device that should be unused.
+    /// Refuses a device that should be unused but is mounted or bound.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` while it shows at a path that is noted; else the kernel's error.
+    /// Returns `FAILED_PRECONDITION` while a mount of the device is at a path that was noted;
+    /// otherwise the kernel's error.
     pub(crate) fn refuse_others(&self, volume: &VolumeId, dev: Dev) -> Result<(), Failure> {
         match self.others(volume, dev, &[])?.first() {
             None => Ok(()),

@@ -23,7 +23,8 @@ impl Shared {
         path: &Path,
     ) -> Result<(), Failure> {
         // Volumes have jobs, paths do not: two volumes must not pass the check at the same time.
-        // What was opened before another one passed it does not show that one's mount.
+        // Open the path under the lock: a descriptor that was opened earlier does not show a mount
+        // that another volume's job has attached since.
         let placing = self.placing.lock();
         let onto = kernel.open_path(path)?;
         if kernel.stat(&onto)?.mount_root {
@@ -112,7 +113,8 @@ impl<K: Kernel> Context<'_, K> {
     /// attribute per attached device, so it is for calls that have found nothing mounted.
     ///
     /// # Errors
-    /// As [`Context::detach`].
+    /// Returns `FAILED_PRECONDITION` while the device is mounted; `ABORTED` while another process
+    /// has it open; otherwise the kernel's error.
     pub(super) fn detach_stale(&self, volume: &VolumeId) -> Result<(), Failure> {
         let is_mounted = |dev| self.mounts().is_mounted(dev).unwrap_or(false);
         let found = self.transport.stale(&self.kernel, volume, is_mounted)?;
@@ -125,7 +127,7 @@ impl<K: Kernel> Context<'_, K> {
     /// [`Context::unmount_orphans`] of the device that is still attached for the volume.
     ///
     /// # Errors
-    /// When the device cannot be found out; what the kernel refused.
+    /// Returns an error if the device cannot be determined, or if the kernel refuses to unmount it.
     pub(super) fn unmount_orphans_of(&self, volume: &VolumeId) -> Result<bool, Failure> {
         if self.kubelet_dir.is_none() {
             return Ok(false);
@@ -139,11 +141,11 @@ impl<K: Kernel> Context<'_, K> {
     }
 
     /// Unmounts a raw device where the kubelet bound it for pods that no longer exist: a kubelet
-    /// that is killed while it unmaps a device asks for the unstage alone afterwards. Whether there
-    /// was any.
+    /// that is killed while it unmaps a device later requests only the unstage. Returns whether
+    /// there was such a bind.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// Returns the kernel's error.
     pub(super) fn unmount_orphans(&self, volume: &VolumeId, dev: Dev) -> Result<bool, Failure> {
         let Some(kubelet_dir) = self.dir_of_pods()? else {
             return Ok(false);
@@ -152,11 +154,12 @@ impl<K: Kernel> Context<'_, K> {
         self.unmount_if_orphans(volume, kubelet_dir, &shown.paths(&[])?, Some(dev))
     }
 
-    /// [`Context::unmount_orphans`] of disks that were removed: of binds that were made for the
-    /// volume, by whichever attachment. Whether there was any.
+    /// Does the same as [`Context::unmount_orphans`] for a disk that was removed: unmounts binds
+    /// that were made for the volume during any of its attachments. Returns whether there was such
+    /// a bind.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// Returns the kernel's error.
     pub(super) fn unmount_orphans_named(&self, volume: &VolumeId) -> Result<bool, Failure> {
         if !self.may_lose_devices() {
             return Ok(false);
@@ -168,11 +171,12 @@ impl<K: Kernel> Context<'_, K> {
         self.unmount_if_orphans(volume, kubelet_dir, &paths, None)
     }
 
-    /// Where else a raw device is bound that is staged at `path` and whose disk was removed: for a
-    /// pod that exists, or for another user. Binds for pods that no longer exist are unmounted.
+    /// Returns another path at which a raw device is bound, by the kubelet for an existing pod or
+    /// by another program. The device is staged at `path`, and its disk was removed. Unmounts binds
+    /// for pods that no longer exist.
     ///
     /// # Errors
-    /// `ABORTED` if the mount changed meanwhile; what the kernel refused.
+    /// Returns `ABORTED` if the mount changed meanwhile; otherwise the kernel's error.
     pub(super) fn first_elsewhere(
         &self,
         volume: &VolumeId,
@@ -201,8 +205,9 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// Of these paths, those where the device of that number is bound, or any that was bound for
-    /// the volume: an earlier attachment of its disk may have had another number.
+    /// Unmounts those of the paths that belong to pods that do not exist, if the device with this
+    /// number is bound there, or any device that was bound for the volume: an earlier attachment of
+    /// its disk may have had another number.
     fn unmount_if_orphans(
         &self,
         volume: &VolumeId,

@@ -13,11 +13,12 @@ use crate::kernel::{self, Kernel, MountEntry};
 
 /// The directory of `--kubelet-dir`.
 pub(crate) struct KubeletDir {
-    /// As the operator named it.
+    /// The path as the operator specified it.
     named: PathBuf,
-    /// Its path without symlinks.
+    /// The path without symlinks.
     real: PathBuf,
-    /// Why the kubelet will not see mounts under it; a lowercase fragment.
+    /// The reason why the kubelet does not see mounts under the directory, as a lowercase fragment;
+    /// `None` if it sees them.
     hidden: Option<String>,
 }
 
@@ -47,7 +48,7 @@ impl KubeletDir {
         })
     }
 
-    /// Why the kubelet will not see mounts there.
+    /// The reason why the kubelet does not see mounts under the directory; `None` if it sees them.
     pub(crate) fn hidden(&self) -> Option<&str> {
         self.hidden.as_deref()
     }
@@ -100,7 +101,8 @@ impl KubeletDir {
         beneath.iter().map(OsStr::to_str).collect()
     }
 
-    /// As [`Node::admit`].
+    /// Refuses an absolute path that is not under this directory. The operation itself refuses a
+    /// relative path.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` naming `field`, the path and the flag.
@@ -121,14 +123,15 @@ impl KubeletDir {
         Err(Failure::invalid(field, why))
     }
 
-    /// As [`Node::is_admitted_by_name`].
+    /// Whether the path is under this directory according to its name. Follows no symlink.
     fn names(&self, path: &Path) -> bool {
         let is_under = |folder: &PathBuf| path != folder && path.starts_with(folder);
         let goes_up = || path.components().any(|it| it == Component::ParentDir);
         [&self.named, &self.real].into_iter().any(is_under) && !goes_up()
     }
 
-    /// As [`Node::admit_mounts`].
+    /// Refuses mounts under this directory if the pod would not see them: it would write to the
+    /// node's own disk.
     ///
     /// # Errors
     /// `FAILED_PRECONDITION`.

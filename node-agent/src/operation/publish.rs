@@ -272,7 +272,7 @@ fn refuse_read_only<K: Kernel>(
     }
     let facts = match node.kernel.statmount_of(staged.mount_id)? {
         Some(facts) => Some(facts),
-        // It has no id.
+        // The mount has no ID (before Linux 6.8).
         None => node.kernel.statmount(source)?,
     };
     let facts = facts.ok_or_else(|| not_staged(request, source))?;

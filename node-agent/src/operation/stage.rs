@@ -53,7 +53,7 @@ impl From<kernel::Error> for Obstacle {
 }
 
 impl Obstacle {
-    /// The failure for a caller that does not run the stage again.
+    /// Returns the error for a caller that does not run the stage again.
     pub(crate) fn into_failure(self) -> Failure {
         match self {
             Obstacle::Failure(failure) => failure,
@@ -118,7 +118,7 @@ fn attach<K: Kernel>(
     storage: Storage<K>,
     purpose: Purpose,
 ) -> Result<OpenDevice<K>, Failure> {
-    // This check comes before the lock, which the other volume may have.
+    // Check this before locking the file: the other volume may hold the lock.
     storage.refuse_linked()?;
     let device = cx.phase(Phase::Attach, || {
         let unused = || -> Result<_, Failure> {

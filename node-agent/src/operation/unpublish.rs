@@ -136,7 +136,7 @@ fn remove<K: Kernel>(node: &Node<K>, request: &Unpublish, stat: &Stat) -> Result
 pub(crate) enum Flushed {
     /// The volume is not published there.
     Nothing,
-    /// All is on the disk.
+    /// All data of the volume is on the disk.
     Done,
     /// A write has failed, and its data may be lost; the target can be unmounted all the same.
     Failed(Error),

@@ -132,8 +132,8 @@ pub(super) fn unmount_removed<K: Kernel>(
     Ok(())
 }
 
-/// Takes down the raw device that is staged; whether there was one. Of binds that are stacked, only
-/// the uppermost shows what it is, so they are taken down one by one.
+/// Unmounts the raw device that is staged. Returns whether there was one. If binds are stacked,
+/// only the uppermost can be identified, so they are unmounted one by one.
 fn unstage_device<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Result<bool, Failure> {
     let path = block_path(&request.staging);
     let mut was_bound = false;
@@ -158,7 +158,7 @@ fn unstage_device<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Result<b
     )))
 }
 
-/// Takes down one bind of a raw device, at `path`.
+/// Unmounts one bind of a raw device, at `path`.
 fn unstage_bind<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,
@@ -248,8 +248,8 @@ fn refuse_published<K: Kernel>(node: &Node<K>, request: &Unstage, dev: Dev) -> R
 }
 
 /// [`refuse_published`] for a raw device over a file that is no longer the volume's: its number may
-/// be another volume's now, so only binds that name this volume count. Those that the kubelet has
-/// made are in the mount table alone; while one is there, the index keeps the number from other
+/// be another volume's now, so only binds that name this volume count. Binds that the kubelet has
+/// made are listed only in the mount table. While one exists, the index keeps the number from other
 /// volumes.
 fn refuse_left_targets<K: Kernel>(
     node: &Node<K>,

@@ -33,7 +33,8 @@ pub(crate) struct NodeService<K: Kernel> {
     pub(super) volumes: Volumes,
     pub(super) unsynced: Arc<Unsynced>,
     pub(super) storage: Storage,
-    /// Not known before the driver has come up, where it is read from the cloud.
+    /// The response to NodeGetInfo. If it is read from the cloud, it is unknown until the driver
+    /// has started.
     info: OnceLock<csi::NodeGetInfoResponse>,
     capabilities: csi::NodeGetCapabilitiesResponse,
 }
@@ -44,7 +45,7 @@ pub(crate) struct NodeIdentity {
     pub(crate) id: String,
     /// The maximum number of volumes, or of disks where volumes are disks; 0: unlimited.
     pub(crate) volumes_max: u32,
-    /// Its topology.
+    /// The topology of the node.
     pub(crate) topology: Option<HashMap<String, String>>,
 }
 
@@ -158,7 +159,7 @@ impl<K: Kernel> NodeService<K> {
     /// Whether a detach is pending for the volume, according to its file.
     ///
     /// # Errors
-    /// Those of [`operation::is_wanted`].
+    /// Returns the kernel's error.
     pub(crate) async fn is_wanted(&self, id: &VolumeId) -> Result<bool, Failure> {
         let (key, volume) = (Key::new(Class::Detach, id.as_str()), id.clone());
         let call = (Rpc::NodeUnstageVolume, 0);
@@ -172,7 +173,8 @@ impl<K: Kernel> NodeService<K> {
     /// Unstages a volume with a pending detach that is unknown to the kubelet.
     ///
     /// # Errors
-    /// `ABORTED` while another operation on it is in progress; those of [`operation::release`].
+    /// Returns `ABORTED` while another operation on the volume is in progress; otherwise the errors
+    /// of [`operation::release`].
     pub(crate) async fn release(&self, id: VolumeId) -> Result<(), Failure> {
         let mark = fingerprint(&(&id, "release"));
         let volume = id.clone();

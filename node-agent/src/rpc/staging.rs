@@ -21,7 +21,7 @@ const DISK_MAX: Duration = Duration::from_secs(90);
 /// unstage cancels it.
 ///
 /// # Errors
-/// Those of [`operation::stage`]; `UNAVAILABLE` if the disk does not appear.
+/// Returns `UNAVAILABLE` if the disk does not appear; otherwise the errors of [`operation::stage`].
 pub(super) async fn stage_when_there<K: Kernel>(
     ticket: &Ticket,
     pool: &Pool,

@@ -104,8 +104,8 @@ type Work<T> = Box<dyn FnOnce(&Progress) -> Result<T, Failure> + Send>;
 enum Begun<T> {
     /// The work took no longer than usual.
     Ended(Result<T, Failure>),
-    /// The work is still running, and holds a slot among slow work, or its own slot if there is
-    /// none.
+    /// The work is still running, and holds a permit for a thread with slow work, or its slot if
+    /// all these permits were taken.
     Slow(
         Running<Result<T, Failure>>,
         Result<OwnedSemaphorePermit, Slot>,
@@ -115,7 +115,7 @@ enum Begun<T> {
 /// A slot, released when dropped.
 struct Slot {
     _slot: OwnedSemaphorePermit,
-    /// Only for reads.
+    /// The permit that reads need in addition; `None` for other work.
     _read: Option<OwnedSemaphorePermit>,
 }
 
@@ -187,7 +187,8 @@ impl Pool {
         })
     }
 
-    /// Releases the slot of slow work, as long as threads for slow work are left.
+    /// Releases the slot of work that has become slow, and returns a permit for a thread with slow
+    /// work. If all these permits are taken, returns the slot, which the work keeps.
     fn give_on(&self, lane: Lane, slot: Slot) -> Result<OwnedSemaphorePermit, Slot> {
         let slow = match lane {
             Lane::Change | Lane::Format => &self.slow,

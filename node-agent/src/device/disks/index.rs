@@ -35,7 +35,7 @@ pub(crate) struct DiskIndex {
 
 #[derive(Default)]
 struct Inner {
-    /// All disks were listed once.
+    /// Whether all disks were listed at least once.
     is_scanned: bool,
     disks: BTreeMap<Dev, Entry>,
     users: BTreeMap<Owner, User>,
@@ -45,7 +45,7 @@ struct Inner {
 struct User {
     /// The identity of its disk; `None` if only its mount or a name in `/dev/belay` shows the disk.
     wanted: Option<DiskIdentity>,
-    /// The disk that was found for it, for as long as this one is plugged in.
+    /// The disk that was found for the volume, for as long as the disk is plugged in.
     held: Option<Disk>,
 }
 

@@ -239,9 +239,9 @@ impl DiskVolumes {
     /// format nothing.
     ///
     /// # Errors
-    /// Returns `FAILED_PRECONDITION` if the volume shall be used and the identity of the disk is
-    /// not the volume's alone, `ABORTED` while that is not known; otherwise the error of the kernel
-    /// or the disk.
+    /// Returns `FAILED_PRECONDITION` if the volume will be used and another disk or volume has the
+    /// same identity; `ABORTED` while that is not known; otherwise the error of the kernel or the
+    /// disk.
     pub(in crate::device) fn verdict<K: Kernel>(
         &self,
         kernel: &K,

@@ -27,7 +27,8 @@ impl<K: Kernel> VolumeFile<K> {
     /// Locks the file, or finds the device that has its lock: an earlier operation left it bound.
     ///
     /// # Errors
-    /// `ABORTED` if another process has it; `FAILED_PRECONDITION` if another volume has it.
+    /// Returns `ABORTED` if another process has locked the file; `FAILED_PRECONDITION` if the
+    /// device of another volume has locked it.
     pub(crate) fn left(&self, kernel: &K) -> Result<Option<Device<K>>, Failure> {
         let owner = while_busy(
             kernel,
@@ -96,7 +97,9 @@ impl<K: Kernel> LoopDir<K> {
     /// moved and another file has the volume's name.
     ///
     /// # Errors
-    /// As [`VolumeFile::left`]; if sysfs or a device cannot be queried.
+    /// Returns `ABORTED` if another process has locked the file, `FAILED_PRECONDITION` if the
+    /// device of another volume has locked it; otherwise the kernel's error if sysfs or a device
+    /// cannot be queried.
     pub(crate) fn left(
         &self,
         kernel: &K,
@@ -116,7 +119,7 @@ impl<K: Kernel> LoopDir<K> {
     /// names the candidates, so no other device is queried.
     ///
     /// # Errors
-    /// When sysfs, a device or the directory cannot be queried.
+    /// Returns an error if sysfs, a device or the directory cannot be queried.
     pub(crate) fn stale(
         &self,
         kernel: &K,
@@ -149,7 +152,7 @@ impl<K: Kernel> LoopDir<K> {
     /// to: bound without AUTOCLEAR to a file of that name, and not `is_known`. Queries no device.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(crate) fn remnants(
         &self,
         kernel: &K,
@@ -171,10 +174,10 @@ impl<K: Kernel> LoopDir<K> {
         kernel.loop_dev(number)
     }
 
-    /// Those of [`LoopDir::remnants`] that may be the volume's.
+    /// The numbers of the devices of [`LoopDir::remnants`] that may belong to the volume.
     ///
     /// # Errors
-    /// As [`LoopDir::verdict`].
+    /// Returns `INVALID_ARGUMENT` for an ID that is not a file name; otherwise the kernel's error.
     pub(crate) fn remnants_of(&self, kernel: &K, volume: &VolumeId) -> Result<Vec<u32>, Failure> {
         let found = candidates(kernel, &self.path_of(volume)?)?;
         let kept = found.into_iter().filter(|(_, file)| !file.autoclear);
@@ -184,7 +187,7 @@ impl<K: Kernel> LoopDir<K> {
     /// The device of that number, one of [`LoopDir::remnants`], if it is the volume's.
     ///
     /// # Errors
-    /// When the device or the file cannot be queried.
+    /// Returns an error if the device or the file cannot be queried.
     pub(crate) fn remnant(
         &self,
         kernel: &K,

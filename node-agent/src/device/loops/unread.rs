@@ -18,7 +18,7 @@ impl<K: Kernel> LoopDir<K> {
     /// filesystem has shut itself down.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is no file name.
+    /// `INVALID_ARGUMENT` for an id that is not a file name.
     pub(super) fn is_unreadable(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
         let name = file_name(volume)?;
         let read = || {
@@ -32,7 +32,7 @@ impl<K: Kernel> LoopDir<K> {
     /// be read, or if a device with a file of that name cannot be identified.
     ///
     /// # Errors
-    /// Those of `each`; if a device cannot be queried.
+    /// Returns the errors of `each`, and an error if a device cannot be queried.
     pub(crate) fn unread(
         &self,
         kernel: &K,

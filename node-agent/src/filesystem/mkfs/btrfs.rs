@@ -10,8 +10,8 @@ use crate::filesystem::probe::{DeviceUnderTest, Identity, identify};
 use crate::kernel::Kernel;
 
 const PROGRAM: &str = "mkfs.btrfs";
-/// Its error if a loop device of an unrelated mount is freed while it searches all mounts for its
-/// own device. It has written nothing by then.
+/// The error of mkfs.btrfs if a loop device of an unrelated mount is freed while mkfs.btrfs
+/// searches all mounts for its own device. Until then, mkfs.btrfs has written nothing.
 const DISTURBED: &str = "cannot check mount status";
 const TRIES: usize = 5;
 /// The features that btrfs-progs 5.15 enables by default, and the one that it disables on a small

@@ -50,7 +50,7 @@ pub(in crate::filesystem) struct Superblock {
 pub(in crate::filesystem) enum Verdict {
     /// No btrfs superblock.
     Absent,
-    /// A valid filesystem, on this device alone.
+    /// A valid filesystem on only this device.
     Sound(Superblock),
     /// A filesystem whose mkfs was interrupted.
     Unfinished,

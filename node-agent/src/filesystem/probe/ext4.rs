@@ -9,11 +9,11 @@ use super::field::{crc32c, le16, le32};
 
 /// The offset of the primary superblock, for any block size.
 pub(in crate::filesystem) const AT: u64 = 1024;
-/// Its size.
+/// The size of the superblock, in bytes.
 pub(in crate::filesystem) const BYTES: usize = 1024;
-/// Reserved for boot loaders: ext neither reads nor writes it.
+/// The range that is reserved for boot loaders. ext neither reads nor writes it.
 pub(super) const UNUSED: Range<u64> = 0..AT;
-/// The offset of the magic number in it, little-endian.
+/// The offset of the magic number, which is little-endian, in the superblock.
 pub(super) const MAGIC_AT: u64 = 0x38;
 /// The magic number, as the bytes on disk.
 pub(super) const MAGIC: &[u8] = &[0x53, 0xef];
@@ -345,7 +345,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Whatever the features say: e2fsck searches all disks by the id alone.
+    /// The features do not matter: e2fsck searches all disks for the ID of the journal.
     #[test]
     fn an_ext4_that_names_another_device_as_its_journal_is_not_sound() {
         for at in [0xd0, 0xdf, 0xe4, 0xe7] {

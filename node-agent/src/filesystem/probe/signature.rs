@@ -49,7 +49,7 @@ pub(super) type Check = fn(&Areas, u64, u64) -> bool;
 
 /// A row of the table of signatures.
 pub(super) struct Signature {
-    /// Its description for messages, with an article.
+    /// The description for messages, with an article.
     pub(super) name: &'static str,
     /// The locations of its magic number.
     pub(super) at: &'static [Location],

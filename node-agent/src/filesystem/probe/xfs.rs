@@ -134,7 +134,7 @@ fn has_right_checksum(head: &[u8], sector_bytes: usize) -> bool {
     let Some(sector) = head.get(..sector_bytes) else {
         return false;
     };
-    // It covers the whole sector, with zeros in its own field.
+    // The checksum covers the whole sector, with zeros in the field of the checksum.
     let crc = crc32c(!0, &sector[..CHECKSUM_AT]);
     let crc = crc32c(crc, &[0; 4]);
     !crc32c(crc, &sector[CHECKSUM_AT + 4..]) == le32(sector, CHECKSUM_AT)

@@ -8,7 +8,7 @@ use crate::filesystem::format;
 use crate::filesystem::grow::{GrowError, Grown, grow};
 use crate::kernel::{Cause, LoopMode, MountAttrs};
 
-/// Other processes bind loop devices too.
+/// Maximum number of attempts to bind a loop device: other processes may bind the free one first.
 const ATTEMPTS_MAX: usize = 50;
 
 /// A loop device over an image. Unbound when its last descriptor is closed.
@@ -126,7 +126,7 @@ fn a_mounted_filesystem_grows_once_to_the_size_of_its_device() {
     }
 }
 
-/// Its groups keep the size of the first ones: half of 300 MiB.
+/// The groups of an xfs keep the size of the first ones: half of 300 MiB.
 #[test]
 #[ignore = "needs root: make test"]
 fn an_xfs_that_grew_a_thousandfold_is_reported_at_each_growth_and_mount() {

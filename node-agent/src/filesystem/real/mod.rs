@@ -32,7 +32,7 @@ const GIB: u64 = 1 << 30;
 /// The volume id of every image, unless a test names another.
 const VOLUME: &str = "vol-00000000000000000000000000000001";
 
-/// Much longer than any of these tools takes.
+/// The deadline of a tool, much longer than any tool takes.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// The package of each tool.

@@ -112,13 +112,15 @@ pub(super) fn is_valid(contents: &Sparse) -> bool {
     u16::from_le_bytes(state) == VALID
 }
 
-/// Logs the number of blocks, as the kernel does in a transaction that changes the superblock.
+/// Writes the number of blocks to the journal, as the kernel does in a transaction that changes the
+/// superblock.
 pub(super) fn log(contents: &mut Sparse, blocks: u64) {
     contents.write(JOURNAL_AT, &JOURNAL);
     contents.write(JOURNAL_AT + 8, &blocks.to_be_bytes());
 }
 
-/// Logs `errors=panic`, as the kernel does in a transaction that sets it in the superblock.
+/// Writes `errors=panic` to the journal, as the kernel does in a transaction that sets it in the
+/// superblock.
 pub(super) fn log_panic(contents: &mut Sparse) {
     contents.write(JOURNAL_AT + 16, &[PANIC]);
 }

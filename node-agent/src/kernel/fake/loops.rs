@@ -298,7 +298,7 @@ impl State {
         Some(LoopFile { path, autoclear })
     }
 
-    /// Sets AUTOCLEAR; and if no other process has it open, every open fails from now on.
+    /// Sets AUTOCLEAR. If no other process has the device open, every open of it fails from now on.
     pub(super) fn loop_clr_fd(&mut self, device: u64) -> Answer<()> {
         let number = self.object(device)?.device()?;
         let openers = self.openers(number);

@@ -24,7 +24,8 @@ const STEPS: [(&str, Step); 4] = [
     ("superblock", Step::Superblock),
 ];
 
-/// The installed tools, their defaults, and the reason why they are stopped.
+/// The installed tools, the features that they enable by default, and the reason why they do not
+/// complete.
 #[derive(Default)]
 pub(super) struct Tools {
     /// The features that mkfs.btrfs turns on by default.
@@ -33,7 +34,7 @@ pub(super) struct Tools {
     pub(super) xfs_incompat: u32,
     /// e2fsck is not installed.
     pub(super) lacks_e2fsck: bool,
-    /// The reason why each tool is stopped; `None` lets it complete.
+    /// The reason why no tool completes; `None` if they complete.
     pub(super) stop: Option<Stop>,
 }
 
@@ -114,7 +115,7 @@ pub(super) fn end(code: i32, stderr: String) -> ChildEnd {
     }
 }
 
-/// How the child ends if it is stopped; `None` if it completes.
+/// The result of a child that is stopped; `None` if it completes.
 pub(super) fn stopped(fake: &Fake, child: &Child<'_, Fd>) -> Option<ChildEnd> {
     let stop = match (child.is_given_up)() {
         true => Some(Stop::Signal),

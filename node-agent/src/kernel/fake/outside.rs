@@ -28,7 +28,7 @@ impl Machine {
         self.put(path, 0, &vec![0; bytes]);
     }
 
-    /// Turns on project quotas in an ext4 as its user could, by the superblock alone.
+    /// Turns on project quotas in an ext4 as its user could: changes only the superblock.
     pub(crate) fn add_projects(&self, path: &Path) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;

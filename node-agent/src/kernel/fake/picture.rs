@@ -39,7 +39,7 @@ impl Picture {
         gone.chain(new).collect()
     }
 
-    /// The entries that only this one has.
+    /// Returns the entries that this picture has and `before` lacks.
     pub(crate) fn beyond(&self, before: &Picture) -> Vec<String> {
         self.0.difference(&before.0).cloned().collect()
     }

@@ -91,7 +91,8 @@ impl Machine {
         self.lock().has_project_quotas = true;
     }
 
-    /// Lets filesystems that can do so count in memory from now on, as at first.
+    /// Gives no filesystem project quotas from now on, which is the initial state. Then statfs of
+    /// ext4 and xfs does not wait for the disk.
     pub(crate) fn count_in_memory(&self) {
         self.lock().has_project_quotas = false;
     }

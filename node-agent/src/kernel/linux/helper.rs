@@ -16,7 +16,7 @@ use super::files::MountId;
 use super::{Linux, files, mount, mountinfo, privileges, sandbox, statmount};
 use crate::kernel::{Answer, Answered, Error, Helper, MountSource, RemoteCall, Remotes, Result};
 
-/// The argument that makes this program a helper process. It is none of the flags.
+/// The argument that makes this program a helper process. `--help` does not list the argument.
 const ARGUMENT: &str = "--helper-process";
 
 /// Makes the one call of this process by `work`, if its arguments make it a helper process.

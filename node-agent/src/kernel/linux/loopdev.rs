@@ -95,8 +95,8 @@ impl LoopInfo64 {
     }
 }
 
-/// How many bits the loop driver shifts a device's number by to get its minor: the bits for
-/// partitions, computed from `max_part` as drivers/block/loop.c does.
+/// The number of bits by which the loop driver shifts a device's number to get its minor. These
+/// bits are for partitions; they are computed from `max_part` as in drivers/block/loop.c.
 pub(super) fn part_shift() -> Result<u32> {
     let text = match std::fs::read_to_string(MAX_PART) {
         Ok(text) => text,
@@ -360,7 +360,7 @@ mod tests {
             (7, 8, Some(1)),
             (7, 9, None),
             (15, 32, Some(2)),
-            // 10 is rounded up to the largest value of four bits.
+            // The kernel rounds max_part up to a number whose bits are all 1: 10 to 15.
             (10, 48, Some(3)),
         ] {
             let dev = Dev {

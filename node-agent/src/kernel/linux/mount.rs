@@ -105,7 +105,7 @@ pub(super) fn fsconfig_create(context: &OwnedFd, exclusive: bool) -> Result<()> 
     created.map_err(|errno| {
         let mut reason = log_of(context);
         if reason.is_empty() {
-            // A filesystem such as btrfs writes its reason to the kernel's log alone.
+            // A filesystem such as btrfs writes the reason only to the kernel's log.
             reason.push_str("the kernel's log (dmesg) says why");
         }
         Error::new("fsconfig", "create", errno).because(reason)

@@ -99,7 +99,7 @@ fn bound(needed: CapabilitySet) -> rustix::io::Result<()> {
         match remove_capability_from_bounding_set(one) {
             Ok(()) => {}
             // Beyond the last that the kernel knows. Or CAP_SETPCAP is missing: the set then stays,
-            // and no_new_privs alone keeps tools from getting more than this process has.
+            // and only no_new_privs keeps tools from getting more than this process has.
             Err(Errno::INVAL | Errno::PERM) => break,
             Err(errno) => return Err(errno),
         }

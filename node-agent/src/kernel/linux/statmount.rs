@@ -29,9 +29,11 @@ const STATMOUNT_MNT_BASIC: u64 = 0x02;
 const STATMOUNT_MNT_ROOT: u64 = 0x08;
 const STATMOUNT_FS_TYPE: u64 = 0x20;
 const WANTED: u64 = STATMOUNT_SB_BASIC | STATMOUNT_MNT_BASIC | STATMOUNT_FS_TYPE;
-/// Since Linux 6.11; older kernels leave it out of the returned mask.
+/// The options of the filesystem, since Linux 6.11. Older kernels leave this bit out of the
+/// returned mask.
 const STATMOUNT_MNT_OPTS: u64 = 0x80;
-/// Since Linux 6.13; likewise.
+/// The source of the filesystem, since Linux 6.13. Older kernels leave this bit out of the returned
+/// mask.
 const STATMOUNT_SB_SOURCE: u64 = 0x200;
 
 /// `SB_RDONLY` (include/linux/fs.h), the same bit as `MS_RDONLY`.
@@ -95,7 +97,8 @@ const _: () = assert!(std::mem::offset_of!(StatMount, mnt_attr) == 64);
 const _: () = assert!(std::mem::offset_of!(StatMount, sb_source) == 124);
 const _: () = assert!(std::mem::offset_of!(StatMount, strings) == 512);
 
-/// Whether this kernel returns the options of a filesystem that has any.
+/// Whether statmount(2) of this kernel returns the options of filesystems, as it does since Linux
+/// 6.11.
 static SHOWS_OPTIONS: LazyLock<bool> =
     LazyLock::new(|| release(rustix::system::uname().release()) >= Some((6, 11)));
 

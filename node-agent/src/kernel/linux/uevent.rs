@@ -22,7 +22,7 @@ const VIRTUAL: &[u8] = b"/devices/virtual/block/";
 pub(crate) struct Uevents(AsyncFd<OwnedFd>);
 
 impl Uevents {
-    /// Subscribes. Needs no privilege; call it in the runtime.
+    /// Subscribes. Needs no privilege. Must be called in the Tokio runtime.
     ///
     /// # Errors
     /// Returns an error if the kernel was built without netlink, or is out of memory.

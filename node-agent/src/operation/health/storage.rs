@@ -17,7 +17,7 @@ use crate::operation::Context;
 const HUNG_MIN: usize = 2;
 /// The part of the filesystem that should stay free: 5 %.
 const RESERVE_PART: u64 = 20;
-/// On large filesystems, this many bytes suffice: 10 GiB.
+/// Maximum number of bytes that should stay free, also on a large filesystem: 10 GiB.
 const RESERVE_BYTES_MAX: u64 = 10 << 30;
 
 /// A health reason of the storage.

@@ -31,7 +31,8 @@ pub(super) fn open_staged<K: Kernel>(
     Ok(staged.mount_root.then_some((source, staged)))
 }
 
-/// Why what is staged there is not the volume's.
+/// Returns the error that explains why the mount at the staging path is not known to be the
+/// volume's.
 pub(super) fn not_proven<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
@@ -54,8 +55,8 @@ pub(super) fn not_proven<K: Kernel>(
     })
 }
 
-/// The volume's attachment, which alone has the name of some volumes' disks, if the staged mount is
-/// not known yet.
+/// Returns the publish context of the volume if the staged mount is not known yet. For some
+/// volumes, only this context contains the name of the disk.
 pub(super) fn said<K: Kernel>(
     node: &Node<K>,
     request: &Publish,

@@ -57,7 +57,7 @@ pub(super) fn make_target<K: Kernel>(
 /// Removes what [`make_target`] created.
 ///
 /// # Errors
-/// What the kernel refused.
+/// Returns the kernel's error.
 pub(super) fn remove_target<K: Kernel>(
     node: &Node<K>,
     target: &Path,

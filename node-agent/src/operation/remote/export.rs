@@ -110,7 +110,8 @@ fn filled(context: &Context, below: &str) -> Result<String, Failure> {
     filled.ok_or_else(|| invalid("subDir", "contains an unknown template"))
 }
 
-/// 0 and nothing leave the root as it is.
+/// Returns the mode for the root of the volume. `None` if `mountPermissions` is 0, empty or
+/// missing: the root then keeps its mode.
 fn permissions(context: &Context) -> Result<Option<u32>, Failure> {
     let key = "mountPermissions";
     let text = value(context, key)?.filter(|text| !text.is_empty());

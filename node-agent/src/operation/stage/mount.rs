@@ -239,7 +239,7 @@ fn decide<K: Kernel>(
             Lane::Change | Lane::Read => examine_ends(&cx.kernel, under_test),
         };
         found.map(|found| match found {
-            // Its mark cannot be erased: another mount may be writing there.
+            // The mark on a shared disk cannot be erased: another mount may be writing to the disk.
             Found::Unsettled(_) if device.is_shared && under_test.backing.is_none() => {
                 Err(device.claimed())
             }
@@ -310,7 +310,7 @@ fn mount<K: Kernel>(
     }
     let staging = &spec.request.staging;
     cx.place(&mounted, staging)?;
-    // What is known may be of an earlier device of that number.
+    // The index may still contain facts about an earlier device with this number.
     cx.index.note_projects(held, true);
     cx.index
         .note(staging, &root_of_mount, held, &spec.request.id);

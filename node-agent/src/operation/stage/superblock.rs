@@ -85,9 +85,10 @@ pub(super) fn create<K: Kernel>(
     })
 }
 
-/// The failure for a superblock that can be created without the flags of the class, and only read:
-/// then one of them is the reason why it could not be created with them. Few filesystems log that
-/// to the context. `None` if there is another reason, or no flag.
+/// Tries to create the superblock without the flags of the class, and read-only. If this succeeds,
+/// one of the flags was the reason for `error`, and the returned error names the flags, since few
+/// filesystems log the reason to the context. Returns `None` if there is another reason, or no
+/// flag.
 fn of_flags<K: Kernel>(
     cx: &Context<'_, K>,
     device: &OpenDevice<K>,

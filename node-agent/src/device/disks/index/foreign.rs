@@ -36,7 +36,7 @@ pub(crate) struct DiskSeen {
 }
 
 impl DiskIndex {
-    /// All disks, and their users as that driver sees them. Queries none.
+    /// Returns all disks, and their users as that driver sees them. Queries no disk.
     pub(crate) fn users(&self, driver: &DriverName) -> Vec<DiskSeen> {
         let (disks, claims) = {
             let inner = self.lock();

@@ -9,8 +9,8 @@ use super::{DiskIndex, Identity, Owner, User};
 use crate::kernel::{Dev, Disk};
 
 impl DiskIndex {
-    /// The volume's disk, if it is there: the one that it has, or else the one that matches. `None`
-    /// also if several match.
+    /// Returns the disk that was found for the volume earlier, or otherwise the only disk that
+    /// matches `wanted`. `None` if no disk or several disks match.
     pub(in crate::device::disks) fn find_if_any(
         &self,
         owner: &Owner,
@@ -65,9 +65,9 @@ impl DiskIndex {
         found.map(|(owner, _)| owner.volume.clone())
     }
 
-    /// Assigns to the volume a disk of which only the beginning of a serial number is known, as a
-    /// stage does, if no other disk or volume shares that beginning now. Later disks and volumes do
-    /// not count.
+    /// Assigns a disk to the volume if only the beginning of its serial number is known, and no
+    /// other disk or volume has this beginning now. Disks and volumes that come later do not change
+    /// the assignment.
     ///
     /// # Errors
     /// Returns `FAILED_PRECONDITION` if another disk or volume shares the beginning; `ABORTED`

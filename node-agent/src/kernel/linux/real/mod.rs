@@ -26,7 +26,7 @@ use crate::kernel::{Cause, Child, ChildEnd, Kernel, LoopMode, MountAttrs, Open, 
 
 const MIB: u64 = 1 << 20;
 
-/// Other processes bind loop devices too; losing the race this often is a failure.
+/// Maximum number of attempts to bind a loop device: other processes may bind the free one first.
 const ATTEMPTS_MAX: usize = 50;
 
 const WRITABLE: LoopMode = LoopMode {
