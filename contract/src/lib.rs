@@ -1,7 +1,5 @@
-//! The contract between a driver's controller and the node agent: common flags, topology, the
-//! constants of each driver, the publish context, format options, mount flags, the secret of the
-//! format mark, the syntax and mount parameters of NFS exports, their volume IDs, and health
-//! reasons. Does not know clouds or devices.
+//! The contract between a driver's controller and the node agent: constants, rules and formats of
+//! data that both use. Each module describes its part. Does not know clouds or devices.
 
 pub mod disk;
 pub mod drivers;

@@ -36,7 +36,7 @@ pub struct Way {
     pub version: Option<&'static str>,
 }
 
-/// What a failed attempt says about the next one.
+/// The reason why an attempt failed, which determines the next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The server or the kernel does not have that version.

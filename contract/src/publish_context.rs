@@ -35,8 +35,8 @@ pub struct PublishContext {
     pub content: Content,
     /// Whether the node must not write.
     pub read_only: bool,
-    /// When the storage attached the volume, according to the storage's clock, in seconds since
-    /// 1970; `None` if unknown.
+    /// The time at which the storage attached the volume, according to the storage's clock, in
+    /// seconds since 1970; `None` if unknown.
     pub attached_at: Option<u64>,
     /// The secrets for the format mark on a disk: the first is written, any is accepted. If empty,
     /// an interrupted format is not resumed.

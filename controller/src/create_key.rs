@@ -104,8 +104,8 @@ impl Flags {
         runtime.block_on(self.post())
     }
 
-    /// Sends the request. The response to a repeated POST may be that the Secret exists, although
-    /// the first request created it; both are success.
+    /// Sends the request. If the client repeats the POST, the response may be that the Secret
+    /// exists, although the first POST created it. So both responses are success.
     async fn post(&self) -> Result<bool, Box<dyn Error>> {
         let (namespace, token) = (self.account("namespace")?, self.account("token")?);
         let files = TlsFiles {

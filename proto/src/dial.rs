@@ -33,7 +33,7 @@ pub enum DialError {
 /// fail instead of reaching another process.
 ///
 /// # Errors
-/// Fails if no process listens there, or if it does not speak HTTP/2.
+/// Fails if no process listens at `path`, or if the process does not speak HTTP/2.
 pub async fn dial(path: &Path) -> Result<Channel, DialError> {
     let stream = UnixStream::connect(path).await;
     let stream = stream.map_err(|source| DialError::Connect {

@@ -144,8 +144,8 @@ impl Identity {
         self
     }
 
-    /// Reports the program's own state, without its registration: livenessprobe restarts a program
-    /// whose Probe fails, and a restart does not make a kubelet accept a driver.
+    /// Reports the state of the program, regardless of its registration: livenessprobe restarts a
+    /// program whose Probe fails, and a restart does not make a kubelet accept a driver.
     fn probe(&self) -> Result<csi::ProbeResponse, Failure> {
         match self.readiness.own() {
             State::Ready => Ok(csi::ProbeResponse { ready: Some(true) }),

@@ -68,7 +68,7 @@ impl Thread {
     fn is_dead(&self) -> bool {
         /// `PF_EXITING` of the kernel's `include/linux/sched.h`.
         const EXITING: u64 = 4;
-        /// Signal 9 in a signal set.
+        /// The bit of SIGKILL (9) in a set of signals.
         const KILL: u64 = 1 << 8;
         matches!(self.state, 'Z' | 'X' | 'x')
             || self.flags & EXITING != 0

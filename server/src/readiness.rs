@@ -76,7 +76,7 @@ impl Readiness {
         }
     }
 
-    /// Returns the state of this part alone.
+    /// Returns the state of this part, regardless of the other parts.
     #[must_use]
     pub fn own(&self) -> State {
         self.parts.borrow()[self.own].clone()

@@ -33,7 +33,7 @@ max-width:14rem;overflow:hidden;text-overflow:ellipsis}\
 pub(crate) struct Status {
     /// Name and version of the program.
     pub(crate) program: &'static str,
-    /// When the program began to serve.
+    /// The time at which the program began to serve.
     pub(crate) since: Instant,
     /// The drivers, in the order of their flags.
     pub(crate) drivers: Vec<Driver>,

@@ -184,8 +184,8 @@ impl Profile {
 pub struct Kubelet {
     /// Whether the kubelet passes the pod's name and other data to the agent.
     pub pod_info_on_mount: bool,
-    /// When the kubelet sets a pod's fsGroup on the files of a volume: `File`, `None` or
-    /// `ReadWriteOnceWithFSType`.
+    /// The policy by which the kubelet sets a pod's fsGroup on the files of a volume: `File`,
+    /// `None` or `ReadWriteOnceWithFSType`.
     pub fs_group_policy: &'static str,
     /// Whether the kubelet mounts with the pod's SELinux label as an option, instead of relabelling
     /// each file.

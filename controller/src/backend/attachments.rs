@@ -22,8 +22,8 @@ pub trait Attachments: Send + Sync {
     /// Detaches a volume from a node; succeeds if it is not attached.
     fn detach(&self, id: VolumeId, node: NodeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
-    /// Marks a volume without nodes as used, since a node may have used it. Only needed if marks
-    /// alone record this.
+    /// Marks as used a volume that is now attached to no node, since a node may have used it
+    /// before. Only needed if the storage records this in no other way.
     fn mark_used<'a>(&'a self, _seen: &'a Volume, _secrets: Secrets) -> Answer<'a, ()> {
         Box::pin(async { Ok(()) })
     }

@@ -245,7 +245,7 @@ pub struct Named {
     pub backend: Arc<dyn Backend>,
 }
 
-/// Returns the failure for a volume that does not exist.
+/// Returns the error for a volume that does not exist.
 pub(crate) fn no_volume(id: &VolumeId) -> Failure {
     Failure::not_found(format!("volume {id}: not found"))
 }
@@ -361,8 +361,9 @@ pub struct Volume {
     pub attached_at: Option<u64>,
     /// Whether several nodes can use the volume at once, as the storage reports it.
     pub shares: bool,
-    /// The parameters that the storage shows for the volume, by key, without those that may have
-    /// changed since its creation. If a key has several values, a request may have any of them.
+    /// The parameters that the storage shows for the volume, by key, except parameters that may
+    /// have changed since its creation. If a key has several values, a request may have any of
+    /// them.
     pub parameters: Vec<(&'static str, String)>,
 }
 

@@ -55,8 +55,8 @@ pub trait Snapshots: Send + Sync {
         true
     }
 
-    /// Lists snapshots, with pages as in [`super::Backend::list`]; only those of the volume `of`,
-    /// if it is set.
+    /// Lists snapshots, in pages as [`super::Backend::list`] does. If `of` is set, lists only the
+    /// snapshots of this volume.
     fn list_snapshots(
         &self,
         of: Option<VolumeId>,

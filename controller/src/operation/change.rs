@@ -63,7 +63,7 @@ impl Operations {
     /// Deletes the volume; succeeds if it does not exist.
     ///
     /// # Errors
-    /// Returns `Precondition` while the volume is in use, without any change, or if its deletion
+    /// Returns `Precondition` if the volume is in use, and nothing was changed, or if its deletion
     /// failed.
     pub async fn delete(&self, request: DeleteVolume) -> Result<(), Failure> {
         let cloud = self.cloud(&request.secrets)?;

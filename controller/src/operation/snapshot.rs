@@ -98,8 +98,8 @@ impl Operations {
     /// Deletes the snapshot; succeeds if it does not exist.
     ///
     /// # Errors
-    /// Returns `Precondition` while the snapshot is in use, without any change, or if its deletion
-    /// failed; and `Busy` while it still exists.
+    /// Returns `Precondition` if the snapshot is in use, and nothing was changed, or if its
+    /// deletion failed. Returns `Busy` if the snapshot still exists.
     pub async fn discard(&self, request: DeleteSnapshot) -> Result<(), Failure> {
         of(self.backend())?;
         let cloud = self.cloud(&request.secrets)?;

@@ -38,8 +38,9 @@ pub(super) fn refusal(profile: &Profile, capability: &Capability) -> Option<Stri
     unattachable(profile, capability)
 }
 
-/// Explains why no volume of this driver can be attached with the capability; `None` if one can. A
-/// filesystem for several nodes can be attached to one node at a time.
+/// Explains why no volume of this driver can be attached with the capability; `None` if one can.
+/// Unlike [`refusal`], permits a filesystem with a supported access mode for several nodes: each
+/// attach is to one node.
 pub(super) fn unattachable(profile: &Profile, capability: &Capability) -> Option<String> {
     if capability.mode.is_multi_node() && !profile.access_modes.contains(&capability.mode) {
         return Some(format!(

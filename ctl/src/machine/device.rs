@@ -51,7 +51,7 @@ impl Device {
     }
 }
 
-/// Returns all block devices that have a size, without partitions.
+/// Returns all block devices that have a size, except partitions.
 pub(crate) fn all() -> Vec<Device> {
     let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let mut devices: Vec<_> = entries

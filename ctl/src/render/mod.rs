@@ -29,7 +29,7 @@ pub(crate) enum Output {
 /// The output of a command.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Answer {
-    /// The call succeeded without any data.
+    /// The call succeeded, and there is no data to print.
     Done,
     /// The output is already printed, part by part.
     Printed,

@@ -169,8 +169,8 @@ mod tests {
         }
     }
 
-    /// But for a snapshot without room: there the specification has a code that is not final for
-    /// csi-snapshotter, so the message says how its object is deleted.
+    /// The exception is a snapshot for which there is no room: the code of the specification is not
+    /// final for csi-snapshotter, so the message says how to delete the object of the snapshot.
     #[test]
     fn an_operation_never_begun_or_undone_does_not_block_the_provisioner() {
         for rpc in CREATING {

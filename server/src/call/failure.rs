@@ -111,8 +111,8 @@ impl Failure {
         }
     }
 
-    /// Creates the failure of a request that can never succeed. `field` is its name in the
-    /// protocol.
+    /// Creates a [`Kind::Invalid`] failure, for a request that can never succeed. `field` is the
+    /// protocol's name of the invalid field.
     pub fn invalid(field: &str, why: impl fmt::Display) -> Self {
         Self::new(Kind::Invalid, format!("{field}: {why}"))
     }
@@ -162,8 +162,8 @@ impl Failure {
         Self::new(Kind::Bug, message)
     }
 
-    /// Creates the failure of a call that panicked. If `rpc` changes state, its progress is
-    /// unknown.
+    /// Creates a [`Kind::Bug`] failure for a call that panicked. If `rpc` changes state, the
+    /// failure has [`Certainty::MayBeRunning`].
     pub(crate) fn panicked(rpc: Rpc) -> Self {
         let failure = Self::bug(format!("{} panicked; please report the log", rpc.name()));
         if rpc.changes_state() {

@@ -1,5 +1,5 @@
-//! A helper process as its parent sees it. No thread waits for it: the runtime watches its socket
-//! and its exit.
+//! A helper process as its parent sees it. No thread waits for it: the Tokio runtime watches its
+//! socket and its exit.
 
 use super::Process;
 use super::limits::EXIT_MAX;
@@ -53,8 +53,8 @@ pub fn program(subcommand: &str) -> Command {
 
 impl Child {
     /// Starts a process in its own process group, with an empty environment, and sends it its first
-    /// line. Quick. Must be called in the runtime, and on a thread that outlives the process, which
-    /// is killed with that thread. `name` is the word before "process" in messages.
+    /// line. Quick. Must be called in the Tokio runtime, and on a thread that outlives the process,
+    /// which is killed with that thread. `name` is the word before "process" in messages.
     ///
     /// # Errors
     /// Returns the error of the system call. Then no process is left.
@@ -78,7 +78,7 @@ impl Child {
         entrust(name, process, ours, call, exit)
     }
 
-    /// Sends one more line, which must fit into the socket.
+    /// Sends one more line without waiting: the socket's buffer must have room for the whole line.
     ///
     /// # Errors
     /// Returns `System` if the process does not read, or has ended.
@@ -213,7 +213,7 @@ pub(super) fn entrust(
     let entrusted = || {
         let exit = watched(exit?)?;
         let socket = UnixStream::from_std(socket)?;
-        // The call fits into the socket, which is empty.
+        // The call fits into the socket's buffer, which is empty.
         send(&socket, call, None)?;
         Ok((exit, socket))
     };
@@ -240,7 +240,7 @@ fn pid(process: &StdChild) -> Option<Pid> {
     Pid::from_raw(i32::try_from(process.id()).ok()?)
 }
 
-/// Registers a descriptor with the runtime. Must be called in the runtime.
+/// Registers a descriptor with the Tokio runtime, in which this must be called.
 fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(
         deprecated,

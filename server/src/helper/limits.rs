@@ -14,7 +14,8 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Maximum number of processes of a [`Spec`], of all servers, without those that were killed.
+/// Maximum number of processes of a [`Spec`] for all servers together, not counting killed
+/// processes.
 pub const TOTAL: usize = 64;
 /// Maximum time for a process to exit after its connection was closed.
 pub(super) const EXIT_MAX: Duration = Duration::from_secs(5);
@@ -251,17 +252,18 @@ impl<P: Process> Running<P> {
         Ok(&mut followed.process)
     }
 
-    /// Records that the process has sent its result: it has time to exit when this is dropped.
-    /// Otherwise, since the call is overdue or the caller has disconnected, it is killed at once.
+    /// Records that the process has sent its result, so that it has time to exit when this is
+    /// dropped. Without this record, the drop kills the process at once, since its call is overdue
+    /// or the caller has disconnected.
     pub fn answered(&mut self) {
         if let Some(followed) = &mut self.0 {
             followed.has_answered = true;
         }
     }
 
-    /// Returns the failure of a call without a result within that time. The server is blamed if it
-    /// had half of the time, or if the slot became free through a call to which it had not
-    /// responded either.
+    /// Returns the error for a call that had no result `within` this time. The server is blamed if
+    /// the process had at least half of the time, or if the server has not responded to another
+    /// call since this call began to wait for a slot.
     pub fn overdue(&mut self, within: Duration) -> Unanswered {
         let Some(followed) = &self.0 else {
             let (failure, by_server) = (Failure::bug("a process has ended twice"), false);

@@ -278,7 +278,8 @@ impl Connection {
         self.slot.until(Stay::Cut).await;
     }
 
-    /// Records that a response is being sent: idle connections are closed first.
+    /// Records that a request has arrived on this connection, and that its response is being sent.
+    /// If connections must be closed to make room, idle ones are closed first.
     pub(crate) fn answers(&self) {
         let mut usage = self.slot.usage.lock();
         usage.is_answering = true;

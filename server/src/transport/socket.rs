@@ -193,8 +193,8 @@ enum Attempt {
     Theirs(SocketState),
 }
 
-/// A socket at the time of inspection. The inode number alone may be reused by the socket of
-/// another server.
+/// The state of a socket file when it was inspected. Includes the time of its last change, since
+/// the socket of another server may get the same inode number later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SocketState {
     identity: (u64, u64),

@@ -1,7 +1,7 @@
 //! Operations are jobs, not requests: a job owns its key and runs to its end even if the caller
-//! disconnects; the same request joins it, another one for that key is refused. No caller waits
-//! beyond a deadline, and a job beyond it is *hung*: it keeps its key, and callers learn what it is
-//! doing and for how long. Knows nothing of volumes.
+//! disconnects; the same request joins the job, and a different request for that key is refused. No
+//! caller waits beyond a deadline, and a job beyond it is *hung*: it keeps its key, and callers
+//! learn what it is doing and for how long. Knows nothing of volumes.
 
 mod ownership;
 mod report;

@@ -24,7 +24,7 @@ pub trait Watch: Send {
 pub struct Doing {
     /// The name of the step, as in "now in `unmount`".
     pub step: &'static str,
-    /// The part that is done, if known: while it grows, the work is not hung, but long.
+    /// The part that is done, if known. While this part grows, the work is not hung.
     pub amount: Option<Amount>,
 }
 

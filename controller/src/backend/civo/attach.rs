@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The time for which the instance that a read has shown for a volume is trusted. A detach and
-/// attach by a second controller, or by Kubernetes, takes longer.
+/// The time for which the instance that a read has shown for a volume is trusted. A second
+/// controller, or Kubernetes, takes longer to detach the volume and attach it to another instance.
 const SEEN_AGE_MAX: Duration = Duration::from_secs(2);
 /// Maximum re-reads while Civo is rate-limiting.
 const TURNS_MAX: usize = 5;

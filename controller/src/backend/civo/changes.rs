@@ -36,7 +36,7 @@ pub(super) enum Change {
     Resize(u64),
 }
 
-/// The progress of a change that a volume shows.
+/// The progress of a change, according to what the API shows of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Nothing,

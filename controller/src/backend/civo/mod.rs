@@ -291,7 +291,7 @@ impl Capacity for Civo {
     }
 }
 
-/// Returns the failure for a volume whose status is this word, which is final.
+/// Returns the error for a volume with this status, which no longer changes.
 pub(super) fn failed(word: &str) -> Failure {
     Failure::precondition(format!(
         "Civo reports the status {word:?}; ask Civo, or delete the volume if none of its data is \
@@ -299,7 +299,7 @@ pub(super) fn failed(word: &str) -> Failure {
     ))
 }
 
-/// Returns the failure for a volume whose creation has ended with this word.
+/// Returns the error for a volume whose creation has failed with this status.
 pub(super) fn not_created(id: &str, word: &str) -> Failure {
     let message =
         format!("volume {id}: Civo has not created it: its status was {word:?}; repeat the call");

@@ -315,7 +315,7 @@ pub(super) fn accepted(answer: &Answer) -> Result<(), Failure> {
     }
 }
 
-/// Returns the failure for a refusal. After a 5xx the change may have begun.
+/// Converts a refusal to an error. After a 5xx, the change may have begun.
 pub(super) fn refused(answer: &Answer) -> Failure {
     if answer.is_refusal_of_proxy() {
         return answer.foreign("Civo");

@@ -182,7 +182,7 @@ impl<K: Clone + PartialEq + Send + Sync + 'static> Account<K> {
         }
         let is_unknown = self.guard.identity.lock().is_none();
         if is_unknown {
-            // The cloud, or a proxy, may have refused the call alone.
+            // The cloud, or a proxy, may have refused only this call, and not the credentials.
             match cloud.identity(refused).await? {
                 Ok(identity) => self.guard.check(identity)?,
                 Err(_) => self.guard.hide(),

@@ -94,7 +94,7 @@ pub(in crate::backend) fn quoted(text: &str) -> String {
     }
 }
 
-/// Returns the failure for a response that must not be used. The effect of the call is unknown.
+/// Returns the error for a response that must not be used. The effect of the call is unknown.
 pub(in crate::backend) fn wrong(message: String) -> Failure {
     Failure::new(Kind::System, message).may_be_running()
 }

@@ -120,7 +120,7 @@ type Outcome = Result<Look, String>;
 #[derive(Debug)]
 pub(super) struct Look {
     pub(super) volume: DoVolume,
-    /// When the action began, by the cloud's clock, in seconds since 1970.
+    /// The time at which the action began, by the cloud's clock, in seconds since 1970.
     pub(super) began: Option<u64>,
     /// The number of times that the change could not begin.
     pub(super) tries: u32,

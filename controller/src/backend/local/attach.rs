@@ -148,7 +148,7 @@ fn within_limit(attached: usize, order: &AttachOrder) -> Result<(), Failure> {
     }
 }
 
-/// Returns the failure for a source that must not change until its copy is complete.
+/// Returns the error for a volume that must not change until it is completely copied to `target`.
 fn being_copied(id: &str, target: &str) -> Failure {
     Failure::busy(format!(
         "volume {id}: {target} is being copied from it; repeat the call when {target} is ready"

@@ -9,14 +9,14 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
-/// Returns the failure for a failed system call on a path.
+/// Returns the error for a system call that failed on a path.
 pub(super) fn os(call: &str, path: &Path, errno: Errno) -> Failure {
     let (name, kind, advice) = meaning(errno);
     let name = name.map_or_else(|| format!("errno {}", errno.raw_os_error()), str::to_owned);
     Failure::new(kind, format!("{call} {}: {name}; {advice}", path.display()))
 }
 
-/// Returns the failure for a failed call of the standard library on a path.
+/// Returns the error for a call of the standard library that failed on a path.
 pub(super) fn at(call: &str, path: &Path, error: &io::Error) -> Failure {
     match Errno::from_io_error(error) {
         Some(errno) => os(call, path, errno),

@@ -160,9 +160,10 @@ impl Store {
         if conditions.is_empty() && !is_suspect && !may_be_replaced {
             return Ok(Some(conditions));
         }
-        // Read the record before inspecting the file again. Then a file that must still be enlarged
-        // does not count as truncated, a file enlarged in between is large enough, and a second
-        // name that an attachment has created in between is allowed.
+        // Read the record, then inspect the file again. The record shows whether the file must
+        // still be enlarged: such a file is not truncated, and neither is a file that is enlarged
+        // between the two steps. A second name that an attachment has created since the first
+        // inspection is now expected.
         let Some(record) = self.ledger.get(id.as_str())? else {
             return Ok(None);
         };

@@ -81,9 +81,10 @@ impl Store {
         }
     }
 
-    /// Creates the second name of an attached volume, or replaces it if it refers to another file:
-    /// the file could not be linked, or was restored since. Does so only if the file is in use,
-    /// which shows that it is the volume's.
+    /// Creates the second name of an attached volume's file if it is missing, because the file
+    /// could not be linked. Replaces the second name if it refers to another file, because the
+    /// volume's file was restored since. Does so only if the file is in use, which shows that it is
+    /// the volume's.
     pub(super) fn remember_used_file(&self, id: &str, present: &Backing) -> Result<(), Failure> {
         if self.is_remembered(id, present)? != Some(true) && present.is_locked()? {
             self.remember_file(id)?;

@@ -239,7 +239,7 @@ pub(super) fn decode<T: DeserializeOwned>(whose: &str, bytes: &[u8]) -> Result<T
 }
 
 impl StoredUsage {
-    /// Whether the usage is a filesystem whose type was requested.
+    /// Whether the volume is used as a filesystem of a type that the request named.
     pub(super) fn has_type(&self) -> bool {
         matches!(self, Self::Filesystem(fs_type) if !fs_type.is_empty())
     }

@@ -1,7 +1,7 @@
 //! The maximum number of bytes that may be provisioned. With overcommit 1, every provisioned byte
-//! can be written: the sizes of all volumes and snapshots together never exceed the filesystem
-//! without foreign files and its own metadata. Shared blocks count for each file, since any of them
-//! may be rewritten.
+//! can be written: the sizes of all volumes and snapshots together never exceed the size of the
+//! filesystem minus its metadata and foreign files. Shared blocks count for each file, since any of
+//! them may be rewritten.
 
 use super::files::Files;
 use super::ledger::Ledger;
@@ -20,9 +20,10 @@ const RECENT: Duration = Duration::from_secs(60);
 /// file.
 const PAUSE: u32 = 100;
 
-/// The maximum number of bytes of all volumes and snapshots together. Foreign space, which is used
-/// but not by their files, cannot be provisioned. Shared blocks seem to be used once per file, so
-/// they can hide foreign files; a dedicated filesystem has none.
+/// The maximum number of bytes of all volumes and snapshots together. Foreign space cannot be
+/// provisioned: space that is used, but not by the files of volumes and snapshots. Blocks that
+/// files share are counted once per file, so they can hide foreign files; a filesystem that only
+/// Belay uses has none.
 ///
 /// A scan of all files determines the foreign space; it takes 18 ms for 10,000 files. Between two
 /// scans the maximum is estimated. All space allocated since the last scan counts as foreign, so

@@ -245,8 +245,8 @@ pub(super) fn panicked() -> Failure {
     )
 }
 
-/// Returns the failure for a replaced file. Only the next start reads the file with the name, so
-/// the error must not be final: the caller would conclude that nothing remains.
+/// Returns the error for calls after the state file was replaced. Only the next start reads the new
+/// file, so the error must not be final: the caller would conclude that nothing remains.
 fn replaced(path: &Path) -> Failure {
     let failure = Failure::new(
         Kind::Unreachable,

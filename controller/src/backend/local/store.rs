@@ -300,8 +300,8 @@ fn present(dir: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// Returns the failure for a directory whose disk may not be mounted. State created there would be
-/// hidden once the disk is mounted.
+/// Returns the error for a state directory whose disk may not be mounted. State that is created in
+/// it would be hidden once the disk is mounted.
 fn not_mounted(dir: &Path) -> Failure {
     Failure::precondition(format!(
         "{}: has no state.redb, which --require-state demands; mount the disk that holds it, or \

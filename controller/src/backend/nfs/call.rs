@@ -190,7 +190,8 @@ pub(super) struct Archived {
 }
 
 impl Archived {
-    /// Returns the source to record for a volume with the files of the snapshot.
+    /// Returns the text that the record of a volume contains as its source if the volume was
+    /// created from this snapshot.
     pub(super) fn origin(&self) -> String {
         format!("{SNAPSHOT}{}", self.id)
     }

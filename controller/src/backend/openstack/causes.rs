@@ -151,8 +151,8 @@ fn place(seen: &Volume, volume: &CinderVolume) -> String {
 }
 
 impl Cloud {
-    /// Returns the failure for a dropped change; `None` if the volume now shows this or another
-    /// change.
+    /// Returns the error that explains why the cloud dropped a change; `None` if the volume now
+    /// shows this or another change.
     pub(super) async fn cause(
         &self,
         id: &VolumeId,

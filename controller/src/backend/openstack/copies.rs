@@ -75,8 +75,8 @@ impl Cloud {
         }
     }
 
-    /// Returns the failure for a refused snapshot. Cinder returns 400 for a volume that is being
-    /// changed, for a failed volume, and for an invalid ID.
+    /// Returns the error for a snapshot that Cinder refuses to create. Cinder returns 400 for a
+    /// volume that is being changed, for a failed volume, and for an invalid ID.
     pub(super) async fn uncut(&self, order: &SnapshotOrder, refused: Failure) -> Failure {
         let id = &order.source;
         match refused.kind {

@@ -1,7 +1,7 @@
 //! A session with Keystone (API v3): a token, and the endpoints of the services. The session is
-//! renewed well before it expires, since services use the token for a while after a call; if a
-//! service refuses the token; and if `cloud.conf` has changed. As long as a token is valid, at most
-//! one call waits for its renewal.
+//! renewed if a service refuses the token, or if `cloud.conf` has changed. It is also renewed well
+//! before it expires, since services use the token for a while after a call. As long as a token is
+//! valid, at most one call waits for its renewal.
 
 use super::catalog::Endpoints;
 use super::conf::{CloudConf, Domain, Login, Project, Scope, Source, User};

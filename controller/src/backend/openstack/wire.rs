@@ -559,7 +559,7 @@ mod tests {
         }
     }
 
-    /// Names are compared with the requested names.
+    /// The name is returned unchanged, since the engine compares it with the requested name.
     #[test]
     fn a_volume_has_its_id_and_its_name_and_with_another_form_of_id_it_is_refused() {
         let shown = |id: &str, name: serde_json::Value| {

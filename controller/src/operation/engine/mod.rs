@@ -194,11 +194,12 @@ async fn at_rest<S: Store>(
 }
 
 /// Deletes an item that this process created for the name, and waits until it is deleted. First
-/// reads the item by its ID, since a response or a list may have shown the ID of another item.
+/// reads the item by its ID and checks that this process created it, since the storage may have
+/// returned the ID of an item that it did not create.
 ///
 /// # Errors
-/// Returns `System` if it is another item; persistent errors of reading and deleting it; and the
-/// errors of [`settled_by`].
+/// Returns `System` if this process did not create the item with this ID; errors of reading and
+/// deleting the item that persist; and the errors of [`settled_by`].
 async fn delete<S: Store>(
     poller: &Poller<S>,
     id: &<S::Item as Item>::Id,

@@ -90,7 +90,7 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o2710)).unwrap();
         let place = Place::inspect(&path, false).unwrap().unwrap();
         fs::remove_dir(&path).unwrap();
-        // Twice, since another umount may already have restored the directory.
+        // Restore it twice: if another umount has already restored the directory, nothing changes.
         for _ in 0..2 {
             place.restore(&path).unwrap();
             let now = Place::inspect(&path, false).unwrap();

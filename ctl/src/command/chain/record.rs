@@ -177,8 +177,8 @@ impl Record {
 /// Returns the absolute path of a directory, the same before and after the directory is created.
 ///
 /// # Errors
-/// Fails if the path is empty, not UTF-8, contains an unresolvable `..`, or is too long for the
-/// name of a record; and if the working directory was removed.
+/// Fails if the path is empty, is not UTF-8, contains an unresolvable `..`, or is too long for the
+/// name of a record. Also fails if the working directory was removed.
 pub(super) fn target(directory: &Path) -> Result<PathBuf, Failure> {
     let path = resolved(directory)?;
     let bytes = file_name(&path).len() + SUFFIX.len();

@@ -18,9 +18,9 @@ pub(super) const IGNORE: &str = "ignore-not-found";
 /// Clouds round sizes up to whole GiB, so that a repeated expansion finds a larger volume.
 const ROUNDING: u64 = 1 << 30;
 
-/// What the driver reports about the object of a call.
+/// The state of the object of a call before the call, as the driver reports it.
 pub(super) enum Before {
-    /// The driver cannot say so, or it does not matter.
+    /// The driver cannot report the state, or the state does not matter.
     Unknown,
     /// The object's kind, and what the call would have done to it.
     Absent(&'static str, &'static str),
@@ -36,8 +36,8 @@ const LOOKUPS: [(&str, &str, &str); 3] = [
 ];
 
 impl Before {
-    /// Looks up the object of a request, if the driver can. A call that fails is no reason not to
-    /// make the other one, which may fail with a better error.
+    /// Looks up the object of a request, if the driver can. If the lookup fails, the request is
+    /// sent nevertheless, since it may fail with a better error.
     pub(super) async fn look_up(
         on: &Connection,
         method: &str,

@@ -26,9 +26,10 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// The time to spend on an inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// At a start, when no caller waits.
+    /// The inspection happens at a start, when no caller waits.
     AtStart,
-    /// While others are served: a process whose state is not clear at once counts as alive.
+    /// The inspection happens while callers are served: a process whose state is not clear at once
+    /// counts as alive.
     None,
 }
 

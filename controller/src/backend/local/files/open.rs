@@ -1,4 +1,4 @@
-//! Opens backing files, and refuses other objects with their names.
+//! Opens backing files. Refuses a directory or another object that has the name of a backing file.
 
 #[cfg(test)]
 use super::journal::{self, Call};

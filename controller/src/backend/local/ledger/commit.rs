@@ -112,8 +112,8 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns the errors of `work`, once the changes that it has seen are on disk. Returns
-    /// `Unreachable` if the database cannot be written, is damaged or was replaced; if the outcome
-    /// is unknown, the change may be running.
+    /// `Unreachable` if the database cannot be written, is damaged or was replaced; if it is
+    /// unknown whether the change is on disk, the failure has `Certainty::MayBeRunning`.
     pub(in crate::backend::local) fn change<T>(
         &self,
         work: impl FnOnce(&mut Changes<'_>) -> Result<T, Failure>,

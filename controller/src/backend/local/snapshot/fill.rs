@@ -45,7 +45,8 @@ impl Store {
     fn fill_from_snapshot(&self, id: &str, file: &Backing, from: &str) -> Result<bool, Failure> {
         let record = cut(from, self.ledger.snapshot(from)?)?;
         let origin = self.snapshots.get_for_reading(from).or_else(|missing| {
-            // Check whether the file was deleted with its snapshot, and not lost.
+            // If the snapshot was deleted meanwhile, and its file with it, return `NotFound`.
+            // Otherwise the file is missing.
             cut(from, self.ledger.snapshot(from)?)?;
             Err(missing)
         })?;

@@ -108,7 +108,7 @@ impl Processes {
         };
         all.insert(directory.clone(), copy);
         let (processes, directory) = (Arc::clone(self), directory.clone());
-        // Its callers may disconnect even while it waits.
+        // The callers of the copy may disconnect even while the copy waits for its turn.
         let begun = begun.start();
         tokio::spawn(async move {
             let copied = processes.copied(turn, (&of, call), &sender);

@@ -119,7 +119,7 @@ impl Creation<'_> {
                     was_abandoned = match claim.is_copy_in_progress() {
                         true => {
                             discard(self.tree, self.dir, &claim, self.end)?;
-                            // This has removed its directory, too.
+                            // `discard` has removed the directory, too.
                             false
                         }
                         false => self.claims.remove(self.dir, &claim)?,

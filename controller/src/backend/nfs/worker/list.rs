@@ -51,7 +51,7 @@ pub(super) fn some(directory: &OwnedFd, names_max: usize, shown: &str) -> Result
     Ok(found)
 }
 
-/// Returns the names in one of Belay's own directories, without those under which the NFS client
+/// Returns the names in one of Belay's own directories, except names under which the NFS client
 /// keeps open files.
 pub(super) fn names(directory: &OwnedFd, shown: &str) -> Result<Vec<String>> {
     let found = match entries(directory, shown) {

@@ -36,7 +36,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tree::Tree;
 
-/// The argument that makes this program a worker process. It is none of the flags.
+/// The argument that makes this program a worker process. `--help` does not list the argument.
 pub(super) const ARGUMENT: &str = "--nfs-worker-process";
 /// The mask of files and directories that csi-driver-nfs creates.
 const MASK: u32 = 0o022;

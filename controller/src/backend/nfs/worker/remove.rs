@@ -1,8 +1,8 @@
 //! Removes directories with their files, in the trash of a claim, where they were moved.
 //!
-//! A tenant may still have a volume mounted, and rename and link in it meanwhile. So each
-//! directory is opened without following a link, by its name in a directory that is open, and a
-//! name is removed only from an open directory. What is no directory is unlinked, so a link is
+//! A tenant may still have a volume mounted, and rename and link in it meanwhile. So each directory
+//! is opened without following a link, by its name in a directory that is open, and a name is
+//! removed only from an open directory. A file that is not a directory is unlinked, so a link is
 //! removed and never followed. A directory below a certain depth is moved up, so neither
 //! descriptors nor the length of a path limit the depth.
 

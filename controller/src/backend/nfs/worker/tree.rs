@@ -338,12 +338,12 @@ pub(super) fn rename(
     retry_on_intr(rename).map_err(at(RENAME, shown))
 }
 
-/// Removes a file that is no directory. A file that does not exist counts as removed.
+/// Removes a file that is not a directory. A file that does not exist counts as removed.
 pub(super) fn unlink(above: &OwnedFd, name: impl Arg + Copy, shown: &str) -> Result<()> {
     unlink_existing(above, name, shown).map(drop)
 }
 
-/// Removes a file that is no directory. Returns whether it existed.
+/// Removes a file that is not a directory. Returns whether it existed.
 pub(super) fn unlink_existing(above: &OwnedFd, name: impl Arg + Copy, shown: &str) -> Result<bool> {
     removed(above, name, AtFlags::empty()).map_err(at("unlinkat", shown))
 }

@@ -50,7 +50,7 @@ pub(in super::super) fn is_missing(answer: &Answer, id: &str) -> bool {
         && fault(answer).is_some_and(|(name, message)| name == MISSING && message.contains(id))
 }
 
-/// Returns the failure for a refusal without a special meaning for its call. After a 5xx, the call
+/// Converts a refusal that has no special meaning for its call to an error. After a 5xx, the call
 /// may have been begun.
 pub(in super::super) fn refused(answer: &Answer) -> Failure {
     let kind = match answer.status {
@@ -76,8 +76,9 @@ pub(in super::super) fn refused(answer: &Answer) -> Failure {
     Failure::new(kind, answer.refusal())
 }
 
-/// Returns the failure for a refused call about an object that the service does not report as
-/// missing: another object, or the method, is missing.
+/// Converts the refusal of a call about an object to an error. A 404 is not `NotFound` here, since
+/// the service does not report that this object is missing: another object, or the method, is
+/// missing.
 pub(in super::super) fn refused_for(answer: &Answer) -> Failure {
     let failure = refused(answer);
     let kind = match failure.kind {
@@ -87,8 +88,8 @@ pub(in super::super) fn refused_for(answer: &Answer) -> Failure {
     Failure { kind, ..failure }
 }
 
-/// Returns the failure for a refused login, which never means that a volume is missing. A second
-/// login is harmless.
+/// Converts the refusal of a login to an error, which never means that a volume is missing. A
+/// second login is harmless.
 pub(in super::super) fn login_refused(answer: &Answer, is_token: bool) -> Failure {
     let kind = match answer.status {
         _ if answer.is_refusal_of_proxy() => return answer.foreign(LOGIN).rolled_back(),

@@ -172,7 +172,8 @@ pub(in super::super) struct Restored {
     pub(in super::super) attempt: String,
     /// The ID of the backup.
     pub(in super::super) backup: String,
-    /// The claim in the metadata of the volume that was backed up, or that volume's ID.
+    /// The value of the mark [`super::CLAIM`] of the volume that was backed up, or that volume's ID
+    /// if it has no such mark.
     pub(in super::super) carried: String,
 }
 

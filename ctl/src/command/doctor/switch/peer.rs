@@ -23,7 +23,8 @@ pub(super) struct Peer {
     pub(super) backend: &'static str,
     /// The last component of the names of its images.
     pub(super) images: &'static [&'static str],
-    /// The StorageClass parameters that Belay accepts, without those of the external-provisioner.
+    /// The StorageClass parameters that Belay accepts, except the parameters of the
+    /// external-provisioner.
     pub(super) parameters: &'static [&'static str],
     /// Whether Belay ignores other parameters, as the driver does.
     pub(super) ignores_parameters: bool,

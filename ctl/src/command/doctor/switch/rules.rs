@@ -38,10 +38,11 @@ pub(super) struct Section {
 pub(super) enum Good {
     /// No finding.
     Silent,
-    /// A finding with this text, in which `{0}` is the number of objects that the first rule is
-    /// about.
+    /// A finding with this text, if no rule is broken. In the text, `{0}` is the number of objects
+    /// that the section's first rule checks.
     IfAllHold(&'static str),
-    /// A finding with this text, even if there are warnings.
+    /// A finding with this text, if no broken rule forbids the switch; broken rules may have given
+    /// warnings.
     IfNoneIsWrong(&'static str),
 }
 

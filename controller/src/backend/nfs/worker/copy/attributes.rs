@@ -211,8 +211,8 @@ pub(in super::super) fn read(
     Ok(found)
 }
 
-/// Returns the extended attributes that an archive lists for a file, without those that are not
-/// copied. The last one of a name counts.
+/// Returns the extended attributes that an archive lists for a file, except attributes that are not
+/// copied. If the list contains a name several times, its last value counts.
 ///
 /// # Errors
 /// Returns the reason if an attribute is refused.

@@ -182,8 +182,8 @@ fn links(stat: &Stat) -> Option<String> {
     (stat.st_nlink > 1).then(|| key(stat))
 }
 
-/// Returns the key by which a file is known while it is copied. A number alone may be that of a
-/// later file, if the first one was removed.
+/// Returns the key that identifies a file during a copy. The inode number does not suffice: if the
+/// file is removed, a later file may get its number.
 fn key(stat: &Stat) -> String {
     let Stat {
         st_ino,

@@ -155,7 +155,7 @@ impl Snapshot {
         reader.end().map_err(|wrong| self.failure(wrong))
     }
 
-    /// Returns the failure for a flaw of the archive.
+    /// Returns the error for an archive with this flaw.
     pub(super) fn failure(&self, wrong: Flaw) -> Failure {
         match wrong {
             Flaw::Refused(why) => self.refused(&why),
@@ -175,7 +175,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns the failure for an archive that is not restored.
+    /// Returns the error for an archive that Belay refuses to restore.
     pub(super) fn refused(&self, why: &str) -> Failure {
         Failure::precondition(format!(
             "snapshot {}: its archive is refused: {why}; restore it by hand if you trust it",

@@ -37,8 +37,8 @@ use writer::Writer;
 /// # Errors
 /// Returns `Incompatible` if its name is another snapshot's or a volume's; `NotFound` if the volume
 /// does not exist, or is deleted meanwhile; `Precondition` if the volume has files that cannot be
-/// archived, or another program has left half of an archive; `Quota` without room. After these,
-/// nothing is left.
+/// archived, or another program has left half of an archive; `Quota` if there is no room. After
+/// these errors, nothing is left.
 pub(super) fn create(
     tree: &Tree,
     from: &Tree,

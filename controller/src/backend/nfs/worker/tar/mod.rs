@@ -1,7 +1,7 @@
 //! The format of archives: pax (POSIX.1-2024, "pax Interchange Format" and "ustar Interchange
 //! Format"), with GNU tar's records for sparse files (its manual, "PAX Format, Version 1.0") and
-//! star's for extended attributes. GNU tar's own format is read. Makes no calls, and has no more
-//! of an archive in memory than the head of one file.
+//! star's for extended attributes. GNU tar's own format is read. Makes no system calls itself, and
+//! keeps at most the metadata of one file of an archive in memory.
 
 mod block;
 mod head;
@@ -50,7 +50,7 @@ pub(super) struct Time {
     pub(super) nanoseconds: u32,
 }
 
-/// A part of a file that is no hole.
+/// A part of a file that is not a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) offset: u64,
