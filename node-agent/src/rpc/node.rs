@@ -152,8 +152,7 @@ impl<K: Kernel> NodeService<K> {
             }
         };
         let rpc = Rpc::NodePublishVolume;
-        self.jobs.run(change(&id), rpc, mark, job).await?;
-        Ok(())
+        self.jobs.run(change(&id), rpc, mark, job).await.map(drop)
     }
 
     /// Whether a detach is pending for the volume, according to its file.
