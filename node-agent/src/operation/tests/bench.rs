@@ -88,6 +88,12 @@ pub(crate) trait World {
         self.base().join("volumes")
     }
 
+    /// The number of attempts to free a device: a process that lists all devices of a real machine
+    /// has each open for a moment, and the agent then leaves it.
+    fn tries_max(&self) -> usize {
+        1
+    }
+
     /// A started agent that has freed the devices which a killed one left bound. An agent with the
     /// same directory must have ended.
     fn start_swept(&self) -> Node<Self::Kernel> {

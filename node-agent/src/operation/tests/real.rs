@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -27,6 +28,23 @@ pub(super) fn in_real_world(body: impl FnOnce(&Real) + Send) {
         world.make_dir(&world.volumes());
         body(&world);
     });
+}
+
+/// A test that failed may have left devices bound; mounts end with their namespace.
+impl Drop for Real {
+    fn drop(&mut self) {
+        for device in std::fs::read_dir("/sys/block")
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let file = std::fs::read_to_string(device.path().join("loop/backing_file"));
+            if file.is_ok_and(|file| Path::new(&file).starts_with(self.base())) {
+                let node = Path::new("/dev").join(device.file_name());
+                drop(Command::new("losetup").arg("--detach").arg(node).status());
+            }
+        }
+    }
 }
 
 impl World for Real {
@@ -65,6 +83,10 @@ impl World for Real {
         let file = File::options().write(true).open(path).unwrap();
         file.write_all_at(bytes, at).unwrap();
         file.sync_all().unwrap();
+    }
+
+    fn tries_max(&self) -> usize {
+        1000
     }
 
     fn grows_ext4(&self) -> bool {
