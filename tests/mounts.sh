@@ -69,12 +69,12 @@ for number in $(seq "$processes"); do
 done
 
 # The processes share the machine's loop devices, also with a cluster that another lane tests. A
-# test that fails beside the others runs again alone, and is named. The nightly run just fails.
+# test that fails runs again alone, and is named. The nightly run just fails.
 if [ "$code" != 0 ] && [ -z "${BELAY_NIGHTLY:-}" ] && [ "${#failed[@]}" -le 2 ]; then
     unshare --mount --propagation private \
         "${tests[@]}" -- --ignored --exact "${failed[@]}" >"$logs/alone" 2>&1 &&
         grep -q '^test .* \.\.\. ok$' "$logs/alone" && {
-        printf '== flaky: failed beside other tests, and passed alone: %s\n' "${failed[*]}"
+        printf '== flaky: failed among other tests, and passed alone: %s\n' "${failed[*]}"
         code=0
     }
 fi

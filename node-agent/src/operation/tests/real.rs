@@ -4,14 +4,15 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use super::bench::World;
+use crate::device::loop_path;
 use crate::kernel::linux::Linux;
 use crate::kernel::linux::real::in_own_namespace;
+use crate::kernel::{Kernel as _, Open};
 
 /// Much longer than udevd looks at a device.
 const DETACHED_AFTER: Duration = Duration::from_secs(20);
@@ -33,15 +34,13 @@ pub(super) fn in_real_world(body: impl FnOnce(&Real) + Send) {
 /// A test that failed may have left devices bound; mounts end with their namespace.
 impl Drop for Real {
     fn drop(&mut self) {
-        for device in std::fs::read_dir("/sys/block")
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let file = std::fs::read_to_string(device.path().join("loop/backing_file"));
-            if file.is_ok_and(|file| Path::new(&file).starts_with(self.base())) {
-                let node = Path::new("/dev").join(device.file_name());
-                drop(Command::new("losetup").arg("--detach").arg(node).status());
+        let kernel = self.kernel();
+        for number in kernel.loop_bound().unwrap_or_default() {
+            let file = kernel.loop_file(number).ok().flatten();
+            if file.is_some_and(|file| file.path.starts_with(self.base()))
+                && let Ok(device) = kernel.open(&loop_path(number), Open::DeviceRead)
+            {
+                drop(kernel.loop_clr_fd(&device));
             }
         }
     }
