@@ -13,8 +13,8 @@ use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{
-    Launch, NodeCalls, Rig, TestDir, Volume, access, least_bytes, probe, refused_with, retried,
-    run, until,
+    Launch, NodeCalls, Rig, TestDir, Volume, access, least_bytes, loop_numbers, probe,
+    refused_with, retried, run, until,
 };
 
 /// Maximum number of attempts, since other processes also take numbers.
@@ -122,7 +122,7 @@ fn expect_healthy(node: &NodeCalls, volume: &Volume) {
 /// Changes the device of a volume, takes the volume down, and stages other volumes until one gets
 /// the number.
 fn next_on(rig: &Rig, kinds: [&str; 2], change: impl Fn(&Altered, &Volume)) -> (Altered, Volume) {
-    let node = rig.node();
+    let (node, _others_wait) = (rig.node(), loop_numbers());
     for _ in 0..ATTEMPTS_MAX {
         let [first, next] = kinds.map(|kind| rig.volume(least_bytes(kind)));
         up(&node, &first, kinds[0]);

@@ -9,7 +9,8 @@ use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{
-    NodeCalls, Process, Rig, Volume, access, least_bytes, refused_with, retried, run, until,
+    NodeCalls, Process, Rig, Volume, access, least_bytes, loop_numbers, refused_with, retried, run,
+    until,
 };
 
 /// Maximum number of attempts, since other processes also take numbers.
@@ -86,7 +87,7 @@ impl Other {
 /// Returns a published raw volume with data that has lost its device, and a published volume of the
 /// other agent that has the device's number.
 pub(crate) fn exchanged(rig: &Rig, other: &Other, kind: &str) -> (Volume, Volume) {
-    let node = rig.node();
+    let (node, _others_wait) = (rig.node(), loop_numbers());
     for _ in 0..ATTEMPTS_MAX {
         let lost = rig.volume(least_bytes("block"));
         let got = other.volume(&format!("of-{}", lost.id), kind);
@@ -205,7 +206,7 @@ fn a_device_that_an_agent_in_another_namespace_got_is_not_released() {
     let other = Other::start(&rig);
     let node = rig.node();
     for is_restarted in [false, true] {
-        let mut is_tested = false;
+        let (mut is_tested, _others_wait) = (false, loop_numbers());
         for _ in 0..ATTEMPTS_MAX {
             let volume = rig.volume(least_bytes("block"));
             let theirs = other.volume(&volume.id, "block");

@@ -54,7 +54,7 @@ pub(crate) use process::Process;
 pub(crate) use prometheus::{Prometheus, free_port, get, lint};
 pub(crate) use records::Records;
 pub(crate) use refusal::{refused, refused_with, retried};
-pub(crate) use test_dir::{LoopDevice, TestDir};
+pub(crate) use test_dir::{LoopDevice, TestDir, loop_numbers};
 pub(crate) use tools::{bind_loop, mount_image, mounted};
 pub(crate) use usage::{access, least_bytes, with_flags, with_mode};
 pub(crate) use volume::Volume;

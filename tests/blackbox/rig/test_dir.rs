@@ -1,7 +1,8 @@
 //! A test's own directory on a real disk, and its possible leftovers: mounts and bound loop
 //! devices. Nothing outside the directory is ever touched.
 
-use std::fs;
+use std::env;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -140,6 +141,16 @@ impl TestDir {
             eprintln!("detached {node} of {}: {detached:?}", device.file.display());
         }
     }
+}
+
+/// Waits while a test of another process needs a certain loop number, and keeps such tests waiting
+/// until the file is dropped: it is this program, which all processes share.
+pub(crate) fn loop_numbers() -> File {
+    let program = env::current_exe()
+        .and_then(File::open)
+        .expect("this program");
+    program.lock().expect("flock");
+    program
 }
 
 /// Loop devices that are bound to one empty file, until this is dropped.
