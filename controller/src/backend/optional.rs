@@ -19,7 +19,7 @@ pub trait Expansion: Send + Sync {
 
 /// A backend that creates volumes from other volumes.
 pub trait Clones: Send + Sync {
-    /// Creates a volume like [`Backend::create`], with the data that the other volume has at one
+    /// Creates a volume like `Backend::create`, with the data that the other volume has at one
     /// instant of the call. The new volume is at least as large.
     fn clone_volume(&self, order: Arc<Order>, from: VolumeId) -> Answer<'_, Volume>;
 }

@@ -96,7 +96,7 @@ impl<K: Kernel> Context<'_, K> {
         })
     }
 
-    /// [`Node::detach`] if the volume's storage could not be opened: the operator can unmount and
+    /// `Node::detach` if the volume's storage could not be opened: the operator can unmount and
     /// repair a disk only after its volumes are unstaged. Without its lock, a device is detached
     /// only if the mount table does not list it.
     fn detach_unread(&self, volume: &VolumeId, failure: Failure) -> Result<(), Failure> {

@@ -63,7 +63,7 @@ pub(super) fn pending<K: Kernel>(node: &Node<K>) -> Result<Vec<(VolumeId, PathBu
 /// or if its device is not mounted at all. Mounts of pods are left alone.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` if the device is in use, and the other errors of [`unstage`].
+/// Returns `FAILED_PRECONDITION` if the device is in use, and the other errors of `unstage`.
 pub(crate) fn release<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<(), Failure> {
     if !is_wanted(cx, volume)? || !cx.sees_all_mounts()? {
         return Ok(());

@@ -3,7 +3,7 @@
 //! with its parent over a socket, and can pass descriptors. Knows no storage and no program.
 //!
 //! [`Helpers`] limits the processes and follows each until it has exited, [`Child`] is a process as
-//! its parent sees it, and [`serve`] runs in the process itself. docs/adr/0031 has the reasons.
+//! its parent sees it, and `serve` runs in the process itself. docs/adr/0031 has the reasons.
 
 mod child;
 mod lane;

@@ -52,7 +52,7 @@ impl<K: Kernel> Transport<K> {
     /// moved and another file has the volume's name.
     ///
     /// # Errors
-    /// Returns the errors of [`Storage::left`], or an error if sysfs or a device cannot be queried.
+    /// Returns the errors of `Storage::left`, or an error if sysfs or a device cannot be queried.
     pub(crate) fn left(
         &self,
         kernel: &K,

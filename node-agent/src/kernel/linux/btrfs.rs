@@ -103,7 +103,7 @@ unsafe impl Ioctl for Resize<'_> {
     }
 }
 
-/// Implements [`crate::kernel::Kernel::btrfs_device`].
+/// Implements `Kernel::btrfs_device`.
 pub(super) fn device(root: &OwnedFd) -> Result<BtrfsDevice> {
     let filesystem = fs_info(root)?;
     if filesystem.num_devices != 1 {
@@ -112,7 +112,7 @@ pub(super) fn device(root: &OwnedFd) -> Result<BtrfsDevice> {
     listed(&filesystem.fsid)
 }
 
-/// Implements [`crate::kernel::Kernel::btrfs_geometry`].
+/// Implements `Kernel::btrfs_geometry`.
 pub(super) fn geometry(root: &OwnedFd) -> Result<BtrfsGeometry> {
     let filesystem = fs_info(root)?;
     let mut info = DevInfo {
@@ -135,7 +135,7 @@ pub(super) fn geometry(root: &OwnedFd) -> Result<BtrfsGeometry> {
     })
 }
 
-/// Implements [`crate::kernel::Kernel::btrfs_errors`].
+/// Implements `Kernel::btrfs_errors`.
 pub(super) fn errors(root: &OwnedFd) -> Result<BtrfsErrors> {
     let mut stats = DevStats {
         devid: fs_info(root)?.max_id,
@@ -218,7 +218,7 @@ fn uuid(bytes: &[u8; 16]) -> String {
     text
 }
 
-/// Implements [`crate::kernel::Kernel::btrfs_grow`].
+/// Implements `Kernel::btrfs_grow`.
 pub(super) fn grow(root: &OwnedFd, id: u64) -> Result<()> {
     let mut wanted = VolArgs {
         fd: 0,

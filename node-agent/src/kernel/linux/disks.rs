@@ -135,7 +135,7 @@ impl Linux {
     }
 }
 
-/// Implements [`crate::kernel::Kernel::ext4_errors`].
+/// Implements `Kernel::ext4_errors`.
 pub(super) fn ext4_errors(dev: Dev) -> Result<Option<Ext4Errors>> {
     let real = link(&folder_of(dev))?;
     let name = real.as_deref().and_then(Path::file_name);

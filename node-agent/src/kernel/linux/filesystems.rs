@@ -99,7 +99,7 @@ const _: () = assert!(std::mem::offset_of!(FsopGeom, agcount) == 12);
 const _: () = assert!(std::mem::offset_of!(FsopGeom, imaxpct) == 28);
 const _: () = assert!(std::mem::offset_of!(FsopGeom, datablocks) == 32);
 
-/// Implements [`crate::kernel::Kernel::ext4_resize`].
+/// Implements `Kernel::ext4_resize`.
 fn ext4_resize(root: &OwnedFd, blocks: u64) -> Result<()> {
     // SAFETY: the opcode takes a pointer to a u64 and only reads it; filesystems other than
     // ext4 answer ENOTTY.
@@ -108,7 +108,7 @@ fn ext4_resize(root: &OwnedFd, blocks: u64) -> Result<()> {
     done.map_err(of("EXT4_IOC_RESIZE_FS", root))
 }
 
-/// Implements [`crate::kernel::Kernel::xfs_geometry`].
+/// Implements `Kernel::xfs_geometry`.
 fn xfs_geometry(root: &OwnedFd) -> Result<XfsGeometry> {
     // SAFETY: the opcode has the size of the struct, which the kernel fills completely; all of
     // its fields are integers, for which all bits are valid.
@@ -123,7 +123,7 @@ fn xfs_geometry(root: &OwnedFd) -> Result<XfsGeometry> {
     })
 }
 
-/// Implements [`crate::kernel::Kernel::xfs_grow`].
+/// Implements `Kernel::xfs_grow`.
 fn xfs_grow(root: &OwnedFd, blocks: u64, imaxpct: u32) -> Result<()> {
     let wanted = GrowfsData {
         newblocks: blocks,

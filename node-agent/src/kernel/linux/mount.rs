@@ -112,7 +112,7 @@ pub(super) fn fsconfig_create(context: &OwnedFd, exclusive: bool) -> Result<()> 
     })
 }
 
-/// Implements [`crate::kernel::Kernel::thaw`].
+/// Implements `Kernel::thaw`.
 pub(super) fn thaw(root: &OwnedFd) -> Result<()> {
     // SAFETY: the request ignores its argument, an int by value or by pointer; it gets none, and
     // writes nothing.

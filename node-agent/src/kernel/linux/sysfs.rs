@@ -75,7 +75,7 @@ pub(super) fn unread(path: &Path, error: &std::io::Error) -> Error {
     Error::at("read", path, errno)
 }
 
-/// Implements [`crate::kernel::Kernel::ext4_errors`], by the device's name.
+/// Implements `Kernel::ext4_errors`, by the device's name.
 pub(super) fn ext4_errors(device: &str) -> Result<Option<Ext4Errors>> {
     let folder = Path::new("/sys/fs/ext4").join(device);
     let Some(count) = integer(&folder.join("errors_count"))? else {
