@@ -51,6 +51,18 @@ pub const LOCAL: Profile = Profile {
     },
 };
 
+/// The divisor for the part of the filesystem with the volumes' files that should stay free: 5 %.
+const RESERVE_PART: u64 = 20;
+/// Maximum number of bytes that should stay free, also on a large filesystem: 10 GiB.
+const RESERVE_BYTES_MAX: u64 = 10 << 30;
+
+/// Returns the number of bytes that should stay free on a filesystem of `total` bytes with the
+/// volumes' files, which are sparse.
+#[must_use]
+pub fn reserve_bytes(total: u64) -> u64 {
+    (total / RESERVE_PART).min(RESERVE_BYTES_MAX)
+}
+
 /// Explains why the file at `path`, which has `names` hard links, must not be used: with more links
 /// than Belay has created, several volumes or snapshots may share one file. The text contains the
 /// path, both numbers and the remedy. Returns `None` if the file has at most `allowed` links.

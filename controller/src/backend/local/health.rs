@@ -8,7 +8,7 @@ use super::files::{Files, foreign, names_of};
 use super::record::State;
 use super::store::{Store, refuse_foreign_token};
 use crate::backend::{Unhealthy, UnhealthyPage};
-use belay_contract::drivers::local::names_refusal;
+use belay_contract::drivers::local::{names_refusal, reserve_bytes};
 use belay_contract::reason::volume;
 use belay_server::call::{Failure, Kind};
 use belay_server::health::Conditions;
@@ -22,11 +22,6 @@ use std::path::Path;
 /// only attributes use space in an empty file. (Opening the file would break a lease that the node
 /// agent may be taking.)
 pub(super) const HARDLY_ANY: u64 = 64 << 10;
-
-/// The divisor for the fraction of the filesystem that should remain free: 5 %.
-const RESERVE_PART: u64 = 20;
-/// The maximum reserve in bytes, for large filesystems: 10 GiB.
-const RESERVE_BYTES_MAX: u64 = 10 << 30;
 
 /// The filesystem that holds the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,7 +190,7 @@ impl Files {
         let total = stat.f_blocks.saturating_mul(stat.f_frsize);
         Ok(Storage {
             free: stat.f_bfree.saturating_mul(stat.f_frsize),
-            reserve: (total / RESERVE_PART).min(RESERVE_BYTES_MAX),
+            reserve: reserve_bytes(total),
             read_only: stat.f_flag.contains(StatVfsMountFlags::RDONLY) || self.is_stopped(),
         })
     }

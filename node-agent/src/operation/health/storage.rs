@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use belay_contract::drivers::local::reserve_bytes;
 use belay_contract::reason::storage;
 use belay_server::call::Failure;
 use belay_server::health::{Condition, StorageSeverity};
@@ -15,10 +16,6 @@ use crate::operation::Context;
 /// Minimum number of hung volumes for a health reason of the storage: the cause of one may be the
 /// volume itself; several share a disk.
 const HUNG_MIN: usize = 2;
-/// The part of the filesystem that should stay free: 5 %.
-const RESERVE_PART: u64 = 20;
-/// Maximum number of bytes that should stay free, also on a large filesystem: 10 GiB.
-const RESERVE_BYTES_MAX: u64 = 10 << 30;
 
 /// A health reason of the storage.
 pub(crate) type StorageCondition = Condition<StorageSeverity>;
@@ -137,9 +134,8 @@ fn stopped(facts: &MountFacts, path: &Path) -> Option<StorageCondition> {
 /// Returns the free bytes, and how many should be free. Loop devices write as root, so they may use
 /// the reserved blocks.
 pub(super) fn room(usage: &Usage) -> (u64, u64) {
-    let total = usage.total_bytes;
-    let free = total.saturating_sub(usage.used_bytes);
-    (free, (total / RESERVE_PART).min(RESERVE_BYTES_MAX))
+    let free = usage.total_bytes.saturating_sub(usage.used_bytes);
+    (free, reserve_bytes(usage.total_bytes))
 }
 
 fn full(usage: &Usage, path: &Path) -> Option<StorageCondition> {
