@@ -98,8 +98,7 @@ fn committed(rig: &Rig, node: &NodeCalls, transactions: u8) -> Volume {
 
 /// Tries to mount the file while another process has its device open.
 fn be_refused(file: &Path) {
-    let device = bind_loop(file);
-    let device = device.trim();
+    let device = &*bind_loop(file);
     let exclusive = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
     let somebody = rustix::fs::open(device, exclusive, Mode::empty()).expect("open");
     let mount = ["-t", "btrfs", device, "/mnt"];

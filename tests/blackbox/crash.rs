@@ -12,8 +12,8 @@ use crate::foreign::is_sound;
 use crate::lifecycle::{expect_words, leave_words};
 use crate::never_format::by_hand;
 use crate::rig::{
-    Answer, Chance, NodeCalls, PATIENCE, Rig, Volume, access, least_bytes, mounts_of, pause,
-    refused_with, run, until,
+    Answer, Chance, NodeCalls, Rig, Volume, access, least_bytes, mounts_of, refused_with, retried,
+    run, until,
 };
 
 /// The offset of the mark of an unfinished format.
@@ -178,17 +178,12 @@ fn kill(rig: &mut Rig, victims: Victims) {
 
 /// Retries as the kubelet does, and fails on any response that would stop its retries.
 fn stage_in_the_end(node: &NodeCalls, volume: &Volume, kind: &str) -> u32 {
-    let end = Instant::now() + PATIENCE;
     let mut tries = 0;
-    while Instant::now() < end {
+    retried("the volume is staged", || {
         tries += 1;
-        match node.stage(volume.stage(access(kind))) {
-            Ok(_) => return tries,
-            Err(status) if status.code() == Code::Aborted => pause(),
-            Err(status) => panic!("still refused after {tries} tries: {status}"),
-        }
-    }
-    panic!("still not staged after {tries} tries");
+        node.stage(volume.stage(access(kind)))
+    });
+    tries
 }
 
 #[test]

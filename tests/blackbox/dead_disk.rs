@@ -137,8 +137,7 @@ fn a_device_of_another_disk_stays_where_it_is_though_its_file_has_the_volumes_na
         let namesake = up.rig.test_dir().directory("other").join(&volume.id);
         fs::copy(&volume.file, &namesake).expect("copy");
         let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
-        let device = bind_loop(&namesake);
-        let (device, staged) = (device.trim(), text(&volume.device()));
+        let (device, staged) = (&*bind_loop(&namesake), text(&volume.device()));
         File::create_new(&staged).expect("a file");
         run("mount", &["--bind", device, &staged]);
         up.disk_dies();

@@ -133,8 +133,7 @@ fn luks(file: &str, kind: &str) {
 
 /// Creates LVM data. LVM accepts only block devices, and is configured here to use only this one.
 fn lvm(file: &str) {
-    let device = bind_loop(Path::new(file));
-    let device = device.trim();
+    let device = &*bind_loop(Path::new(file));
     // A test of another process may just have set it read-only.
     run("blockdev", &["--setrw", device]);
     let config = format!(

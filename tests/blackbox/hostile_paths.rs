@@ -120,7 +120,7 @@ fn a_device_that_others_have_bound_there_is_left_alone() {
     let unknown = rig.test_dir().path().join("unknown");
     let unknown = unknown.to_str().expect("UTF-8");
     run("mknod", &[unknown, "b", "240", "7"]);
-    for device in [theirs.trim(), unknown] {
+    for device in [&*theirs, unknown] {
         let staging = rig.test_dir().directory("theirs");
         let point = staging.join("device");
         File::create_new(&point).expect("create");
@@ -132,7 +132,7 @@ fn a_device_that_others_have_bound_there_is_left_alone() {
         unmount(&point, UnmountFlags::NOFOLLOW).expect("umount");
         fs::remove_file(&point).expect("unlink");
     }
-    run("losetup", &["-d", theirs.trim()]);
+    run("losetup", &["-d", &theirs]);
 }
 
 #[test]

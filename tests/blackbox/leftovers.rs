@@ -12,9 +12,10 @@ use belay_proto::csi::v1 as csi;
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
+use crate::reused::up;
 use crate::rig::{
     Launch, NodeCalls, Rig, TestDir, Volume, access, least_bytes, loop_numbers, probe,
-    refused_with, retried, run, until,
+    refused_with, run, until,
 };
 
 /// Maximum number of attempts, since other processes also take numbers.
@@ -68,13 +69,6 @@ fn bound(rig: &Rig, volume: &Volume) -> Option<u32> {
     let loops = rig.test_dir().loops().into_iter();
     let mut found = loops.filter(|device| device.file == volume.file);
     found.next().map(|device| device.number)
-}
-
-fn up(node: &NodeCalls, volume: &Volume, kind: &str) {
-    // Other processes may take each free device before the agent binds it.
-    retried("it is staged", || node.stage(volume.stage(access(kind))));
-    let publish = volume.publish(&volume.target("a"), access(kind));
-    node.publish(publish).expect("publish");
 }
 
 fn down(rig: &Rig, volume: &Volume) {

@@ -32,8 +32,7 @@ fn open(how: &str, file: &Path) -> Opener {
         "reader" => File::open(file),
         "writer" => File::options().read(true).write(true).open(file),
         _ => {
-            let device = bind_loop(file);
-            return Opener::Loop(device.trim().to_owned());
+            return Opener::Loop(bind_loop(file));
         }
     };
     Opener::File(opened.expect("open"))

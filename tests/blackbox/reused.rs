@@ -26,7 +26,8 @@ fn detach(number: u64) {
     run("losetup", &["--detach", &format!("/dev/loop{number}")]);
 }
 
-fn up(node: &NodeCalls, volume: &Volume, kind: &str) {
+/// Stages and publishes the volume.
+pub(crate) fn up(node: &NodeCalls, volume: &Volume, kind: &str) {
     // Other processes may take each free device before the agent binds it.
     retried("it is staged", || node.stage(volume.stage(access(kind))));
     let publish = volume.publish(&volume.target("a"), access(kind));
