@@ -28,7 +28,7 @@ pub enum OnDelete {
     Delete,
     /// Renames its directory.
     Archive,
-    /// Leaves its directory as it is.
+    /// Does not change the directory.
     Retain,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Place {
     pub(super) share: String,
     /// The directory of the volume, below the share.
     pub(super) dir: Dir,
-    /// The name in the request that created the volume, if it differs from that of the directory.
+    /// The name in the request that created the volume, if the directory has another name.
     pub(super) name: Option<String>,
     /// The policy in the ID, if any.
     pub(super) on_delete: Option<OnDelete>,

@@ -23,7 +23,8 @@ impl Claims {
     /// Claims the directories above that of a volume.
     ///
     /// # Errors
-    /// Returns `Incompatible` if one of them is or was that of a volume; the errors of the server.
+    /// Returns `Incompatible` if one of them is or was the directory of another volume, and the
+    /// errors of the server.
     pub(super) fn hold_above(&self, tree: &Tree, dir: &Dir, claim: &Claim) -> Result<(), Failure> {
         for above in dir.above() {
             if let Some(other) = self.hold(tree, &above, &reference(dir, claim))? {
@@ -36,7 +37,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Releases the directories above that of the volume.
+    /// Releases the parent directories of the volume's directory.
     pub(super) fn release_above(&self, dir: &Dir, claim: &Claim) -> error::Result<()> {
         for above in dir.above() {
             self.release(&above, &reference(dir, claim))?;
@@ -81,8 +82,8 @@ impl Claims {
         }
     }
 
-    /// Adds a volume to those below a directory. Adds nothing, and returns the claim, if the
-    /// directory itself is that of a volume.
+    /// Adds a volume to the volumes below a directory. If the directory itself belongs to a volume,
+    /// adds nothing and returns the claim of that volume.
     fn hold(&self, tree: &Tree, above: &Dir, reference: &str) -> Result<Option<Claim>, Failure> {
         for _ in 0..ATTEMPTS {
             match self.add(above, reference) {

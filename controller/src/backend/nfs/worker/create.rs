@@ -201,7 +201,7 @@ impl Creation<'_> {
             && claim.of.source.as_deref() == self.source
     }
 
-    /// Refuses a directory that belongs to another program, or is inside one that does.
+    /// Refuses a directory of another program, and a directory inside of such a directory.
     fn refuse_foreign(&self) -> Result<(), Failure> {
         let exists = self.tree.exists(self.dir)?;
         if exists && (!self.order.is_named_so || self.source.is_some()) {

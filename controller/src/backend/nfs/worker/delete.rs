@@ -49,8 +49,8 @@ pub(super) fn delete(
     done.map_err(Failure::may_be_running)
 }
 
-/// Returns the policy of the deletion: that with which it has begun, or else, of the policies of
-/// the claim and the ID, the one that keeps more.
+/// Returns the policy of the deletion. A deletion that has begun keeps its policy. Otherwise, the
+/// policies in the claim and in the ID are compared, and the policy that keeps more data is used.
 fn policy(claim: &Claim, order: &OldVolume) -> OnDelete {
     match claim.state {
         State::Deleting => OnDelete::Delete,
@@ -141,7 +141,7 @@ fn unclaimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
     held(tree, claims, claim, dir)
 }
 
-/// Claims the directories above that of the volume.
+/// Claims the parent directories of the volume's directory.
 fn held(tree: &Tree, claims: Claims, claim: Claim, dir: &Dir) -> Result<Task, Failure> {
     match claims.hold_above(tree, dir, &claim) {
         Err(failure) if failure.kind == Kind::Incompatible => {
