@@ -70,6 +70,8 @@ fn settled(rpc: Rpc, kind: Kind) -> Code {
         (Kind::Precondition, _) => Code::FailedPrecondition,
         // The user may request a smaller size.
         (Kind::Quota, ControllerExpandVolume) => Code::OutOfRange,
+        // The user may request another class.
+        (Kind::Quota, ControllerModifyVolume) => Code::InvalidArgument,
         (Kind::Quota, _) => Code::ResourceExhausted,
         (Kind::Unauthenticated, _) => Code::Unauthenticated,
         (Kind::Denied, _) => Code::PermissionDenied,

@@ -70,6 +70,9 @@ const fn settled(rpc: Rpc, kind: Kind) -> Code {
         // Resizer: infeasible, the user may ask for less. After RESOURCE_EXHAUSTED, it would repeat
         // the size that has no room, even if the user asks for less.
         Kind::Quota if matches!(rpc, Rpc::ControllerExpandVolume) => Code::OutOfRange,
+        // Resizer: infeasible, the user may choose another class, and this one is repeated slowly.
+        // After RESOURCE_EXHAUSTED, it would repeat this class even if the user chooses another.
+        Kind::Quota if matches!(rpc, Rpc::ControllerModifyVolume) => Code::InvalidArgument,
         // Provisioner: drops this node and lets the scheduler choose again. Others: retry. The
         // snapshotter keeps the object meanwhile, so the message says how it is deleted.
         Kind::Quota => Code::ResourceExhausted,
@@ -221,7 +224,10 @@ mod tests {
         (
             Kind::Quota,
             Code::ResourceExhausted,
-            &[(Code::OutOfRange, &[Rpc::ControllerExpandVolume])],
+            &[
+                (Code::OutOfRange, &[Rpc::ControllerExpandVolume]),
+                (Code::InvalidArgument, &[Rpc::ControllerModifyVolume]),
+            ],
         ),
         (
             Kind::Unreachable,
