@@ -3,9 +3,9 @@
 
     scale.py [--pods 100] [--kinds ext4,xfs,btrfs,block] [--output FILE] [--plot FILE.png]
 
-First a few pods one after the other, then all at once on new volumes, then all at once again on
-the same volumes. Prints the kubelet's own times next to the agent's, as Markdown. Needs a running
-bed with Belay installed in it: BASE names its directory.
+First a few pods one after the other, on new volumes and again on the same, then all at once, also
+twice. Prints the kubelet's own times next to the agent's, as Markdown. Needs a running bed with
+Belay installed in it: BASE names its directory.
 """
 import argparse
 import json
@@ -123,7 +123,7 @@ def check_limit(cluster, driver, pods):
 def run(given, cluster):
     clock = kube.Clock()
     cluster.patiently("Belay's pods are ready", lambda: kube.all_ready(cluster))
-    check_limit(cluster, given.driver, given.pods)
+    check_limit(cluster, given.driver, max(given.pods, given.few))
     objects.make_surroundings(cluster, given.driver)
     kinds = given.kinds.split(",")
     few = {f"one-{i:02}": kinds[i % len(kinds)] for i in range(given.few)}
@@ -131,8 +131,10 @@ def run(given, cluster):
     idle = memory.of_pods(cluster, sum(kube.system_pods(cluster), []))
     make = lambda names, new: Round(cluster, clock, given.driver, names, new)
     rounds = [make(few, True).go("one after the other, new volumes", together=False),
-              make(many, True).go("all at once, new volumes"),
-              make(many, False).go("all at once, the same volumes again")]
+              make(few, False).go("one after the other, the same volumes again", together=False)]
+    if many:
+        rounds += [make(many, True).go("all at once, new volumes"),
+                   make(many, False).go("all at once, the same volumes again")]
     before, began = Pages(cluster, given.driver), time.monotonic()
     for item in cluster.items(objects.CLAIMS):
         cluster.delete(f"{objects.CLAIMS}/{item['metadata']['name']}")
@@ -170,9 +172,9 @@ def share(one):
     total = lambda part, names: sum(part[name].sum for name in names if name in part)
     node = total(agent, ("NodeStageVolume", "NodePublishVolume")) / one["pods"]
     cloud = total(controller, ("CreateVolume", "ControllerPublishVolume")) / one["pods"]
-    start = statistics.mean(one["starts"])
-    print(f"\n{one['title']}: a start takes {start:.2f} s (median "
-          f"{statistics.median(one['starts']):.2f}, longest {max(one['starts']):.2f}); of that the "
+    starts, start = one["starts"], statistics.mean(one["starts"])
+    print(f"\n{one['title']}: a start takes {start:.2f} s (shortest {min(starts):.2f}, median "
+          f"{statistics.median(starts):.2f}, longest {max(starts):.2f}); of that the "
           f"agent {milliseconds(node)} ms ({100 * node / start:.2f} %), the controller "
           f"{milliseconds(cloud)} ms ({100 * cloud / start:.2f} %)")
 
@@ -237,7 +239,7 @@ def as_json(value):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pods", type=int, default=100)
+    parser.add_argument("--pods", type=int, default=100, help="0: only the few")
     parser.add_argument("--few", type=int, default=12, help="pods of the first round")
     parser.add_argument("--kinds", default=",".join(objects.KINDS), help="taken in turns")
     parser.add_argument("--plot", help="file for a picture of the starts, where matplotlib is")
