@@ -1,7 +1,6 @@
 # shellcheck shell=bash
 # Sourced by tests that drive both programs with belayctl: takes a volume up and down again. They
-# define `controller` and `node`, which call belayctl with each program's socket, `wrong`, and
-# node_id.
+# define `controller` and `node`, which call belayctl with each program's socket, and `wrong`.
 
 # Prints the value of a line in belayctl's tables.
 field() {
@@ -18,24 +17,17 @@ await() {
     wrong "not so after half a minute: $*"
 }
 
-# up NAME FS STAGING TARGET [CREATE-FLAG...]: creates, attaches, stages and publishes a volume;
-# prints its ID.
+# up NAME FS STAGING TARGET [CREATE-FLAG...]: creates, stages and publishes a volume; prints its ID.
 up() {
-    local fs=$2 staging=$3 target=$4 id context=() pair
+    local fs=$2 staging=$3 target=$4 id
     id=$(controller create "$1" --size 512MiB --fs-type "$fs" "${@:5}" | field volume_id)
-    for pair in $(controller publish "$id" --node-id "$node_id" --fs-type "$fs" |
-        field publish_context | tr , ' '); do
-        context+=(--context "$pair")
-    done
-    node stage "$id" --staging "$staging" --fs-type "$fs" "${context[@]}" >/dev/null
-    node publish "$id" --staging "$staging" --target "$target" --fs-type "$fs" "${context[@]}" \
-        >/dev/null
+    node stage "$id" --staging "$staging" --fs-type "$fs" >/dev/null
+    node publish "$id" --staging "$staging" --target "$target" --fs-type "$fs" >/dev/null
     printf '%s\n' "$id"
 }
 
-# down ID STAGING TARGET: unpublishes, unstages and detaches a volume.
+# down ID STAGING TARGET: unpublishes and unstages a volume.
 down() {
     node unpublish "$1" --target "$3" >/dev/null
     node unstage "$1" --staging "$2" >/dev/null
-    controller unpublish "$1" --node-id "$node_id" >/dev/null
 }

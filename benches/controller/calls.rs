@@ -13,8 +13,6 @@ use tonic::transport::Channel;
 const MIB: i64 = 1 << 20;
 /// The number of entries of a page of ListVolumes.
 const PAGE: i32 = 100;
-/// The ID of the controller's node.
-const NODE: &str = "bench";
 
 fn capability() -> csi::VolumeCapability {
     requests::capability("ext4", Mode::SingleNodeWriter)
@@ -54,9 +52,7 @@ pub(crate) struct Life<'a> {
 }
 
 /// The calls of a lifecycle, in order.
-pub(crate) const CALLS: [&str; 6] = [
-    "create", "attach", "capacity", "list 100", "detach", "delete",
-];
+pub(crate) const CALLS: [&str; 4] = ["create", "capacity", "list 100", "delete"];
 
 impl Life<'_> {
     /// Makes a call for the volume with this name, and returns its time.
@@ -75,21 +71,6 @@ impl Life<'_> {
                 self.id = created.volume.unwrap_or_default().volume_id;
                 Ok(took)
             }
-            "attach" => kept
-                .call(
-                    requests::attach(id, NODE, capability()),
-                    async |channel, request| {
-                        let attached = client(channel).controller_publish_volume(request).await;
-                        attached.map(nothing)
-                    },
-                )
-                .map(took),
-            "detach" => kept
-                .call(requests::detach(id, NODE), async |channel, request| {
-                    let detached = client(channel).controller_unpublish_volume(request).await;
-                    detached.map(nothing)
-                })
-                .map(took),
             "delete" => kept
                 .call(requests::delete(id), async |channel, request| {
                     client(channel).delete_volume(request).await.map(nothing)

@@ -4,13 +4,12 @@
 //! data by now.
 
 use crate::disk::{self, DiskIdentity, WordError};
-use crate::drivers::{Profile, TRANSPORT_DISK, TRANSPORT_LOOP};
+use crate::drivers::{Profile, TRANSPORT_DISK};
 use crate::mark::{self, MarkSecret, SECRETS_MAX};
 use belay_server::call::Failure;
 use belay_server::request::{Context, VolumeId};
 
 const TRANSPORT: &str = "transport";
-const FILE: &str = "file";
 const SERIAL: &str = "serial";
 const WWN: &str = "wwn";
 const NAMES: &str = "names";
@@ -47,10 +46,7 @@ pub struct PublishContext {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// A loop device over a file in the node's own directory of volume files.
-    Loop {
-        /// The name of the file in that directory.
-        file: String,
-    },
+    Loop,
     /// A disk that is attached to the node.
     Disk(DiskIdentity),
 }
@@ -96,6 +92,20 @@ impl Content {
 }
 
 impl PublishContext {
+    /// Returns the context of a volume that no controller attaches: everything else is recorded on
+    /// the volume's file ([`crate::drivers::local`]).
+    #[must_use]
+    pub fn of_file() -> Self {
+        Self {
+            transport: Transport::Loop,
+            bytes: 0,
+            content: Content::New,
+            read_only: false,
+            attached_at: None,
+            marks: Vec::new(),
+        }
+    }
+
     /// Whether the volume is new at the time `now`, in seconds since 1970: it was created empty,
     /// and attached for the first time a few minutes ago. A wrong clock can only make a new volume
     /// count as used.
@@ -107,16 +117,13 @@ impl PublishContext {
 
     /// Returns the context as keys and values. Without a key, the value is `false` or unknown.
     pub fn entries(&self) -> impl Iterator<Item = (String, String)> {
-        let (transport, (key, value)) = match &self.transport {
-            Transport::Loop { file } => (TRANSPORT_LOOP, (FILE, file.clone())),
-            Transport::Disk(identity) => (TRANSPORT_DISK, word_of(identity)),
-        };
-        let mut entries = vec![
-            (TRANSPORT, transport.to_owned()),
-            (key, value),
-            (BYTES, self.bytes.to_string()),
-            (CONTENT, self.content.word().to_owned()),
-        ];
+        let mut entries = Vec::new();
+        if let Transport::Disk(identity) = &self.transport {
+            entries.push((TRANSPORT, TRANSPORT_DISK.to_owned()));
+            entries.push(word_of(identity));
+        }
+        entries.push((BYTES, self.bytes.to_string()));
+        entries.push((CONTENT, self.content.word().to_owned()));
         if self.read_only {
             entries.push((READ_ONLY, true.to_string()));
         }
@@ -133,11 +140,15 @@ impl PublishContext {
 
     /// Reads the publish context of a volume for a driver with this profile. Keys of other drivers
     /// are ignored. A context without Belay's keys is from the controller that this driver
-    /// replaces, and only identifies the attached volume.
+    /// replaces, and only identifies the attached volume. If volumes are files, nothing attaches
+    /// them, and the context is ignored.
     ///
     /// # Errors
     /// Returns `Invalid`, naming the key.
     pub fn read(volume: &VolumeId, context: &Context, profile: &Profile) -> Result<Self, Failure> {
+        if profile.transport != TRANSPORT_DISK {
+            return Ok(Self::of_file());
+        }
         let read_only = read_only(context)?;
         if context.get(TRANSPORT).is_none() && !profile.disk_names.is_empty() {
             let names = profile.names_of(named_by(volume, context, profile)?);
@@ -155,10 +166,7 @@ impl PublishContext {
                 let why = format!("{other:?} is not how volumes of {} come", profile.name);
                 return Err(invalid(TRANSPORT, &why));
             }
-            TRANSPORT_DISK => Transport::Disk(identity(context)?),
-            _ => Transport::Loop {
-                file: own_file(volume, required(context, FILE)?)?,
-            },
+            _ => Transport::Disk(identity(context)?),
         };
         let bytes = required(context, BYTES)?
             .parse()
@@ -253,17 +261,6 @@ pub fn says_read_only(context: &Context) -> bool {
     context.get(READ_ONLY) == Some("true")
 }
 
-/// Checks that the file has the name of its volume.
-fn own_file(volume: &VolumeId, file: &str) -> Result<String, Failure> {
-    match file == volume.as_str() {
-        true => Ok(file.to_owned()),
-        false => Err(invalid(
-            FILE,
-            &format!("{file:?} is not the id of the volume"),
-        )),
-    }
-}
-
 fn required<'a>(context: &'a Context, key: &str) -> Result<&'a str, Failure> {
     context.get(key).ok_or_else(|| missing(key))
 }
@@ -291,14 +288,12 @@ mod tests {
     }
 
     fn read(context: Context) -> Result<PublishContext, Failure> {
-        read_by(&LOCAL, &context)
+        read_by(&OPENSTACK, &context)
     }
 
     fn example() -> PublishContext {
         PublishContext {
-            transport: Transport::Loop {
-                file: "vol-1".to_owned(),
-            },
+            transport: Transport::Disk(DiskIdentity::Serial("vol-1".to_owned())),
             bytes: 1 << 30,
             content: Content::New,
             read_only: false,
@@ -395,12 +390,16 @@ mod tests {
             };
             let context = context(said.entries());
             assert_eq!(read_by(&OPENSTACK, &context), Ok(said));
-            let refused = read_by(&LOCAL, &context).unwrap_err().message;
-            let begin = "publish_context[transport]: \"disk\" is not how";
-            assert!(refused.starts_with(begin), "{refused}");
         }
-        let refused = read_by(&OPENSTACK, &context(example().entries())).unwrap_err();
-        assert!(refused.message.contains("\"loop\" is not how"), "{refused}");
+    }
+
+    #[test]
+    fn no_context_says_anything_about_a_file() {
+        let contexts = [Vec::new(), example().entries().collect()];
+        for entries in contexts {
+            let context = context(entries);
+            assert_eq!(read_by(&LOCAL, &context), Ok(PublishContext::of_file()));
+        }
     }
 
     #[test]
@@ -437,8 +436,6 @@ mod tests {
                 marks: Vec::new(),
             }
         );
-        let refused = read_by(&LOCAL, &context(theirs)).unwrap_err().message;
-        assert!(refused.contains("[transport]: is missing"), "{refused}");
     }
 
     #[test]
@@ -455,7 +452,7 @@ mod tests {
 
     /// Clusters store contexts of attachments, so the words must not change.
     #[test]
-    fn the_words_are_those_of_every_release() {
+    fn the_words_do_not_change() {
         let words = |context: &PublishContext| {
             let words = context
                 .entries()
@@ -463,10 +460,9 @@ mod tests {
             words.collect::<Vec<_>>().join(" ")
         };
         let mut said = example();
-        let expected = "transport=loop file=vol-1 bytes=1073741824 content=new";
+        let expected = "transport=disk serial=vol-1 bytes=1073741824 content=new";
         assert_eq!(words(&said), expected);
         said.read_only = true;
-        assert_eq!(words(&said), format!("{expected} read_only=true"));
         for (identity, word) in disks() {
             said.transport = Transport::Disk(identity);
             let expected = format!("transport=disk {word} bytes=1073741824 content=new");
@@ -482,7 +478,8 @@ mod tests {
     #[test]
     fn an_incomplete_or_foreign_context_is_refused_by_key() {
         let whole: Vec<_> = example().entries().collect();
-        for (at, (key, _)) in whole.iter().enumerate() {
+        // Without the transport, it is the context of another driver.
+        for (at, (key, _)) in whole.iter().enumerate().skip(1) {
             let mut less = whole.clone();
             less.remove(at);
             let refused = read(context(less)).unwrap_err().message;
@@ -499,7 +496,6 @@ mod tests {
             (READ_ONLY, "yes"),
             (ATTACHED_AT, "yesterday"),
             (MARK, "canary"),
-            (FILE, "vol-2"),
         ] {
             let wrong = whole.iter().filter(|(known, _)| known != key).cloned();
             let wrong = wrong.chain([(key.to_owned(), value.to_owned())]);

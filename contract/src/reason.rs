@@ -55,7 +55,7 @@ pub mod volume {
         /// The file is smaller than its device, or than the volume.
         BACKING_FILE_SHORT = "BackingFileShort", DataLoss, [Node, Controller];
         /// The file behind the device has no name, or its name belongs to another file.
-        BACKING_FILE_GONE = "BackingFileGone", DataLoss, [Node, Controller];
+        BACKING_FILE_GONE = "BackingFileGone", DataLoss, [Node];
         /// The file cannot be inspected.
         BACKING_FILE_UNREADABLE = "BackingFileUnreadable", Inaccessible, [Node, Controller];
         /// The volume's server does not respond, or no longer has the volume's directory.
@@ -103,8 +103,8 @@ pub mod storage {
         STORAGE_REPLACED = "StorageReplaced", Unreachable, [Node];
         /// An inspection of the storage does not return.
         STORAGE_HANGS = "StorageHangs", Unreachable, [Node];
-        /// A volume must be detached, but a mount uses it.
-        DETACH_PENDING = "DetachPending", Degraded, [Node];
+        /// The deletion of a volume waits, since a mount uses it.
+        UNSTAGE_PENDING = "UnstagePending", Degraded, [Node];
         /// Operations on several volumes do not return.
         OPERATIONS_HUNG = "OperationsHung", Degraded, [Node];
     }

@@ -214,7 +214,6 @@ impl Config {
         match kind {
             Kind::Local => Ok(Choice::Local(local::Config {
                 state_dir: required("--state-dir <DIR>", self.state_dir.as_ref(), kind)?,
-                node: required("--node-id <ID>", driver.node.id.as_ref(), kind)?,
                 place: driver.node.topology.clone(),
                 overcommit: self.overcommit,
                 require_state: self.require_state,
@@ -331,14 +330,12 @@ impl Config {
     /// # Errors
     /// Returns a message if the file of [`Config::mark_key_file`] has no valid keys.
     pub fn rules(&self) -> Result<Rules, String> {
-        let node_limit = usize::try_from(self.common.driver.max_volumes).unwrap_or(usize::MAX);
         let mark_keys = self.mark_key_file.as_deref().map(MarkKeys::read);
         let profile = self.common.driver.kind.profile();
         let driver = self.common.driver.driver_name.as_str();
         Ok(Rules {
             profile: *profile,
             disk_name_key: profile.disk_name_key.map(|key| format!("{driver}/{key}")),
-            node_limit: (node_limit != 0).then_some(node_limit),
             mark_keys: mark_keys.transpose()?.unwrap_or_default(),
         })
     }
@@ -373,8 +370,6 @@ mod tests {
         let config = parsed(&[]).unwrap();
         assert_eq!(config.common.driver.kind, Kind::Local);
         assert_eq!(config.overcommit, Overcommit::default());
-        let rules = config.rules().unwrap();
-        assert_eq!(rules.node_limit, None);
         assert_eq!(local(&config).place, None);
     }
 
@@ -401,7 +396,6 @@ mod tests {
         };
         let key = "topology.cinder.csi.openstack.org/zone";
         assert_eq!(zoned.topology_key, Some(key));
-        assert_eq!(config.rules().unwrap().node_limit, Some(256));
         for (flags, why) in [
             (
                 &CLOUD[..1],
@@ -444,9 +438,7 @@ mod tests {
             (cloud.region.as_str(), cloud.topology_key),
             ("fra1", "region")
         );
-        let rules = config.rules().unwrap();
-        assert_eq!(rules.node_limit, Some(7));
-        let key = rules.disk_name_key.unwrap();
+        let key = config.rules().unwrap().disk_name_key.unwrap();
         assert_eq!(key, "dobs.csi.digitalocean.com/volume-name");
         let topology = belay_server::identity::PluginCapability::Topology;
         assert!(
@@ -535,10 +527,8 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_settings_reach_the_operations_and_the_backend() {
-        let config = parsed(&["--with-topology", "--max-volumes", "3"]).unwrap();
-        let rules = config.rules().unwrap();
-        assert_eq!(rules.node_limit, Some(3));
+    fn the_operators_settings_reach_the_backend() {
+        let config = parsed(&["--with-topology"]).unwrap();
         let local = local(&config);
         assert_eq!(local.place, config.common.driver.node.topology);
         assert!(local.place.is_some());

@@ -1,6 +1,7 @@
 //! The complete lifecycle of a volume, as a cluster runs it: the calls in order, each followed by a
 //! check of the kernel's state.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -10,7 +11,6 @@ use csi::volume_capability::access_mode::Mode;
 use csi::volume_content_source::Type as Source;
 use csi::volume_usage::Unit;
 
-use crate::agents::NODE_ID;
 use crate::demo_dir::{VOLUMES, has_no_volume_in_use, none_is_bound_to};
 use crate::report::{
     Kind, NODE_EXPAND, PROBE, PUBLISH, READ, READ_ONLY, STAGE_AGAIN, STAGE_FIRST, UNPUBLISH,
@@ -68,7 +68,7 @@ impl Steps<'_> {
         has_no_volume_in_use(self.demo_dir)
     }
 
-    /// Creates the volume with a size of `bytes`, and attaches it.
+    /// Creates the volume with a size of `bytes`.
     pub(crate) async fn create(
         &mut self,
         life: &mut Life,
@@ -89,11 +89,6 @@ impl Steps<'_> {
         let returned = volume.capacity_bytes;
         ensure!(returned == bytes, "{returned} bytes, requested {bytes}");
         life.id = volume.volume_id;
-        let request = requests::attach(&life.id, NODE_ID, life.capability());
-        let rpc = "Controller/ControllerPublishVolume";
-        let answer: csi::ControllerPublishVolumeResponse =
-            self.call(life, "attach", rpc, request).await?;
-        life.publish_context = answer.publish_context;
         Ok(())
     }
 
@@ -120,7 +115,7 @@ impl Steps<'_> {
         self.publish(life, PUBLISH, &life.target).await
     }
 
-    /// Unpublishes, unstages, detaches and deletes the volume.
+    /// Unpublishes, unstages and deletes the volume.
     pub(crate) async fn end(&mut self, life: &Life) -> Result<()> {
         self.unpublish(life, &life.target).await?;
         self.unstage(life).await?;
@@ -163,8 +158,8 @@ impl Steps<'_> {
     }
 
     pub(crate) async fn stage(&mut self, life: &Life, label: &'static str) -> Result<()> {
-        let context = life.publish_context.clone();
-        let request = requests::stage(&life.id, context, &life.staging, life.capability());
+        let none = HashMap::new();
+        let request = requests::stage(&life.id, none, &life.staging, life.capability());
         self.call(life, label, "Node/NodeStageVolume", request)
             .await
     }
@@ -175,10 +170,10 @@ impl Steps<'_> {
         label: &'static str,
         target: &Path,
     ) -> Result<()> {
-        let (context, capability) = (life.publish_context.clone(), life.capability());
+        let (none, capability) = (HashMap::new(), life.capability());
         let request = csi::NodePublishVolumeRequest {
             readonly: label == READ_ONLY,
-            ..requests::publish(&life.id, context, &life.staging, target, capability)
+            ..requests::publish(&life.id, none, &life.staging, target, capability)
         };
         self.call(life, label, "Node/NodePublishVolume", request)
             .await
@@ -210,11 +205,8 @@ impl Steps<'_> {
         none_is_bound_to(&self.demo_dir.join(VOLUMES).join(&life.id))
     }
 
-    /// Detaches and deletes the volume.
+    /// Deletes the volume.
     pub(crate) async fn delete(&mut self, life: &Life) -> Result<()> {
-        let request = requests::detach(&life.id, NODE_ID);
-        let rpc = "Controller/ControllerUnpublishVolume";
-        let () = self.call(life, "detach", rpc, request).await?;
         let request = requests::delete(&life.id);
         let rpc = "Controller/DeleteVolume";
         self.call(life, "delete", rpc, request).await

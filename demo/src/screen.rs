@@ -13,9 +13,8 @@ use crate::report::{
 pub(crate) const WIDTHS: (usize, usize) = (80, 120);
 
 /// The columns of the matrix, in the order of a lifecycle, with their steps.
-const COLUMNS: [(&str, &str); 14] = [
+const COLUMNS: [(&str, &str); 12] = [
     ("create", "create"),
-    ("attach", "attach"),
     ("stage", STAGE_FIRST),
     ("publish", PUBLISH),
     ("write", WRITE),
@@ -26,7 +25,6 @@ const COLUMNS: [(&str, &str); 14] = [
     ("unstage", UNSTAGE),
     ("restage", STAGE_AGAIN),
     ("compare", READ),
-    ("detach", "detach"),
     ("delete", "delete"),
 ];
 /// The width of the names at the left.

@@ -2,7 +2,6 @@
 //! a new connection, as the kubelet does, and its time includes the connection; all controller
 //! calls use one connection, as a sidecar's do.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -53,7 +52,6 @@ pub(crate) struct Life {
     pub(crate) is_counted: bool,
     pub(crate) mode: Mode,
     pub(crate) id: String,
-    pub(crate) publish_context: HashMap<String, String>,
     pub(crate) staging: PathBuf,
     pub(crate) target: PathBuf,
     pub(crate) second: PathBuf,
@@ -70,7 +68,6 @@ impl Life {
             is_counted: false,
             mode: Mode::SingleNodeWriter,
             id: String::new(),
-            publish_context: HashMap::new(),
             staging: pod.join("staging"),
             target: pod.join("target"),
             second: pod.join("second-target"),

@@ -25,7 +25,7 @@ const HANG: Duration = Duration::from_secs(120);
 /// done. Raw block in addition to a filesystem, because its loop device is not released by the
 /// umount; copies, which come after all rounds, because several volumes are in use by then.
 const MOMENTS: [(&str, &str, &str); 9] = [
-    ("1000", "ext4", "attach"),
+    ("1000", "ext4", "create"),
     ("1000", "ext4", "publish read-only"),
     ("1000", "xfs", "unstage"),
     ("1000", "btrfs", "publish read-only"),

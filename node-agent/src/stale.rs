@@ -1,5 +1,5 @@
-//! Watches for volumes with a pending detach that the kubelet does not unstage: their controller
-//! sets an attribute on their files.
+//! Watches for volumes that are being deleted and that the kubelet has not unstaged: their
+//! controller sets an attribute on their files.
 
 use std::convert::Infallible;
 use std::io;
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 
 /// Checks each volume whose file gets another attribute, while the agent serves. Errors are only
 /// logged: the controller sets the attribute again.
-pub(crate) async fn watch_detaches(
+pub(crate) async fn watch_deletions(
     folder: PathBuf,
     service: Arc<NodeService<Linux>>,
 ) -> Infallible {
@@ -46,7 +46,7 @@ async fn watch(
             match service.is_wanted(&volume).await {
                 Ok(true) => drop(tokio::spawn(release(Arc::clone(service), volume))),
                 Ok(false) => {}
-                Err(failure) => tracing::debug!("cannot check for a pending detach: {failure}"),
+                Err(failure) => tracing::debug!("cannot check for a pending deletion: {failure}"),
             }
         }
     }
@@ -55,6 +55,6 @@ async fn watch(
 async fn release(service: Arc<NodeService<Linux>>, volume: VolumeId) {
     if let Err(failure) = service.release(volume.clone()).await {
         let id = volume.as_str();
-        tracing::warn!(id, "a pending detach is blocked: {failure}");
+        tracing::warn!(id, "the deletion of the volume waits: {failure}");
     }
 }

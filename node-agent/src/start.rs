@@ -344,7 +344,7 @@ impl Start {
             tracing::warn!("devices that a killed agent left bound are not freed: {failure}");
         }
         if self.machine.kubelet_dir.is_some() {
-            stale::watch_detaches(folder.to_owned(), Arc::clone(&self.service)).await;
+            stale::watch_deletions(folder.to_owned(), Arc::clone(&self.service)).await;
         }
     }
 

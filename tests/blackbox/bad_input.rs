@@ -136,36 +136,8 @@ fn a_volume_id_that_is_none_is_refused_by_every_call() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_publish_context_that_makes_no_sense_is_refused_by_key() {
+fn a_publish_context_that_is_too_large_is_refused() {
     let scene = Scene::new();
-    let cases: [(&str, Option<&str>); 14] = [
-        ("transport", None),
-        ("transport", Some("")),
-        ("transport", Some("carrier-pigeon")),
-        ("file", None),
-        ("file", Some("")),
-        ("file", Some("../outside")),
-        ("bytes", None),
-        ("bytes", Some("-1")),
-        ("bytes", Some("1e9")),
-        ("bytes", Some("99999999999999999999")),
-        ("content", None),
-        ("content", Some("")),
-        ("content", Some("New")),
-        ("read_only", Some("maybe")),
-    ];
-    for (key, value) in cases {
-        for kind in ["ext4", "block"] {
-            let mut stage = scene.blank.stage(access(kind));
-            match value {
-                Some(value) => stage
-                    .publish_context
-                    .insert(key.to_owned(), value.to_owned()),
-                None => stage.publish_context.remove(key),
-            };
-            scene.expect(|node| node.stage(stage), InvalidArgument, key);
-        }
-    }
     let mut stage = scene.blank.stage(access("ext4"));
     stage
         .publish_context

@@ -228,11 +228,6 @@ fn a_volume_that_is_not_there_is_refused_by_every_call_that_needs_one() {
     let too_long = (long.as_str(), InvalidArgument, "volume_id: has 129 bytes");
     for (id, code, word) in NO_IDS.into_iter().chain([too_long]) {
         let volume_id = || id.to_owned();
-        let attach = csi::ControllerPublishVolumeRequest {
-            volume_id: volume_id(),
-            ..attach("")
-        };
-        scene.expect(|calls| calls.attach(attach), code, word);
         let validate = csi::ValidateVolumeCapabilitiesRequest {
             volume_id: volume_id(),
             volume_capabilities: vec![access("ext4")],
@@ -255,61 +250,20 @@ fn a_volume_that_is_not_there_is_refused_by_every_call_that_needs_one() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn what_is_not_there_is_deleted_and_detached_already_and_nothing_else_is_touched() {
+fn what_is_not_there_is_deleted_already_and_nothing_else_is_touched() {
     let scene = Scene::new();
     for (id, code, word) in NO_IDS {
         let delete = csi::DeleteVolumeRequest {
             volume_id: id.to_owned(),
             ..Default::default()
         };
-        let detach = csi::ControllerUnpublishVolumeRequest {
-            volume_id: id.to_owned(),
-            node_id: "node-1".to_owned(),
-            ..Default::default()
-        };
         if code == InvalidArgument {
             scene.expect(|calls| calls.delete(delete), code, word);
-            scene.expect(|calls| calls.detach(detach), code, word);
             continue;
         }
         let before = World::around(&scene.test_dir);
         scene.calls.delete(delete).expect("it is deleted already");
-        scene.calls.detach(detach).expect("it is detached already");
         before.expect_unchanged(&scene.test_dir, id);
-    }
-    scene.down();
-}
-
-fn attach(volume_id: &str) -> csi::ControllerPublishVolumeRequest {
-    csi::ControllerPublishVolumeRequest {
-        volume_id: volume_id.to_owned(),
-        node_id: "node-1".to_owned(),
-        volume_capability: Some(access("ext4")),
-        ..Default::default()
-    }
-}
-
-#[test]
-#[ignore = "needs root: make test"]
-fn an_attachment_that_makes_no_sense_is_refused() {
-    let scene = Scene::new();
-    let multi = with_mode(access("ext4"), Mode::MultiNodeSingleWriter);
-    for (node_id, usage, code, word) in [
-        (
-            "",
-            Some(access("ext4")),
-            InvalidArgument,
-            "node_id: is required",
-        ),
-        ("node-2", Some(access("ext4")), NotFound, "node-2"),
-        ("node-1", None, InvalidArgument, "volume_capability"),
-        ("node-1", Some(multi), InvalidArgument, "volume_capability"),
-        ("node-1", Some(access("zfs")), InvalidArgument, "zfs"),
-    ] {
-        let mut request = attach(&scene.id);
-        node_id.clone_into(&mut request.node_id);
-        request.volume_capability = usage;
-        scene.expect(|calls| calls.attach(request), code, word);
     }
     scene.down();
 }

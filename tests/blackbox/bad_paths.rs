@@ -88,7 +88,7 @@ fn a_symbolic_link_is_not_followed_where_a_volume_is_or_shall_be() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_file_that_is_not_plainly_in_the_loop_directory_is_never_attached() {
+fn a_file_that_is_not_plainly_in_the_loop_directory_is_never_bound() {
     let scene = Scene::new();
     let outside = scene.rig.test_dir().path().join("outside");
     File::create_new(&outside)
@@ -119,9 +119,6 @@ fn a_file_that_is_not_plainly_in_the_loop_directory_is_never_attached() {
         for kind in ["ext4", "block"] {
             let mut stage = scene.blank.stage(access(kind));
             id.clone_into(&mut stage.volume_id);
-            stage
-                .publish_context
-                .insert("file".to_owned(), id.to_owned());
             scene.expect(|node| node.stage(stage), InvalidArgument, id);
         }
     }

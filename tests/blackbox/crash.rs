@@ -80,7 +80,7 @@ fn kill_at_random_instants(kind: &str, victims: Victims) {
     let mut met = Met::default();
     let mut whole = undisturbed(&rig, kind);
     for round in 0..kills_wanted() * ROUNDS_A_KILL {
-        let mut volume = rig.volume(least_bytes(kind));
+        let volume = rig.volume(least_bytes(kind));
         let answer = stage_aside(&rig.node(), &volume, kind);
         let start = Instant::now();
         let instant = whole * u32::try_from(chance.below(1000)).expect("small") / 1000;
@@ -93,8 +93,6 @@ fn kill_at_random_instants(kind: &str, victims: Victims) {
         kill(&mut rig, victims);
         met.note(&volume, came);
         rig.start();
-        // After a detach, the controller reports a volume as used if it holds any data.
-        volume.content = if round % 2 == 0 { "new" } else { "used" };
         met.tries += stage_in_the_end(&rig.node(), &volume, kind);
         let target = volume.target("a");
         let publish = volume.publish(&target, access(kind));
@@ -192,10 +190,12 @@ fn a_format_that_was_cut_off_is_ended_for_its_own_volume_and_for_no_other() {
     let mut rig = Rig::new();
     for kind in ["ext4", "xfs", "btrfs"] {
         let volume = cut_off(&mut rig, kind);
-        let mut other = rig.copy_of(&volume.file);
+        let other = rig.copy_of(&volume.file);
         let before = other.contents();
-        for content in ["new", "used", "populated"] {
-            other.content = content;
+        for is_new in [false, true] {
+            if is_new {
+                other.mark_new();
+            }
             let answer = rig.node().stage(other.stage(access(kind)));
             refused_with(answer, Code::FailedPrecondition, &[&volume.id, "104857600"]);
             before.expect_unchanged(&other.file, "the mark is another volume's");
@@ -213,20 +213,17 @@ fn a_format_that_was_cut_off_is_ended_for_its_own_volume_and_for_no_other() {
 fn a_filesystem_restored_into_a_volume_whose_format_was_cut_off_keeps_its_files() {
     let mut rig = Rig::new();
     for kind in ["ext4", "xfs", "btrfs"] {
-        for content in ["new", "used"] {
-            let mut volume = cut_off(&mut rig, "xfs");
-            volume.content = content;
-            let backup = by_hand(&rig, kind);
-            for (first, count) in [(0, 100), (101, u64::MAX)] {
-                restore(&backup.file, &volume.file, first, count);
-            }
-            assert_eq!(volume.read(MARK_AT, 16), b"BELAY-MKFS-MARK\n");
-            // The agent may still be freeing the device that the killed one has left.
-            stage_in_the_end(&rig.node(), &volume, kind);
-            expect_words(kind, &volume.staging);
-            volume.down(&rig.node(), &[]);
-            assert!(is_sound(kind, &volume.file), "{kind} is not sound");
+        let volume = cut_off(&mut rig, "xfs");
+        let backup = by_hand(&rig, kind);
+        for (first, count) in [(0, 100), (101, u64::MAX)] {
+            restore(&backup.file, &volume.file, first, count);
         }
+        assert_eq!(volume.read(MARK_AT, 16), b"BELAY-MKFS-MARK\n");
+        // The agent may still be freeing the device that the killed one has left.
+        stage_in_the_end(&rig.node(), &volume, kind);
+        expect_words(kind, &volume.staging);
+        volume.down(&rig.node(), &[]);
+        assert!(is_sound(kind, &volume.file), "{kind} is not sound");
     }
 }
 

@@ -79,6 +79,7 @@ impl Bed {
         let volume = Volume::made(&self.test_dir.directory(format!("of-{name}")), &volumes, id);
         let file = std::fs::File::create_new(&volume.file).expect("a new file");
         file.set_len(bytes).expect("ftruncate");
+        volume.mark_new();
         volume
     }
 }
@@ -438,15 +439,9 @@ fn staging(kubelet: &Path, driver: usize, volume: &Volume) -> PathBuf {
         .join("globalmount")
 }
 
-/// Requests the detach with an attribute of the volume's file, as its controller does.
-fn want_detached(volume: &Volume) {
-    let flags = rustix::fs::XattrFlags::empty();
-    rustix::fs::setxattr(&volume.file, "user.belay.detach", b"1", flags).expect("setxattr");
-}
-
 #[test]
 #[ignore = "needs root: make test"]
-fn a_detachment_for_one_driver_takes_nothing_down_that_is_another_drivers() {
+fn a_deletion_for_one_driver_takes_nothing_down_that_is_another_drivers() {
     let bed = Bed::new();
     let kubelet = bed.test_dir.directory("kubelet");
     let mount = Mount::of(&bed.test_dir, MountPropagationFlags::SHARED);
@@ -464,10 +459,9 @@ fn a_detachment_for_one_driver_takes_nothing_down_that_is_another_drivers() {
     std::fs::remove_file(&volume.file).expect("unlink");
     let bed = bed.restarted(&more);
     until("the other driver has looked", || {
-        // An agent that has just started may not watch the directory yet, so request the detach
-        // again.
-        want_detached(&other);
-        want_detached(&last);
+        // An agent that has just started may not watch the directory yet, so repeat the claim.
+        other.claim_to_delete();
+        last.claim_to_delete();
         !is_staged(&last)
     });
     assert!(is_staged(&volume), "it was unstaged without a request");

@@ -1,10 +1,11 @@
 //! A volume that a kubelet forgets because it is killed between the unpublish of the last target
-//! and the unstage: the volume is detached nevertheless if a detach is requested, and only then.
+//! and the unstage: the volume is unstaged nevertheless if its deletion was refused, and only then.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use belay_contract::drivers::local::{CLAIM, Claim};
 use belay_proto::csi::v1 as csi;
 use rustix::fs::{FlockOperation, flock};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, unmount};
@@ -13,9 +14,9 @@ use tonic::Code;
 use crate::kubelet_dir::Mount;
 use crate::lifecycle::{expect_words, leave_words};
 use crate::replaced::{Restore, restore};
+use crate::rig::orders::{create, delete};
 use crate::rig::{
-    Controller, Launch, Rig, TestDir, Volume, access, least_bytes, mounts_of, refused, retried,
-    until,
+    Answer, Controller, Launch, Rig, TestDir, Volume, access, mounts_of, refused, retried, until,
 };
 
 const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
@@ -46,24 +47,15 @@ impl Bed {
         }
     }
 
-    /// Returns a new volume, attached, with the kubelet's paths.
+    /// Returns a new volume, with the kubelet's paths.
     pub(crate) fn volume(&self, kind: &str) -> Volume {
         let calls = self.controller.calls();
-        let request = csi::CreateVolumeRequest {
-            name: format!("of-{kind}"),
-            volume_capabilities: vec![access(kind)],
-            capacity_range: Some(csi::CapacityRange {
-                required_bytes: i64::try_from(least_bytes(kind)).expect("a size"),
-                limit_bytes: 0,
-            }),
-            ..Default::default()
-        };
-        let made = calls.create(request).expect("create").volume;
+        let order = create(&format!("of-{kind}"), kind);
+        let made = calls.create(order).expect("create").volume;
         let id = made.expect("a volume").volume_id;
         let mut volume = Volume::made(&self.kubelet, self.rig.volumes(), id);
         volume.staging = self.staging(&volume, kind);
         fs::create_dir_all(&volume.staging).expect("mkdir");
-        self.attach(&mut volume, kind);
         volume
     }
 
@@ -78,45 +70,51 @@ impl Bed {
         }
     }
 
-    fn attach(&self, volume: &mut Volume, kind: &str) {
-        let request = csi::ControllerPublishVolumeRequest {
-            volume_id: volume.id.clone(),
-            node_id: "node-1".to_owned(),
-            volume_capability: Some(access(kind)),
-            ..Default::default()
-        };
-        let attached = self.controller.calls().attach(request).expect("attach");
-        volume.context = Some(attached.publish_context);
+    /// Asks the controller to delete the volume. A refusal takes seconds, and claims the file.
+    fn delete(&self, volume: &Volume) -> Answer<csi::DeleteVolumeResponse> {
+        self.controller.calls().delete(delete(&volume.id))
     }
 
-    pub(crate) fn detach(&self, volume: &Volume) -> Result<(), tonic::Status> {
-        let request = csi::ControllerUnpublishVolumeRequest {
-            volume_id: volume.id.clone(),
-            node_id: "node-1".to_owned(),
-            ..Default::default()
-        };
-        self.controller.calls().detach(request).map(drop)
-    }
-
-    /// Retries like the attacher. The agent may finish before the first response, or may still be
-    /// working on the previous request.
+    /// Repeats the deletion like the provisioner. The agent may still be unstaging the volume.
     #[track_caller]
-    pub(crate) fn is_detached_in_the_end(&self, volume: &Volume) {
-        retried("the volume is detached", || self.detach(volume));
+    fn is_deleted_in_the_end(&self, volume: &Volume) {
+        until("the volume is deleted", || match self.delete(volume) {
+            Ok(_) => true,
+            again => {
+                refused(again, Code::FailedPrecondition);
+                false
+            }
+        });
         assert!(!is_staged(volume));
     }
 
-    fn delete(&self, volume: &Volume) {
-        let request = csi::DeleteVolumeRequest {
-            volume_id: volume.id.clone(),
-            ..Default::default()
-        };
-        self.controller.calls().delete(request).expect("delete");
+    /// Waits until the agent has unstaged a claimed volume. An agent that has just started may not
+    /// watch the directory yet, so this repeats the claim like the provisioner its call.
+    #[track_caller]
+    pub(crate) fn is_unstaged_in_the_end(&self, volume: &Volume) {
+        until("the volume is unstaged", || {
+            volume.claim_to_delete();
+            !is_staged(volume) && !self.is_bound(volume)
+        });
+    }
+
+    /// Waits until the agent has found a claimed volume still mounted.
+    #[track_caller]
+    pub(crate) fn is_found_mounted(&self, volume: &Volume) {
+        until("the agent has found it mounted", || {
+            volume.claim_to_delete();
+            pending(self).is_some_and(|said| said.contains(&volume.id))
+        });
+    }
+
+    fn is_bound(&self, volume: &Volume) -> bool {
+        let bound = self.rig.test_dir().loops();
+        bound.iter().any(|it| it.file == volume.file)
     }
 
     pub(crate) fn end(self, volumes: &[Volume]) {
         for volume in volumes {
-            self.delete(volume);
+            self.delete(volume).expect("delete");
         }
         drop((self.controller, self.mount));
     }
@@ -130,7 +128,7 @@ fn is_staged(volume: &Volume) -> bool {
 
 fn up(bed: &Bed, volume: &Volume, kind: &str, target: &Path) {
     let node = bed.rig.node();
-    // The agent may still be releasing the volume after an earlier detach.
+    // The agent may still be unstaging the volume.
     retried("it is staged", || node.stage(volume.stage(access(kind))));
     let publish = || node.publish(volume.publish(target, access(kind)));
     retried("it is published", publish);
@@ -138,26 +136,71 @@ fn up(bed: &Bed, volume: &Volume, kind: &str, target: &Path) {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_staged_and_forgotten_volume_is_detached_and_keeps_its_data() {
+fn a_staged_and_forgotten_volume_is_unstaged_once_its_deletion_was_refused() {
     let bed = Bed::new();
     let volumes = KINDS.map(|kind| {
-        let mut volume = bed.volume(kind);
+        let volume = bed.volume(kind);
         let target = volume.target("data");
         up(&bed, &volume, kind, &target);
         leave_words(kind, &target);
-        let node = bed.rig.node();
-        node.unpublish(volume.unpublish(&target))
-            .expect("unpublish");
-        bed.is_detached_in_the_end(&volume);
-
-        bed.attach(&mut volume, kind);
-        up(&bed, &volume, kind, &target);
-        expect_words(kind, &target);
-        volume.down(&node, &[&target]);
-        bed.detach(&volume).expect("detach");
+        let unpublish = volume.unpublish(&target);
+        bed.rig.node().unpublish(unpublish).expect("unpublish");
         volume
     });
-    bed.end(&volumes);
+    // The refusals come at the same time.
+    std::thread::scope(|threads| {
+        for volume in &volumes {
+            threads.spawn(|| {
+                refused(bed.delete(volume), Code::FailedPrecondition);
+                bed.is_deleted_in_the_end(volume);
+            });
+        }
+    });
+    bed.end(&[]);
+}
+
+/// The administrator has set the PersistentVolume to `Retain`, and uses it again.
+#[test]
+#[ignore = "needs root: make test"]
+fn a_volume_whose_deletion_was_refused_stays_and_keeps_its_data_once_it_is_staged_again() {
+    let bed = Bed::new();
+    let node = bed.rig.node();
+    for [kind, other] in [
+        ["ext4", "xfs"],
+        ["xfs", "ext4"],
+        ["btrfs", "xfs"],
+        ["block", "xfs"],
+    ] {
+        let (volume, last) = (bed.volume(kind), bed.volume(other));
+        let target = volume.target("data");
+        for is_staged_meanwhile in [true, false] {
+            up(&bed, &volume, kind, &target);
+            leave_words(kind, &target);
+            bed.is_found_mounted(&volume);
+            if !is_staged_meanwhile {
+                volume.down(&node, &[&target]);
+                volume.claim_to_delete();
+            }
+            assert_eq!(volume.attribute(CLAIM).as_deref(), Some(&b"delete"[..]));
+            up(&bed, &volume, kind, &target);
+            assert_eq!(volume.attribute(CLAIM), None);
+            retried("it is unpublished", || {
+                node.unpublish(volume.unpublish(&target))
+            });
+            // The file gets another attribute, but no claim.
+            fs::set_permissions(&volume.file, Permissions::from_mode(0o600)).expect("chmod");
+            node.stage(last.stage(access(other))).expect("stage");
+            bed.is_unstaged_in_the_end(&last);
+            assert!(is_staged(&volume));
+            up(&bed, &volume, kind, &target);
+            expect_words(kind, &target);
+            volume.down(&node, &[&target]);
+        }
+        for volume in [&volume, &last] {
+            bed.delete(volume).expect("delete");
+        }
+    }
+    bed.end(&[]);
 }
 
 #[test]
@@ -173,7 +216,7 @@ fn a_restarted_agent_releases_it_as_well_if_the_directory_has_two_names() {
     }
     bed.rig.restart();
     for volume in &volumes {
-        bed.is_detached_in_the_end(volume);
+        bed.is_unstaged_in_the_end(volume);
     }
     drop(other);
     bed.end(&volumes);
@@ -181,7 +224,7 @@ fn a_restarted_agent_releases_it_as_well_if_the_directory_has_two_names() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn what_is_forgotten_with_a_file_that_was_replaced_since_is_detached_all_the_same() {
+fn what_is_forgotten_with_a_file_that_was_replaced_since_is_unstaged_all_the_same() {
     let mut bed = Bed::new();
     for (how, is_restarted) in [
         (Restore::RenamedOver, false),
@@ -199,37 +242,29 @@ fn what_is_forgotten_with_a_file_that_was_replaced_since_is_detached_all_the_sam
             bed.rig.restart();
         }
         for volume in &volumes {
-            // A pod uses the volume.
-            refused(bed.detach(volume), Code::Aborted);
-            until("the agent has found it shown", || {
-                // An agent that has just started may not watch the directory yet, so request the
-                // detach again.
-                refused(bed.detach(volume), Code::Aborted);
-                pending(&bed).is_some_and(|said| said.contains(&volume.id))
-            });
+            // A pod uses the volume. The new file has no lock, so the refusals come at once.
+            refused(bed.delete(volume), Code::FailedPrecondition);
+            bed.is_found_mounted(volume);
             assert!(is_staged(volume));
             let node = bed.rig.node();
             let target = volume.target("data");
-            // The check of the pending detach is a job of the volume's.
+            // The check of the claim is a job of the volume's.
             until("it is unpublished", || {
                 node.unpublish(volume.unpublish(&target)).is_ok()
             });
-            bed.is_detached_in_the_end(volume);
+            bed.is_deleted_in_the_end(volume);
         }
         until("nothing is bound", || bed.rig.test_dir().loops().is_empty());
-        for volume in &volumes {
-            bed.delete(volume);
-        }
     }
     bed.end(&[]);
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn volumes_in_use_and_volumes_without_a_request_stay() {
+fn volumes_in_use_and_volumes_without_a_claim_stay() {
     let bed = Bed::new();
     for kind in ["ext4", "block"] {
-        let (used, mut idle, last) = (bed.volume(kind), bed.volume("xfs"), bed.volume("btrfs"));
+        let (used, idle, last) = (bed.volume(kind), bed.volume("xfs"), bed.volume("btrfs"));
         let target = used.target("data");
         up(&bed, &used, kind, &target);
         leave_words(kind, &target);
@@ -237,33 +272,26 @@ fn volumes_in_use_and_volumes_without_a_request_stay() {
         for volume in [&idle, &last] {
             node.stage(volume.stage(access(""))).expect("stage");
         }
-        // One file gets another attribute, but no request; a request that was withdrawn counts as
-        // none.
-        refused(bed.detach(&used), Code::Aborted);
-        bed.attach(&mut idle, "xfs");
+        used.claim_to_delete();
+        // This file gets other attributes, but no claim to delete it.
         fs::set_permissions(&idle.file, Permissions::from_mode(0o600)).expect("chmod");
-        // All work for earlier requests is finished when this call returns.
-        bed.is_detached_in_the_end(&last);
+        let copied = Claim::Copy("snap-1".to_owned());
+        idle.set_attribute(CLAIM, copied.value().as_bytes());
+        // The agent proceeds in the order of the events.
+        bed.is_unstaged_in_the_end(&last);
+        bed.is_found_mounted(&used);
         assert!(is_staged(&used) && is_staged(&idle));
-        refused(bed.detach(&used), Code::Aborted);
         expect_words(kind, &target);
 
         // The kubelet is back, and proceeds by itself.
         until("it is unpublished", || {
             node.unpublish(used.unpublish(&target)).is_ok()
         });
-        used.down(&node, &[]);
-        idle.down(&node, &[]);
         for volume in [&used, &idle] {
-            bed.detach(volume).expect("detach");
+            volume.down(&node, &[]);
         }
-        let volumes = [used, idle, last];
-        for volume in &volumes {
-            let request = csi::DeleteVolumeRequest {
-                volume_id: volume.id.clone(),
-                ..Default::default()
-            };
-            bed.controller.calls().delete(request).expect("delete");
+        for volume in [used, idle, last] {
+            bed.delete(&volume).expect("delete");
         }
     }
     bed.end(&[]);
@@ -281,10 +309,6 @@ fn an_agent_that_has_the_directories_lock_late_frees_and_releases_all_the_same()
     // one of the agent's threads waits for a disk, so that it has not exited.
     bed.rig.kill();
     unmount(left.device(), UnmountFlags::NOFOLLOW).expect("umount");
-    let is_bound = |bed: &Bed| {
-        let bound = bed.rig.test_dir().loops();
-        bound.iter().any(|it| it.file == left.file)
-    };
     let dead_agent = File::open(bed.rig.volumes()).expect("open");
     flock(&dead_agent, FlockOperation::NonBlockingLockExclusive).expect("flock");
     bed.rig.start();
@@ -292,23 +316,22 @@ fn an_agent_that_has_the_directories_lock_late_frees_and_releases_all_the_same()
     until("the agent does without the lock", || {
         log.log().contains("another process has it")
     });
-    refused(bed.detach(&volume), Code::Aborted);
-    assert!(is_bound(&bed) && is_staged(&volume));
+    refused(bed.delete(&volume), Code::FailedPrecondition);
+    assert!(bed.is_bound(&left) && is_staged(&volume));
     drop(dead_agent);
     until("the device that was left bound is freed", || {
-        !is_bound(&bed)
+        !bed.is_bound(&left)
     });
-    bed.is_detached_in_the_end(&volume);
+    bed.is_unstaged_in_the_end(&volume);
     left.down(&bed.rig.node(), &[]);
-    bed.detach(&left).expect("detach");
     bed.end(&[volume, left]);
 }
 
-/// Returns the node's report of a blocked detach.
+/// Returns the node's report of a blocked deletion.
 fn pending(bed: &Bed) -> Option<String> {
     let health = bed.rig.node().storage_health(Default::default());
     let all = health.expect("health").backend_health.into_iter();
-    let mut found = all.filter(|it| it.reason == "DetachPending");
+    let mut found = all.filter(|it| it.reason == "UnstagePending");
     found.next().map(|it| it.message)
 }
 
@@ -327,18 +350,14 @@ fn a_forgotten_target_of_a_raw_device_stays_and_is_named_in_the_health_of_the_st
             bed.rig.restart();
         }
         assert_eq!(pending(&bed), None);
-        // An agent that has just started may not watch the directory yet; the attacher also
-        // retries.
-        until("it is named", || {
-            refused(bed.detach(&volume), Code::Aborted);
-            let said = pending(&bed).unwrap_or_default();
-            said.contains(&volume.id) && said.contains(target.to_str().expect("UTF-8"))
-        });
+        bed.is_found_mounted(&volume);
+        let said = pending(&bed).unwrap_or_default();
+        assert!(said.contains(target.to_str().expect("UTF-8")), "{said}");
         expect_words("block", &target);
     }
     unmount(&target, UnmountFlags::NOFOLLOW).expect("umount");
     assert_eq!(pending(&bed), None);
-    bed.is_detached_in_the_end(&volume);
+    bed.is_unstaged_in_the_end(&volume);
     fs::remove_file(&target).expect("unlink");
     bed.end(&[volume]);
 }
@@ -365,18 +384,16 @@ fn a_forgotten_target_of_a_pod_that_does_not_exist_keeps_no_raw_volume() {
         }
         let node = bed.rig.node();
         refused(node.unstage(volume.unstage()), Code::FailedPrecondition);
-        refused(bed.detach(&volume), Code::Aborted);
+        bed.is_found_mounted(&volume);
         expect_words("block", &target);
         fs::remove_dir(&pod).expect("rmdir");
         if is_unstaged {
             retried("it is unstaged", || node.unstage(volume.unstage()));
-            assert!(!target.exists());
-            bed.detach(&volume).expect("detach");
         } else {
-            bed.is_detached_in_the_end(&volume);
-            assert!(!target.exists());
+            bed.is_unstaged_in_the_end(&volume);
         }
-        bed.delete(&volume);
+        assert!(!target.exists());
+        bed.delete(&volume).expect("delete");
     }
     bed.end(&[]);
 }

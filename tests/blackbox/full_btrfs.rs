@@ -9,8 +9,8 @@ use std::path::Path;
 use crate::rig::{Disk, Pair, TestDir, orders, run, text};
 
 const DISK_BYTES: u64 = 512 << 20;
-/// The number of rounds; without NOCOW, the first one fails.
-const ROUNDS: usize = 20;
+/// The number of volumes; without NOCOW, not all of them can be deleted.
+const VOLUMES: usize = 20;
 /// The files that fill the filesystem.
 const FILLING: [(&str, usize); 2] = [("filling", 1 << 20), ("and the rest", 4096)];
 
@@ -27,18 +27,15 @@ fn fill(directory: &Path) {
     }
 }
 
-/// Attaches, detaches, lists and deletes volumes, before and after a restart.
-fn expect_changes(pair: &mut Pair, volumes: &[String]) {
+/// Deletes and lists volumes, before and after a restart.
+fn expect_deletions(pair: &mut Pair, volumes: &[String]) {
     let state = pair.site().top.join("state");
     fill(&state);
-    for volume in volumes {
+    for half in volumes.chunks(VOLUMES / 2) {
         let controller = pair.site().controller();
-        for _ in 0..ROUNDS {
-            let attach = orders::attach(volume, "block");
-            controller.attach(attach).expect("attach");
-            controller.detach(orders::detach(volume)).expect("detach");
+        for volume in half {
+            controller.delete(orders::delete(volume)).expect("delete");
         }
-        controller.delete(orders::delete(volume)).expect("delete");
         pair.restart_controller();
         pair.ledger();
     }
@@ -52,19 +49,21 @@ fn with_volumes(act: impl FnOnce(&mut Pair, &[String])) {
     let disk = Disk::of(&test_dir, "btrfs", "state", DISK_BYTES);
     let mut pair = Pair::on(test_dir, disk);
     let controller = pair.site().controller();
-    let volumes = ["one", "two"].map(|name| {
-        let create = orders::create(name, "block");
-        let created = controller.create(create).expect("create");
-        created.volume.expect("a volume").volume_id
-    });
+    let volumes: Vec<_> = (0..VOLUMES)
+        .map(|number| {
+            let create = orders::create(&format!("pvc-{number}"), "block");
+            let created = controller.create(create).expect("create");
+            created.volume.expect("a volume").volume_id
+        })
+        .collect();
     act(&mut pair, &volumes);
     pair.end();
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn volumes_are_changed_and_deleted_on_a_full_btrfs() {
-    with_volumes(expect_changes);
+fn volumes_are_deleted_on_a_full_btrfs() {
+    with_volumes(expect_deletions);
 }
 
 /// New files in a compressed directory cannot be NOCOW, so copying the database at each start would

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use belay_contract::drivers::local::NEW;
 use belay_proto::csi::v1 as csi;
 use tonic::Code;
 
@@ -52,6 +53,7 @@ fn a_volume_lives_its_whole_life_and_every_call_may_come_twice() {
             node.publish(volume.publish(&first, access(kind)))
                 .expect("publish");
         }
+        assert_eq!(volume.attribute(NEW), None, "{kind} is in use");
         leave_words(kind, &first);
         for _ in 0..2 {
             expect_stats(&node, &volume, kind, &first);
@@ -232,7 +234,7 @@ fn may_grow_ext4() -> bool {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_filesystem_that_was_grown_while_detached_fills_its_device_once_it_is_staged() {
+fn a_filesystem_that_was_grown_while_unstaged_fills_its_device_once_it_is_staged() {
     let rig = Rig::new();
     let node = rig.node();
     for kind in ["xfs", "btrfs"] {

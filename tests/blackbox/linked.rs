@@ -8,7 +8,7 @@ use belay_proto::csi::v1 as csi;
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::orders::{attach, clone, create, cut, delete, detach, discard, grow, restore};
+use crate::rig::orders::{clone, create, cut, delete, discard, grow, restore};
 use crate::rig::{Pair, Volume, access, refused, refused_with, run, text};
 
 const KIND: &str = "xfs";
@@ -19,14 +19,8 @@ fn made(pair: &Pair, request: csi::CreateVolumeRequest) -> Volume {
     Volume::made(&pair.site().top, &pair.site().volumes(), id)
 }
 
-fn attached(pair: &Pair, volume: &mut Volume) {
-    let answer = pair.site().controller().attach(attach(&volume.id, KIND));
-    volume.context = Some(answer.expect("attach").publish_context);
-}
-
-/// Attaches, stages and publishes the volume. Returns the target path.
-fn up(pair: &Pair, volume: &mut Volume) -> std::path::PathBuf {
-    attached(pair, volume);
+/// Stages and publishes the volume. Returns the target path.
+fn up(pair: &Pair, volume: &Volume) -> std::path::PathBuf {
     let (node, target) = (pair.site().node(), volume.target("a"));
     node.stage(volume.stage(access(KIND))).expect("stage");
     let publish = volume.publish(&target, access(KIND));
@@ -36,8 +30,6 @@ fn up(pair: &Pair, volume: &mut Volume) -> std::path::PathBuf {
 
 fn down(pair: &Pair, volume: &Volume) {
     volume.down(&pair.site().node(), &[&volume.target("a")]);
-    let answer = pair.site().controller().detach(detach(&volume.id));
-    answer.expect("detach");
 }
 
 fn reasons(pair: &Pair, volume: &Volume) -> Vec<String> {
@@ -68,25 +60,15 @@ fn separate(refusal: &str) {
 fn two_new_volumes_that_are_one_file_are_refused_by_every_verb_until_they_are_two_again() {
     let mut pair = Pair::new("xfs");
     let (controller, node) = (pair.site().controller(), pair.site().node());
-    let mut both = ["pvc-1", "pvc-2"].map(|name| made(&pair, create(name, KIND)));
+    let both = ["pvc-1", "pvc-2"].map(|name| made(&pair, create(name, KIND)));
     let code = Code::FailedPrecondition;
-    for volume in &mut both {
-        attached(&pair, volume);
-    }
     dedup(&both[0].file, &both[1].file);
-    for volume in &both {
-        let words = [text(&volume.file), "has 3 names", "may have 2", "find "];
-        refused_with(node.stage(volume.stage(access(KIND))), code, &words);
-    }
-    for volume in &both {
-        refused(controller.attach(attach(&volume.id, KIND)), code);
-        controller.detach(detach(&volume.id)).expect("detach");
-    }
     let mut refusal = String::new();
     for _ in 0..2 {
         for volume in &both {
-            let (id, words) = (&volume.id, [text(&volume.file), "has 2 names", "find "]);
-            refused_with(controller.attach(attach(id, KIND)), code, &words);
+            let words = [text(&volume.file), "has 2 names", "instead of one", "find "];
+            let id = &volume.id;
+            refused_with(node.stage(volume.stage(access(KIND))), code, &words);
             refused_with(controller.expand(grow(id, 1 << 30)), code, &words);
             refused_with(controller.cut(cut("snap", id)), code, &words);
             refused_with(controller.create(clone("pvc-3", KIND, id)), code, &words);
@@ -96,9 +78,9 @@ fn two_new_volumes_that_are_one_file_are_refused_by_every_verb_until_they_are_tw
         pair.restart_controller();
     }
     separate(&refusal);
-    let target = up(&pair, &mut both[0]);
+    let target = up(&pair, &both[0]);
     leave_words(KIND, &target);
-    let empty = up(&pair, &mut both[1]);
+    let empty = up(&pair, &both[1]);
     assert!(!empty.join("words").exists());
     for volume in &both {
         assert_eq!(reasons(&pair, volume), [""; 0]);
@@ -120,8 +102,8 @@ fn two_new_volumes_that_are_one_file_are_refused_by_every_verb_until_they_are_tw
 fn a_volume_in_use_that_is_linked_to_its_snapshot_is_reported_and_the_snapshot_not_restored() {
     let pair = Pair::new("xfs");
     let (controller, node) = (pair.site().controller(), pair.site().node());
-    let mut volume = made(&pair, create("pvc-1", KIND));
-    let target = up(&pair, &mut volume);
+    let volume = made(&pair, create("pvc-1", KIND));
+    let target = up(&pair, &volume);
     leave_words(KIND, &target);
     let snapshot = controller.cut(cut("snap", &volume.id)).expect("cut");
     let snapshot = snapshot.snapshot.expect("a snapshot").snapshot_id;
@@ -129,12 +111,12 @@ fn a_volume_in_use_that_is_linked_to_its_snapshot_is_reported_and_the_snapshot_n
     dedup(&volume.file, &file);
     assert_eq!(reasons(&pair, &volume), ["BackingFileForeign"]);
     let code = Code::FailedPrecondition;
-    let words = [text(&file), "has 3 names"];
+    let words = [text(&file), "has 2 names"];
     let order = || restore("pvc-2", KIND, &snapshot);
     refused_with(controller.create(order()), code, &words);
     refused_with(controller.discard(discard(&snapshot)), code, &words);
     let expand = volume.expand(&target, access(KIND));
-    refused_with(node.expand(expand), code, &["has 3 names"]);
+    refused_with(node.expand(expand), code, &["has 2 names"]);
     expect_words(KIND, &target);
     down(&pair, &volume);
     separate(&refused(controller.discard(discard(&snapshot)), code));
@@ -152,8 +134,8 @@ fn a_volume_in_use_that_is_linked_to_its_snapshot_is_reported_and_the_snapshot_n
 fn a_copy_with_another_filesystem_than_its_source_is_refused_when_it_is_created() {
     let pair = Pair::new("xfs");
     let controller = pair.site().controller();
-    let mut volume = made(&pair, create("pvc-1", KIND));
-    let target = up(&pair, &mut volume);
+    let volume = made(&pair, create("pvc-1", KIND));
+    let target = up(&pair, &volume);
     leave_words(KIND, &target);
     let snapshot = controller.cut(cut("snap", &volume.id)).expect("cut");
     let snapshot = snapshot.snapshot.expect("a snapshot").snapshot_id;

@@ -1,43 +1,23 @@
-//! A volume's file that was truncated or blanked while the volume was detached: both programs
-//! report and refuse it, even after restarts, until the file is restored. Also a file that was
-//! replaced or removed while the volume was staged.
+//! A volume's file that was truncated or blanked while the volume was unstaged: the node agent
+//! refuses it and the controller reports it, even after restarts, until the file is restored. Also
+//! a file that was replaced or removed while the volume was staged.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use belay_contract::drivers::local::{BYTES, NEW};
 use belay_proto::csi::v1 as csi;
-use tonic::{Code, Status};
+use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::orders::{attach, clone, create, cut, delete, detach, grow};
-use crate::rig::{Pair, Volume, access, refused, refused_with, retried, run, until};
+use crate::never_format::expect_lost;
+use crate::rig::orders::{clone, create, cut, delete, grow};
+use crate::rig::{Pair, Volume, access, refused_with, run, text};
 
 const KIND: &str = "ext4";
 
-/// Returns a new volume of 1 GiB, so that its mkfs takes a moment.
-fn made(pair: &Pair, name: &str) -> Volume {
-    let request = csi::CreateVolumeRequest {
-        capacity_range: Some(csi::CapacityRange {
-            required_bytes: 1 << 30,
-            limit_bytes: 0,
-        }),
-        ..create(name, KIND)
-    };
-    let made = pair.site().controller().create(request);
-    let id = made.expect("create").volume.expect("a volume").volume_id;
-    Volume::made(&pair.site().top, &pair.site().volumes(), id)
-}
-
-/// Attaches the volume.
-fn attached(pair: &Pair, volume: &Volume) -> Result<HashMap<String, String>, Status> {
-    let answer = pair.site().controller().attach(attach(&volume.id, KIND));
-    Ok(answer?.publish_context)
-}
-
-/// Attaches, stages and publishes the volume. Returns the target path.
-fn up(pair: &Pair, volume: &mut Volume) -> std::path::PathBuf {
-    volume.context = Some(attached(pair, volume).expect("attach"));
+/// Stages and publishes the volume. Returns the target path.
+fn up(pair: &Pair, volume: &Volume) -> PathBuf {
     let (node, target) = (pair.site().node(), volume.target("a"));
     node.stage(volume.stage(access(KIND))).expect("stage");
     node.publish(volume.publish(&target, access(KIND)))
@@ -47,13 +27,6 @@ fn up(pair: &Pair, volume: &mut Volume) -> std::path::PathBuf {
 
 fn down(pair: &Pair, volume: &Volume) {
     volume.down(&pair.site().node(), &[&volume.target("a")]);
-    detached(pair, volume);
-}
-
-fn detached(pair: &Pair, volume: &Volume) {
-    // The lock of the file may be released a moment after its device.
-    let calls = pair.site().controller();
-    retried("it is detached", || calls.detach(detach(&volume.id)));
 }
 
 /// Returns the reasons that the controller reports.
@@ -73,12 +46,12 @@ fn set_len(file: &Path, bytes: u64) {
     file.set_len(bytes).expect("ftruncate");
 }
 
-/// Returns a detached ext4 with data, and a backup of its file.
-fn written(pair: &Pair) -> (Volume, std::path::PathBuf) {
+/// Returns an unstaged ext4 with data, and a backup of its file.
+fn written(pair: &Pair) -> (Volume, PathBuf) {
     let made = pair.site().controller().create(create("pvc-1", KIND));
     let id = made.expect("create").volume.expect("a volume").volume_id;
-    let mut volume = Volume::made(&pair.site().top, &pair.site().volumes(), id);
-    let target = up(pair, &mut volume);
+    let volume = Volume::made(&pair.site().top, &pair.site().volumes(), id);
+    let target = up(pair, &volume);
     leave_words(KIND, &target);
     down(pair, &volume);
     let backup = pair.site().top.join("backup");
@@ -87,16 +60,15 @@ fn written(pair: &Pair) -> (Volume, std::path::PathBuf) {
 }
 
 fn copy(from: &Path, to: &Path) {
-    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
-    run("cp", &["--sparse=always", &text(from), &text(to)]);
+    run("cp", &["--sparse=always", text(from), text(to)]);
 }
 
 /// Restores the file, checks that the volume is as before, and deletes it.
-fn restore(mut pair: Pair, mut volume: Volume, backup: &Path) {
+fn restore(mut pair: Pair, volume: Volume, backup: &Path) {
     copy(backup, &volume.file);
     pair.restart_controller();
     assert_eq!(reasons(&pair, &volume), [""; 0]);
-    let target = up(&pair, &mut volume);
+    let target = up(&pair, &volume);
     expect_words(KIND, &target);
     down(&pair, &volume);
     let deleted = pair.site().controller().delete(delete(&volume.id));
@@ -107,7 +79,7 @@ fn restore(mut pair: Pair, mut volume: Volume, backup: &Path) {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_truncated_file_is_reported_and_refused_until_it_is_restored() {
+fn a_truncated_file_is_reported_and_not_staged_until_it_is_restored() {
     let mut pair = Pair::new("ext4");
     let (volume, backup) = written(&pair);
     let whole = volume.bytes();
@@ -115,11 +87,10 @@ fn a_truncated_file_is_reported_and_refused_until_it_is_restored() {
         set_len(&volume.file, bytes);
         for _ in 0..2 {
             assert_eq!(reasons(&pair, &volume), ["BackingFileShort"]);
-            refused(attached(&pair, &volume), Code::FailedPrecondition);
-            // A kubelet with an older VolumeAttachment makes this call.
-            let stage = volume.stage(access(KIND));
-            refused(pair.site().node().stage(stage), Code::FailedPrecondition);
+            let stage = pair.site().node().stage(volume.stage(access(KIND)));
+            refused_with(stage, Code::FailedPrecondition, &["truncated"]);
             pair.restart_controller();
+            pair.restart_agent();
         }
         assert_eq!(volume.bytes(), bytes);
     }
@@ -128,165 +99,116 @@ fn a_truncated_file_is_reported_and_refused_until_it_is_restored() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_blanked_file_is_refused_until_it_is_restored() {
-    let pair = Pair::new("ext4");
-    let (mut volume, backup) = written(&pair);
+fn a_blanked_file_is_reported_and_not_staged_until_it_is_restored() {
+    let mut pair = Pair::new("ext4");
+    let (volume, backup) = written(&pair);
     let whole = volume.bytes();
-    volume.context = Some(attached(&pair, &volume).expect("attach"));
     set_len(&volume.file, 0);
     set_len(&volume.file, whole);
-    let stage = volume.stage(access(KIND));
-    refused(pair.site().node().stage(stage), Code::FailedPrecondition);
-    assert!(volume.contents().is_blank());
-    detached(&pair, &volume);
-    assert_eq!(reasons(&pair, &volume), ["BackingFileEmpty"]);
-    refused(attached(&pair, &volume), Code::FailedPrecondition);
+    for _ in 0..2 {
+        assert_eq!(reasons(&pair, &volume), ["BackingFileEmpty"]);
+        expect_lost(&pair.site().node(), &volume, "blanked");
+        pair.restart_controller();
+        pair.restart_agent();
+    }
     restore(pair, volume, &backup);
 }
 
-#[test]
-#[ignore = "needs root: make test"]
-fn a_volume_whose_formatting_was_interrupted_can_be_detached_and_formatted_by_its_next_stage() {
-    let mut pair = Pair::new("ext4");
-    for attempt in 1.. {
-        let mut volume = made(&pair, &format!("pvc-{attempt}"));
-        volume.context = Some(attached(&pair, &volume).expect("attach"));
-        let (node, request) = (pair.site().node(), volume.stage(access(KIND)));
-        let stage = std::thread::spawn(move || node.stage(request));
-        until("mkfs runs", || {
-            stage.is_finished() || !pair.agent().children().is_empty()
-        });
-        pair.agent().kill_children();
-        pair.restart_agent();
-        // The process may have exited before.
-        let interrupted = stage.join().expect("a thread").is_err();
-        // It may be staged although the caller got no response.
-        retried("it is unstaged", || {
-            pair.site().node().unstage(volume.unstage())
-        });
-        until("the device is unbound", || pair.site().loops().is_empty());
-        detached(&pair, &volume);
-        let target = up(&pair, &mut volume);
-        let content = volume.context.as_ref().expect("attached")["content"].clone();
-        leave_words(KIND, &target);
-        down(&pair, &volume);
-        let deleted = pair.site().controller().delete(delete(&volume.id));
-        deleted.expect("delete");
-        // The mark of an unfinished format is data, too.
-        if interrupted && content == "populated" {
-            break;
+/// Where the old file of a volume is after an operator has replaced it under a pod.
+#[derive(Clone, Copy, Debug)]
+enum Old {
+    Removed,
+    /// In the same directory, with `.bad` after its name.
+    Renamed,
+    /// In another directory, with its name.
+    Moved,
+}
+
+/// Replaces the file with the backup. Returns the path of the old file.
+fn replace(volume: &Volume, backup: &Path, old: Old) -> Option<PathBuf> {
+    let volumes = volume.file.parent().expect("a directory");
+    let aside = match old {
+        Old::Removed => None,
+        Old::Renamed => Some(volumes.join(format!("{}.bad", volume.id))),
+        Old::Moved => {
+            let elsewhere = volumes.with_file_name("elsewhere");
+            fs::create_dir_all(&elsewhere).expect("mkdir");
+            Some(elsewhere.join(&volume.id))
         }
+    };
+    match &aside {
+        Some(aside) => fs::rename(&volume.file, aside).expect("rename"),
+        None => fs::remove_file(&volume.file).expect("unlink"),
     }
-    pair.end();
+    copy(backup, &volume.file);
+    aside
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_volume_whose_file_was_replaced_while_it_was_staged_is_detached_only_once_it_is_unstaged() {
-    for aside in [None, Some("volumes/old.img"), Some("old.img")] {
-        let pair = Pair::new("xfs");
-        let (mut volume, backup) = written(&pair);
-        let target = up(&pair, &mut volume);
+fn a_file_that_replaced_the_one_in_use_is_not_changed_copied_or_deleted_until_that_is_unstaged() {
+    for old in [Old::Removed, Old::Renamed, Old::Moved] {
+        let mut pair = Pair::new("xfs");
+        let (volume, backup) = written(&pair);
+        let target = up(&pair, &volume);
         fs::write(target.join("since"), b"the backup").expect("write");
-        // Replace the file as a restore does, while the pod continues to use the old file.
-        let state = pair
-            .site()
-            .volumes()
-            .parent()
-            .expect("a directory")
-            .to_owned();
-        let aside = aside.map(|name| state.join(name));
-        match &aside {
-            Some(aside) => fs::rename(&volume.file, aside).expect("rename"),
-            None => fs::remove_file(&volume.file).expect("unlink"),
-        }
-        copy(&backup, &volume.file);
+        let aside = replace(&volume, &backup, old);
         let controller = pair.site().controller();
-        let refused = controller.detach(detach(&volume.id));
-        refused_with(refused, Code::Aborted, &[&volume.id]);
-        // The new file is not mistaken for the file in use either.
-        let words = [volume.id.as_str(), "replaced"];
         let bytes = i64::try_from(volume.bytes()).expect("a size");
-        refused_with(
-            controller.cut(cut("snap", &volume.id)),
-            Code::FailedPrecondition,
-            &words,
-        );
-        refused_with(
-            controller.create(clone("pvc-2", KIND, &volume.id)),
-            Code::FailedPrecondition,
-            &words,
-        );
-        refused_with(
-            controller.expand(grow(&volume.id, 2 * bytes)),
-            Code::FailedPrecondition,
-            &words,
-        );
+        let id = &volume.id;
+        let code = Code::FailedPrecondition;
+        let words = [id, "replaced", "losetup --detach /dev/loop"];
+        refused_with(controller.delete(delete(id)), code, &words);
+        pair.restart_controller();
+        refused_with(controller.cut(cut("snap", id)), code, &words);
+        refused_with(controller.create(clone("pvc-2", KIND, id)), code, &words);
+        refused_with(controller.expand(grow(id, 2 * bytes)), code, &words);
+        refused_with(controller.delete(delete(id)), code, &words);
+        assert_eq!(volume.bytes(), backup.metadata().expect("stat").len());
         assert_eq!(fs::read(target.join("since")).expect("read"), b"the backup");
         down(&pair, &volume);
-        let target = up(&pair, &mut volume);
+        let target = up(&pair, &volume);
         expect_words(KIND, &target);
         assert!(!target.join("since").exists());
         down(&pair, &volume);
-        let deleted = controller.delete(delete(&volume.id));
-        deleted.expect("delete");
-        if aside.is_none() {
-            // The file has no other name, so it is kept.
-            let kept = state.join("attached").join(format!("{}.1", volume.id));
-            fs::remove_file(kept).expect("the file with the data since the backup");
-        }
+        controller.delete(delete(id)).expect("delete");
         for file in aside.iter().chain([&backup]) {
             fs::remove_file(file).expect("unlink");
         }
-        pair.end();
+        pair.end_after_trouble();
     }
 }
 
+/// Follows docs/health.md, A removed file.
 #[test]
 #[ignore = "needs root: make test"]
-fn a_file_that_was_removed_while_its_volume_is_attached_gets_its_name_back() {
+fn a_file_that_was_removed_under_a_pod_is_copied_out_of_its_loop_device() {
     let pair = Pair::new("ext4");
-    let (mut volume, backup) = written(&pair);
-    let target = up(&pair, &mut volume);
+    let (volume, backup) = written(&pair);
+    let target = up(&pair, &volume);
     fs::write(target.join("since"), b"the backup").expect("write");
-    let state = pair
-        .site()
-        .volumes()
-        .parent()
-        .expect("a directory")
-        .to_owned();
-    let kept = state.join("attached").join(&volume.id);
-    let take_name = || {
-        fs::remove_file(&volume.file).expect("unlink");
-        assert_eq!(reasons(&pair, &volume), ["BackingFileMissing"]);
-    };
-    let give_name = || {
-        fs::hard_link(&kept, &volume.file).expect("link");
-        assert_eq!(reasons(&pair, &volume), [""; 0]);
-    };
-    // The file is removed under a running pod, and the volume unstaged against all advice.
-    let node = pair.site().node();
-    for is_late in [false, true] {
-        take_name();
-        if !is_late {
-            give_name();
-        }
-        volume.down(&node, &[&target]);
-        if is_late {
-            refused(
-                pair.site().controller().detach(detach(&volume.id)),
-                Code::FailedPrecondition,
-            );
-            give_name();
-        }
-        let context = attached(&pair, &volume);
-        context.expect("attached still");
-        node.stage(volume.stage(access(KIND))).expect("stage");
-        node.publish(volume.publish(&target, access(KIND)))
-            .expect("publish");
-        expect_words(KIND, &target);
-        assert_eq!(fs::read(target.join("since")).expect("read"), b"the backup");
+    fs::remove_file(&volume.file).expect("unlink");
+    assert_eq!(reasons(&pair, &volume), ["BackingFileMissing"]);
+    let script = r#"
+        sync
+        device=$(losetup --list --noheadings --output NAME,BACK-FILE | grep "$1" | cut -d ' ' -f 1)
+        umask 077
+        cp --sparse=always "$device" "$2.new"
+    "#;
+    run(
+        "sh",
+        &["-e", "-c", script, "sh", &volume.id, text(&volume.file)],
+    );
+    down(&pair, &volume);
+    let new = format!("{}.new", text(&volume.file));
+    fs::rename(new, &volume.file).expect("rename");
+    assert_eq!(reasons(&pair, &volume), [""; 0]);
+    for name in [NEW, BYTES] {
+        assert_eq!(volume.attribute(name), None);
     }
+    let target = up(&pair, &volume);
+    expect_words(KIND, &target);
+    assert_eq!(fs::read(target.join("since")).expect("read"), b"the backup");
     down(&pair, &volume);
     let deleted = pair.site().controller().delete(delete(&volume.id));
     deleted.expect("delete");

@@ -1,6 +1,6 @@
 //! Tests of the two programs from outside: over their sockets, on real loop devices, mounts and
-//! filesystems. Uses flags, messages and the keys of a publish context; independent of the
-//! programs' internals.
+//! filesystems. Uses flags, messages and the extended attributes of volumes' files; independent of
+//! the programs' internals.
 //!
 //! Tests that mount need root and a private mount namespace, which `make mounts` creates.
 
@@ -16,6 +16,8 @@ mod bad_paths;
 mod clock;
 #[cfg(test)]
 mod clones;
+#[cfg(test)]
+mod copied;
 #[cfg(test)]
 mod covered;
 #[cfg(test)]
@@ -94,6 +96,8 @@ mod registration;
 mod replaced;
 #[cfg(test)]
 mod restart;
+#[cfg(test)]
+mod restores;
 #[cfg(test)]
 mod reused;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The metrics of both programs: well-formed, and exactly as in docs/metrics.md.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt as _;
@@ -58,31 +58,18 @@ impl Pair {
         [0, 1].map(|n| (PROGRAMS[n], self.processes[n].1))
     }
 
-    /// Creates a volume and attaches it. Returns the ID and the publish context.
-    fn attach(&self, name: &str, fs: &str) -> (String, HashMap<String, String>) {
+    /// Creates a volume. Returns the ID.
+    fn create(&self, name: &str, fs: &str) -> String {
         let volume = self.controller.create(csi::CreateVolumeRequest {
             name: name.to_owned(),
             capacity_range: Some(capacity(least_bytes(fs))),
             volume_capabilities: vec![access(fs)],
             ..Default::default()
         });
-        let id = volume.expect("create").volume.expect("a volume").volume_id;
-        let attached = self.controller.attach(csi::ControllerPublishVolumeRequest {
-            volume_id: id.clone(),
-            node_id: "node-1".to_owned(),
-            volume_capability: Some(access(fs)),
-            ..Default::default()
-        });
-        (id, attached.expect("attach").publish_context)
+        volume.expect("create").volume.expect("a volume").volume_id
     }
 
-    fn detach_and_delete(&self, id: &str) {
-        let detach = csi::ControllerUnpublishVolumeRequest {
-            volume_id: id.to_owned(),
-            node_id: "node-1".to_owned(),
-            ..Default::default()
-        };
-        self.controller.detach(detach).expect("detach");
+    fn delete(&self, id: &str) {
         let delete = csi::DeleteVolumeRequest {
             volume_id: id.to_owned(),
             ..Default::default()
@@ -118,12 +105,11 @@ fn capacity(bytes: u64) -> csi::CapacityRange {
 
 /// Runs a volume's whole lifecycle.
 fn live(pair: &Pair, test_dir: &TestDir) {
-    let (id, publish_context) = pair.attach("measured", "xfs");
+    let id = pair.create("measured", "xfs");
     let staging = text(&test_dir.directory("staging/measured"));
     let target = text(&test_dir.directory("pod").join("target"));
     let stage = csi::NodeStageVolumeRequest {
         volume_id: id.clone(),
-        publish_context: publish_context.clone(),
         staging_target_path: staging.clone(),
         volume_capability: Some(access("xfs")),
         ..Default::default()
@@ -131,7 +117,6 @@ fn live(pair: &Pair, test_dir: &TestDir) {
     pair.node.stage(stage).expect("stage");
     let publish = csi::NodePublishVolumeRequest {
         volume_id: id.clone(),
-        publish_context,
         staging_target_path: staging.clone(),
         target_path: target.clone(),
         volume_capability: Some(access("xfs")),
@@ -171,12 +156,12 @@ fn live(pair: &Pair, test_dir: &TestDir) {
         staging_target_path: staging,
     };
     pair.node.unstage(unstage).expect("unstage");
-    pair.detach_and_delete(&id);
+    pair.delete(&id);
 }
 
 /// Stages a volume with unknown content, which is refused because it would have to be formatted.
 fn be_refused(pair: &Pair, test_dir: &TestDir) {
-    let (id, publish_context) = pair.attach("foreign", "ext4");
+    let id = pair.create("foreign", "ext4");
     let path = test_dir.path().join("state/volumes").join(&id);
     let file = File::options().write(true).open(path).expect("open");
     file.write_all_at(b"somebody's", 5 << 20).expect("write");
@@ -185,13 +170,12 @@ fn be_refused(pair: &Pair, test_dir: &TestDir) {
     drop(file);
     let stage = csi::NodeStageVolumeRequest {
         volume_id: id.clone(),
-        publish_context,
         staging_target_path: text(&test_dir.directory("staging/foreign")),
         volume_capability: Some(access("ext4")),
         ..Default::default()
     };
     refused(pair.node.stage(stage), Code::FailedPrecondition);
-    pair.detach_and_delete(&id);
+    pair.delete(&id);
 }
 
 /// The type of a metric, and the names of its labels.

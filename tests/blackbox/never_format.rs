@@ -1,17 +1,19 @@
-//! Filesystems that Belay or an administrator created, and volumes that cannot be proven blank, are
-//! never formatted.
+//! Filesystems that Belay or an administrator created, and volumes that cannot be proven blank and
+//! new, are never formatted.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use belay_contract::drivers::local::{BYTES, NEW};
 use belay_proto::csi::v1::volume_capability::access_mode::Mode;
-use rustix::fs::{Advice, fadvise, removexattr};
+use rustix::fs::{Advice, fadvise};
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{
-    Rig, TestDir, Volume, access, least_bytes, mount_image, mounted, refused_with, run, with_mode,
+    NodeCalls, Rig, TestDir, Volume, access, least_bytes, mount_image, mounted, refused_with, run,
+    text, with_mode,
 };
 
 /// Returns a volume with a filesystem that an administrator created, with the tool's defaults.
@@ -35,9 +37,11 @@ fn a_filesystem_made_by_hand_keeps_its_files_whatever_is_asked_of_it() {
     let rig = Rig::new();
     let node = rig.node();
     for (kind, other) in [("ext4", "xfs"), ("xfs", "btrfs"), ("btrfs", "ext4")] {
-        for content in ["new", "used", "populated"] {
-            let mut volume = by_hand(&rig, kind);
-            volume.content = content;
+        for is_new in [true, false] {
+            let volume = by_hand(&rig, kind);
+            if !is_new {
+                volume.mark_used();
+            }
             let before = volume.contents();
             let answer = node.stage(volume.stage(access(other)));
             refused_with(answer, Code::FailedPrecondition, &[kind, other]);
@@ -57,10 +61,13 @@ fn a_volume_that_was_formatted_once_stays_that_filesystem() {
     let rig = Rig::new();
     let node = rig.node();
     for kind in ["ext4", "xfs", "btrfs"] {
-        let mut volume = rig.volume(least_bytes(kind));
+        let volume = rig.volume(least_bytes(kind));
         let mut seen = Vec::new();
-        for content in ["new", "used", "populated"].iter().cycle().take(10) {
-            volume.content = content;
+        for round in 0..10 {
+            // As an operator who takes it for another volume.
+            if round % 3 == 2 {
+                volume.mark_new();
+            }
             node.stage(volume.stage(access(kind))).expect("stage");
             volume.down(&node, &[]);
             seen.push(uuid(kind, &volume));
@@ -75,7 +82,7 @@ fn a_volume_that_was_formatted_once_stays_that_filesystem() {
 }
 
 /// Returns `s_uuid` of ext4, `sb_uuid` of xfs, or `fsid` of btrfs.
-fn uuid(kind: &str, volume: &Volume) -> Vec<u8> {
+pub(crate) fn uuid(kind: &str, volume: &Volume) -> Vec<u8> {
     let at = match kind {
         "ext4" => 1024 + 0x68,
         "btrfs" => 65_536 + 32,
@@ -117,14 +124,14 @@ fn a_blank_volume_becomes_what_is_asked_for_and_ext4_if_nothing_is() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_restored_volume_without_data_is_not_formatted() {
+fn a_file_that_is_not_recorded_as_new_is_not_formatted() {
     let rig = Rig::new();
-    let mut volume = rig.volume(least_bytes("ext4"));
-    volume.content = "populated";
-    for asked in ["", "ext4", "xfs", "btrfs"] {
-        let answer = rig.node().stage(volume.stage(access(asked)));
-        refused_with(answer, Code::FailedPrecondition, &[&volume.id]);
-        assert!(volume.contents().is_blank(), "something was written");
+    let volume = rig.volume(least_bytes("ext4"));
+    volume.mark_used();
+    expect_lost(&rig.node(), &volume, "no attribute");
+    for value in ["", "0", "11", "yes"] {
+        volume.set_attribute(NEW, value.as_bytes());
+        expect_lost(&rig.node(), &volume, value);
     }
 }
 
@@ -139,17 +146,13 @@ fn empty(volume: &Volume) {
 }
 
 /// Fails unless the blanked volume is refused as lost, whatever is requested.
-fn expect_lost(rig: &Rig, volume: &Volume, what: &str) {
-    let mut volume = volume.clone();
-    for content in ["new", "used"] {
-        volume.content = content;
-        for asked in ["", "ext4", "xfs", "btrfs"] {
-            for mode in [Mode::SingleNodeWriter, Mode::SingleNodeReaderOnly] {
-                let request = volume.stage(with_mode(access(asked), mode));
-                let words = [&volume.id, "zeros", "trusted.belay.state"];
-                refused_with(rig.node().stage(request), Code::FailedPrecondition, &words);
-                assert!(volume.contents().is_blank(), "{what}: it was written");
-            }
+pub(crate) fn expect_lost(node: &NodeCalls, volume: &Volume, what: &str) {
+    for asked in ["", "ext4", "xfs", "btrfs"] {
+        for mode in [Mode::SingleNodeWriter, Mode::SingleNodeReaderOnly] {
+            let request = volume.stage(with_mode(access(asked), mode));
+            let words = [text(&volume.file), "zeros", NEW];
+            refused_with(node.stage(request), Code::FailedPrecondition, &words);
+            assert!(volume.contents().is_blank(), "{what}: it was written");
         }
     }
 }
@@ -165,11 +168,11 @@ fn a_volume_that_was_in_use_and_reads_as_zeros_is_not_formatted() {
             .expect("stage a blank volume");
         volume.down(&rig.node(), &[]);
         empty(&volume);
-        expect_lost(&rig, &volume, kind);
+        expect_lost(&rig.node(), &volume, kind);
         rig.restart();
-        expect_lost(&rig, &volume, kind);
+        expect_lost(&rig.node(), &volume, kind);
         // An operator who knows that the data is lost does this.
-        removexattr(&volume.file, "trusted.belay.state").expect("removexattr");
+        volume.mark_new();
         rig.node()
             .stage(volume.stage(access("ext4")))
             .expect("stage the abandoned volume");
@@ -188,7 +191,7 @@ fn a_foreign_filesystem_is_in_use_from_its_first_stage_on() {
             rig.node().stage(request).expect("stage");
             volume.down(&rig.node(), &[]);
             empty(&volume);
-            expect_lost(&rig, &volume, kind);
+            expect_lost(&rig.node(), &volume, kind);
         }
     }
 }
@@ -213,11 +216,9 @@ fn a_file_shorter_than_its_volume_is_not_formatted() {
     let rig = Rig::new();
     let volume = rig.volume(least_bytes("ext4"));
     for kind in ["ext4", "block"] {
-        let mut request = volume.stage(access(kind));
         let larger = volume.bytes() + (1 << 20);
-        request
-            .publish_context
-            .insert("bytes".to_owned(), larger.to_string());
+        volume.set_attribute(BYTES, larger.to_string().as_bytes());
+        let request = volume.stage(access(kind));
         let words = [volume.bytes(), larger].map(|bytes| format!(" {} MiB", bytes >> 20));
         let words = words.each_ref().map(String::as_str);
         refused_with(rig.node().stage(request), Code::FailedPrecondition, &words);
@@ -300,19 +301,13 @@ fn a_device_that_cannot_be_read_is_not_formatted() {
     }
     for failing_from in [bytes - (1 << 20), bytes / 2, 0] {
         disk.fail_from(&volume.file, failing_from);
-        for content in ["new", "used"] {
-            let mut request = volume.stage(access("ext4"));
-            request
-                .publish_context
-                .insert("content".to_owned(), content.to_owned());
-            let answer = rig.node().stage(request);
-            let code = answer.as_ref().err().map(tonic::Status::code);
-            assert!(
-                matches!(code, Some(Code::Internal | Code::FailedPrecondition)),
-                "{answer:?}"
-            );
-            refused_with(answer, code.unwrap_or(Code::Ok), &["EIO"]);
-        }
+        let answer = rig.node().stage(volume.stage(access("ext4")));
+        let code = answer.as_ref().err().map(tonic::Status::code);
+        assert!(
+            matches!(code, Some(Code::Internal | Code::FailedPrecondition)),
+            "{answer:?}"
+        );
+        refused_with(answer, code.unwrap_or(Code::Ok), &["EIO"]);
         let head = failing_from.min(1 << 20);
         let head = volume.read(0, usize::try_from(head).expect("a size"));
         assert!(head.iter().all(|byte| *byte == 0), "something was written");
@@ -323,23 +318,29 @@ fn a_device_that_cannot_be_read_is_not_formatted() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_volume_is_found_by_its_own_file_only() {
+fn a_volume_is_found_by_its_own_file_whatever_a_publish_context_says() {
     let rig = Rig::new();
     let (volume, other) = (
         rig.volume(least_bytes("ext4")),
         rig.volume(least_bytes("ext4")),
     );
-    let mut request = volume.stage(access("ext4"));
-    request
-        .publish_context
-        .insert("file".to_owned(), other.id.clone());
-    refused_with(rig.node().stage(request), Code::InvalidArgument, &["file"]);
-    assert!(other.contents().is_blank() && volume.contents().is_blank());
+    let stage = || {
+        let mut request = volume.stage(access("ext4"));
+        let contexts = [
+            ("transport", "disk"),
+            ("file", other.id.as_str()),
+            ("bytes", "-1"),
+            ("content", "populated"),
+            ("read_only", "maybe"),
+        ];
+        let contexts = contexts.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        request.publish_context.extend(contexts);
+        rig.node().stage(request)
+    };
+    stage().expect("stage");
+    assert!(other.contents().is_blank() && !volume.contents().is_blank());
+    volume.down(&rig.node(), &[]);
     fs::remove_file(&volume.file).expect("unlink");
-    let mut request = other.stage(access("ext4"));
-    request.volume_id.clone_from(&volume.id);
-    request
-        .publish_context
-        .insert("file".to_owned(), volume.id.clone());
-    refused_with(rig.node().stage(request), Code::NotFound, &[&volume.id]);
+    refused_with(stage(), Code::NotFound, &[&volume.id]);
+    assert!(other.contents().is_blank(), "something was written");
 }

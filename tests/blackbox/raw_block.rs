@@ -139,12 +139,13 @@ fn a_device_left_bound_to_a_file_that_was_removed_and_linked_back_is_taken_over(
     node.stage(volume.stage(access("block"))).expect("stage");
     rig.kill();
     unmount(volume.device(), UnmountFlags::empty()).expect("umount");
-    let linked = rig.test_dir().directory("attached").join(&volume.id);
+    let linked = rig.test_dir().directory("aside").join(&volume.id);
     fs::hard_link(&volume.file, &linked).expect("link");
     fs::remove_file(&volume.file).expect("unlink");
     // While the file is missing, the start releases nothing.
     rig.start();
     fs::hard_link(&linked, &volume.file).expect("link");
+    fs::remove_file(&linked).expect("unlink");
     // The start may still be working on the device that was left.
     retried("it is staged", || node.stage(volume.stage(access("block"))));
     until("it has one device", || rig.test_dir().loops().len() == 1);

@@ -164,6 +164,7 @@ fn a_volume_with_the_longest_of_ids_is_known_like_any_other() {
             let volume = Volume::made(rig.test_dir().path(), rig.volumes(), id);
             let file = fs::File::create(&volume.file).expect("a file");
             file.set_len(least_bytes(kind)).expect("ftruncate");
+            volume.mark_new();
             volume
         });
         for volume in [&volume, &other] {

@@ -75,6 +75,7 @@ impl Other {
         let volume = Volume::made(&self.top, &self.volumes, id.to_owned());
         let file = fs::File::create(&volume.file).expect("a file");
         file.set_len(least_bytes(kind)).expect("ftruncate");
+        volume.mark_new();
         volume
     }
 

@@ -57,9 +57,7 @@ lifecycles() {
     for n in $(seq "$1"); do
         ctl create "volume-$n" --size 1MiB --fs-type ext4
         id=$(grep -oE 'vol-[0-9a-f]+' "$scratch/answer" | head -n 1)
-        ctl attach "$id" --node-id node --fs-type ext4
         ctl list
-        ctl detach "$id" --node-id node --ignore-not-found
         ctl delete "$id" --ignore-not-found
     done
     kill "$running"

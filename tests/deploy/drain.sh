@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the drain in docs/operations.md with the command on the page: pods and their mounts are
-# removed, the controller comes back on the cordoned node to detach the volumes, and after `kubectl
-# uncordon`, the pods continue where they stopped.
+# removed, the controller comes back on the cordoned node, and after `kubectl uncordon`, the pods
+# continue where they stopped.
 #
 #   drain.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
 set -euo pipefail
@@ -17,7 +17,7 @@ driver=local.csi.belay.dev
 clean() {
     local code=$?
     trap - EXIT
-    if [ "$code" != 0 ]; then kubectl get pods,volumeattachments --all-namespaces >&2 || true; fi
+    if [ "$code" != 0 ]; then kubectl get pods --all-namespaces >&2 || true; fi
     kubectl uncordon "$BED_NODE" >/dev/null || code=1
     kubectl delete namespace "$spot" --ignore-not-found --timeout=120s >/dev/null || code=1
     exit "$code"
@@ -59,13 +59,11 @@ has_more_lines_than() {
     [ "$(lines)" -gt "$1" ]
 }
 
-# Whether nothing of the driver is mounted or attached.
+# Whether nothing of the driver is mounted.
 is_free() {
-    local attached mounts
-    attached=$(kubectl get volumeattachments --output jsonpath='{.items[*].spec.attacher}') ||
-        return 1
+    local mounts
     mounts=$(cat /proc/self/mountinfo) || return 1
-    [[ $attached != *"$driver"* && $mounts != *"/$driver/"* ]]
+    [[ $mounts != *"/$driver/"* ]]
 }
 
 phase_of_writer() {
@@ -78,7 +76,7 @@ await 120 "the writer's first lines" has_more_lines_than 10
 
 before=$(lines)
 kubectl drain "$BED_NODE" --ignore-daemonsets --delete-emptydir-data --timeout=180s >/dev/null
-await 60 "the end of all mounts and attachments of $driver" is_free
+await 60 "the end of all mounts of $driver" is_free
 # Both programs stay, or come back, on a node that accepts no other pods.
 kubectl --namespace "$namespace" rollout status daemonset/belay-node --timeout=60s >/dev/null
 kubectl --namespace "$namespace" rollout status deployment/belay-controller-local --timeout=120s \

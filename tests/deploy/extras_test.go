@@ -58,8 +58,8 @@ func TestResourcesOfOneSidecarReplaceOnlyWhatTheyName(t *testing.T) {
 		found[container.text("name")] = []any{resources.at("requests")["cpu"], resources.at("requests")["memory"], resources.at("limits")["memory"]}
 	}
 	want := map[string]any{
-		"csi-provisioner": []any{"20m", "32Mi", "301Mi"}, "csi-attacher": []any{"20m", "32Mi", "302Mi"},
-		"csi-resizer": []any{"20m", "32Mi", "303Mi"}, "csi-snapshotter": []any{"304m", "32Mi", "256Mi"},
+		"csi-provisioner": []any{"20m", "32Mi", "301Mi"}, "csi-resizer": []any{"20m", "32Mi", "303Mi"},
+		"csi-snapshotter": []any{"304m", "32Mi", "256Mi"},
 	}
 	if !reflect.DeepEqual(found, want) {
 		t.Errorf("%v, want %v", found, want)

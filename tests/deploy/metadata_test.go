@@ -78,7 +78,7 @@ func TestTheListedImagesAreThoseOfTheChart(t *testing.T) {
 			t.Errorf("%s: only images that are not published are left out of the scan", entry["name"])
 		}
 	}
-	if want := images(t, rendered(t, chart+"/ci/local.yaml")); !maps.Equal(listed, want) {
+	if want := images(t, rendered(t, openstack)); !maps.Equal(listed, want) {
 		t.Errorf("Chart.yaml lists %v, the chart has %v", listed, want)
 	}
 }
@@ -102,7 +102,7 @@ func TestLinksSourcesLicenceAndIconAreComplete(t *testing.T) {
 		}
 	}
 	sources, _ := metadata(t)["sources"].([]any)
-	for _, container := range pod(t, "Deployment", "local.yaml").list("containers")[1:] {
+	for _, container := range pod(t, "Deployment", "openstack.yaml").list("containers")[1:] {
 		source := "https://github.com/kubernetes-csi/" + strings.Replace(container.text("name"), "csi-", "external-", 1)
 		if !slices.Contains(sources, any(source)) {
 			t.Errorf("%s is not among the sources %v", source, sources)

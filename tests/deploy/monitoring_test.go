@@ -85,32 +85,39 @@ func TestTheDashboardIsThatOfTheMonitoringDirectory(t *testing.T) {
 	}
 }
 
-// A separate job: alerts take targets of the controller's job for controllers.
+// A separate job: alerts take targets of the controller's job for controllers. Of `local`, nothing has the
+// attacher's port.
 func TestSidecarsAreScrapedOnTheirOwnPortsAndUnderTheirOwnJob(t *testing.T) {
-	all := named(rendered(t, chart+"/ci/local.yaml", "--set", "sidecars.metrics=true,podMonitor.enabled=true,snapshots.enabled=true"))
-	ports := func(monitor string) (names []string) {
-		for _, endpoint := range all["PodMonitor/"+monitor].list("spec", "podMetricsEndpoints") {
-			names = append(names, endpoint.text("port"))
+	for controller, want := range map[string][]any{
+		"local": {9809.0, 9810.0, 9812.0, 9813.0}, "cinder": {9809.0, 9810.0, 9811.0, 9812.0, 9813.0},
+	} {
+		values := map[string]string{"local": chart + "/ci/local.yaml", "cinder": openstack}[controller]
+		all := named(rendered(t, values, "--set", "sidecars.metrics=true,podMonitor.enabled=true,snapshots.enabled=true,node.httpAddress=0.0.0.0"))
+		controller = "belay-controller-" + controller
+		ports := func(monitor string) (names []string) {
+			for _, endpoint := range all["PodMonitor/"+monitor].list("spec", "podMetricsEndpoints") {
+				names = append(names, endpoint.text("port"))
+			}
+			return names
 		}
-		return names
-	}
-	var names []string
-	var numbers, admitted []any
-	for _, container := range all["Deployment/belay-controller-local"].at("spec", "template", "spec").list("containers") {
-		port := container.list("ports")[0]
-		names, numbers = append(names, port.text("name")), append(numbers, port["containerPort"])
-		if want := fmt.Sprint("0.0.0.0:", port["containerPort"]); argument(container, "--http-endpoint") != want {
-			t.Errorf("%s listens on %q, not %s", container.text("name"), argument(container, "--http-endpoint"), want)
+		var names []string
+		var numbers, admitted []any
+		for _, container := range all["Deployment/"+controller].at("spec", "template", "spec").list("containers") {
+			port := container.list("ports")[0]
+			names, numbers = append(names, port.text("name")), append(numbers, port["containerPort"])
+			if want := fmt.Sprint("0.0.0.0:", port["containerPort"]); argument(container, "--http-endpoint") != want {
+				t.Errorf("%s listens on %q, not %s", container.text("name"), argument(container, "--http-endpoint"), want)
+			}
 		}
-	}
-	for _, port := range all["NetworkPolicy/belay-controller-local"].list("spec", "ingress")[0].list("ports") {
-		admitted = append(admitted, port["port"])
-	}
-	if want := []any{9809.0, 9810.0, 9811.0, 9812.0, 9813.0}; !slices.Equal(numbers, want) || !slices.Equal(admitted, want) {
-		t.Errorf("ports %v, of which the policy admits %v", numbers, admitted)
-	}
-	if own, sidecars := ports("belay-controller"), ports("belay-sidecars"); !slices.Equal(own, names[:1]) || !slices.Equal(sidecars, names[1:]) {
-		t.Errorf("of the ports %q, %q and %q are scraped", names, own, sidecars)
+		for _, port := range all["NetworkPolicy/"+controller].list("spec", "ingress")[0].list("ports") {
+			admitted = append(admitted, port["port"])
+		}
+		if !slices.Equal(numbers, want) || !slices.Equal(admitted, want) {
+			t.Errorf("%s: ports %v, of which the policy admits %v", controller, numbers, admitted)
+		}
+		if own, sidecars := ports("belay-controller"), ports("belay-sidecars"); !slices.Equal(own, names[:1]) || !slices.Equal(sidecars, names[1:]) {
+			t.Errorf("of the ports %q, %q and %q are scraped", names, own, sidecars)
+		}
 	}
 	for name := range named(rendered(t, chart+"/ci/local.yaml", "--set", "podMonitor.enabled=true")) {
 		if name == "PodMonitor/belay-sidecars" {

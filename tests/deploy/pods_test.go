@@ -300,6 +300,19 @@ func TestSnapshotsAreOnWhereTheClusterHasThem(t *testing.T) {
 	}
 }
 
+// Without csi-attacher, a CSIDriver object with `attachRequired` would have pods wait forever.
+func TestOnlyCloudsHaveTheAttacher(t *testing.T) {
+	for _, backend := range backends(t) {
+		attaches := backend != "local" && backend != "nfs"
+		text := template(t, chart+"/ci/"+backend+".yaml")
+		for _, part := range []string{"attachRequired: true", "name: csi-attacher", "-attacher\n", "volumeattachments"} {
+			if strings.Contains(text, part) != attaches {
+				t.Errorf("%s: %q: %v", backend, part, !attaches)
+			}
+		}
+	}
+}
+
 // A rule without `from` lets in every pod of the cluster.
 func TestNoPolicyLetsEverybodyIn(t *testing.T) {
 	for _, values := range valuesFiles(t) {

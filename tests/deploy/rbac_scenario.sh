@@ -167,5 +167,5 @@ remove_leftovers() {
 
 tell_state() {
     kubectl --namespace belay-rights get pods,pvc,volumesnapshots,events || true
-    kubectl get pv,volumeattachments,volumesnapshotcontents || true
+    kubectl get pv,volumesnapshotcontents || true
 }

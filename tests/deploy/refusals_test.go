@@ -69,7 +69,7 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 		{[]string{node, "drivers[0].stateDir=/"}, []string{`drivers[0].stateDir "/": use`}},
 		{[]string{node, "drivers[0].stateDir="}, []string{"/drivers/0/stateDir", "minLength"}},
 		{[]string{node, "drivers[0].overcommit=0"}, []string{"/drivers/0/overcommit"}},
-		{[]string{node, "drivers[0].csiDriver.attachRequired=false"}, []string{"drivers[0].csiDriver.attachRequired: with backend local it is true"}},
+		{[]string{node, "drivers[0].csiDriver.attachRequired=true"}, []string{"drivers[0].csiDriver.attachRequired: with backend local it is false"}},
 		{[]string{node, "drivers[0].csiDriver.nodeAllocatableUpdatePeriodSeconds=5"}, []string{"nodeAllocatableUpdatePeriodSeconds"}},
 		{[]string{node, "drivers[0].storageClasses[0].name=A"}, []string{`drivers[0].storageClasses[0].name "A": use lowercase letters`}},
 		{[]string{node, "drivers[0].storageClasses[0].name=a", "drivers[0].storageClasses[0].fsType=ntfs"}, []string{"fsType", "btrfs"}},

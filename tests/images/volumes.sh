@@ -9,7 +9,6 @@ set -euo pipefail
 [ $$ = 1 ] || { echo "volumes.sh: is started by check.sh only" >&2; exit 64; }
 work=$1
 . "$(dirname "$(readlink -f "$0")")/../volume.sh"
-node_id=image
 state=/var/lib/belay
 kubelet=/var/lib/kubelet
 run=/run/csi

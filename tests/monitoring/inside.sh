@@ -94,13 +94,10 @@ copy() {
 be_refused() {
     local id
     id=$(controller create "foreign-$1" --size 512MiB --fs-type ext4 | field volume_id)
-    controller publish "$id" --node-id "$node_id" --fs-type ext4 >/dev/null
     printf 'somebodys' | dd of="$work/state/volumes/$id" bs=1M seek=5 conv=notrunc status=none
     mkdir -p "$work/staging"
-    ! node stage "$id" --staging "$work/staging" --fs-type ext4 --context transport=loop \
-        --context "file=$id" --context bytes=536870912 --context content=new >/dev/null 2>&1 ||
+    ! node stage "$id" --staging "$work/staging" --fs-type ext4 >/dev/null 2>&1 ||
         wrong "a volume with foreign data was formatted"
-    controller unpublish "$id" --node-id "$node_id" >/dev/null
     controller delete "$id" >/dev/null
 }
 
@@ -166,15 +163,16 @@ harm_two_volumes() {
     urgent "$since" BelayDataLoss 'reason="BackingFileGone"'
     urgent "$since" BelayVolumesUnhealthy 'reason="FilesystemErrors"'
     picture
-    # Follow docs/health.md: give the file its name again; the next stage checks the filesystem.
-    ln "$work/state/attached/$lost" "$work/state/volumes/$lost"
+    # An empty file abandons the data of the volume that has lost its file. The next stage of the
+    # other volume checks its filesystem.
     down "$lost" "$work/staging" "$work/pod"
+    : >"$work/state/volumes/$lost"
+    controller delete "$lost" >/dev/null
     down "$damaged" "$work/staging-damaged" "$work/pod-damaged"
     up damaged ext4 "$work/staging-damaged" "$work/pod-damaged" >/dev/null
     node stats "$damaged" --path "$work/pod-damaged" >/dev/null
     await is_firing "BelayFormatRefused"
     down "$damaged" "$work/staging-damaged" "$work/pod-damaged"
-    controller delete "$lost" >/dev/null
     controller delete "$damaged" >/dev/null
 }
 

@@ -12,8 +12,6 @@ set -euo pipefail
 bin=$1 work=$2 reports=$3
 shift 3
 
-# Both programs need the limit: the node reports it to the suite, and the controller enforces it.
-volumes_max=8
 start_seconds_max=20
 stop_seconds_max=20
 
@@ -47,8 +45,7 @@ run_suite() {
     csi-sanity --ginkgo.no-color --ginkgo.junit-report="$report/junit.xml" \
         --csi.endpoint="$run/node.sock" --csi.controllerendpoint="$run/controller.sock" \
         --csi.mountdir="$run/mount" --csi.stagingdir="$run/staging" \
-        --csi.testvolumeaccesstype="${combination%%-*}" \
-        --csi.testnodevolumeattachlimit >"$report/csi-sanity.log" 2>&1 ||
+        --csi.testvolumeaccesstype="${combination%%-*}" >"$report/csi-sanity.log" 2>&1 ||
         complain "csi-sanity ended with code $?"
 }
 
@@ -62,7 +59,7 @@ look_for_remains() {
 }
 
 start_binaries() {
-    local state flags=(--node-id sanity --max-volumes "$volumes_max")
+    local state flags=(--node-id sanity)
     state=$work/$(filesystem)/$combination
     [[ $combination != *-topology* ]] || flags+=(--with-topology)
     mkdir -p "$state/volumes"

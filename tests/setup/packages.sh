@@ -61,6 +61,7 @@ need_for() {
             need cryptsetup cryptsetup-bin
             need pvcreate lvm2
             need mkfs.vfat dosfstools
+            need rsync rsync
             ;;
         images)
             reason='to build container images'

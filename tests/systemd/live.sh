@@ -2,7 +2,6 @@
 # administrator's tasks with the packages.
 set -euo pipefail
 packages=/packages
-node_id=$(uname -n)
 declare -A ids
 
 wrong() {

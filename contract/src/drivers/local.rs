@@ -1,16 +1,75 @@
-//! `local`: volumes that are files on one node, and reachable only there. Also: the attribute that
-//! the controller sets on these files for the agent, and the limit on their hard links that both
-//! enforce.
+//! `local`: volumes that are files on one node, and reachable only there. Also: the extended
+//! attributes (xattr(7)) of these files, by which controller and agent inform each other, and the
+//! limit on hard links that both enforce.
 
 use super::{Kubelet, ParameterPolicy, Profile, TRANSPORT_LOOP};
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 use std::path::Path;
 
-/// The extended attribute (xattr(7)) of a volume's file that marks a pending detach: the controller
-/// refuses a detach while the volume is bound on the node. It sets the attribute with each refusal
-/// and removes it with the next attach; the agent watches for it.
-pub const DETACH: &str = "user.belay.detach";
+/// The attribute of a file that was never used: only such a file may be formatted. Its value is
+/// [`IS_NEW`] since the file's creation, then the UUID of the format that has begun, then
+/// [`USE_BEGUN`]. The agent removes it before the first use, so a file without it is never
+/// formatted.
+pub const NEW: &str = "user.belay.new";
+/// The value of [`NEW`] that the controller sets when it creates the file.
+pub const IS_NEW: &[u8] = b"1";
+/// The value of [`NEW`] while the agent removes it: the removal may not be on the disk yet.
+pub const USE_BEGUN: &[u8] = b"0";
+
+/// The attribute with the size of the volume or snapshot in bytes, in decimal digits. It is set
+/// once the file is complete, and after each enlargement, so a smaller file was truncated.
+pub const BYTES: &str = "user.belay.bytes";
+/// Maximum length of the value of [`BYTES`]: the number of digits of 2^64.
+pub const BYTES_DIGITS_MAX: usize = 20;
+
+/// The attribute with the controller's [`Claim`] on a volume's file.
+pub const CLAIM: &str = "user.belay.claim";
+/// Maximum length of the value of [`CLAIM`].
+pub const CLAIM_BYTES_MAX: usize = 64;
+
+/// What the controller needs a volume's file for. NodeStageVolume ends the claim, or is refused by
+/// it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// DeleteVolume was refused since the node uses the file: the agent unstages the volume if no
+    /// pod uses it. A stage ends the claim.
+    Delete,
+    /// The file is being removed: no stage may use it.
+    Deleting,
+    /// The file is being copied to the snapshot of this ID, and must not change meanwhile.
+    Copy(String),
+}
+
+impl Claim {
+    /// Returns the value of the attribute.
+    #[must_use]
+    pub fn value(&self) -> String {
+        match self {
+            Claim::Delete => "delete".to_owned(),
+            Claim::Deleting => "deleting".to_owned(),
+            Claim::Copy(snapshot) => format!("copy {snapshot}"),
+        }
+    }
+
+    /// Reads the value of the attribute. An unknown value has no meaning.
+    #[must_use]
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        match str::from_utf8(value).ok()?.split_once(' ') {
+            None if value == b"delete" => Some(Claim::Delete),
+            None if value == b"deleting" => Some(Claim::Deleting),
+            Some(("copy", snapshot)) => Some(Claim::Copy(snapshot.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+/// Reads the value of [`BYTES`]; 0 if it is not a number.
+#[must_use]
+pub fn parse_bytes(value: &[u8]) -> u64 {
+    let digits = str::from_utf8(value).ok();
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
 
 /// The profile of the driver for local files.
 pub const LOCAL: Profile = Profile {
@@ -40,7 +99,7 @@ pub const LOCAL: Profile = Profile {
     ],
     shares_raw_only: false,
     raw_block: true,
-    attaches: true,
+    attaches: false,
     stages: true,
     grows_on_node: true,
     knows_room: true,
@@ -63,22 +122,22 @@ pub fn reserve_bytes(total: u64) -> u64 {
     (total / RESERVE_PART).min(RESERVE_BYTES_MAX)
 }
 
-/// Explains why the file at `path`, which has `names` hard links, must not be used: with more links
-/// than Belay has created, several volumes or snapshots may share one file. The text contains the
-/// path, both numbers and the remedy. Returns `None` if the file has at most `allowed` links.
+/// Explains why the file at `path` must not be used if it has several names (hard links): it may
+/// also be the file of another volume or snapshot. The text contains the path, the number and the
+/// remedy. Returns `None` if the file has one name.
 #[must_use]
-pub fn names_refusal(path: &Path, names: u64, allowed: u64) -> Option<String> {
-    if names <= allowed {
+pub fn names_refusal(path: &Path, names: u64) -> Option<String> {
+    if names <= 1 {
         return None;
     }
     let state_dir = path.parent().and_then(Path::parent);
     let (dir, path) = (state_dir.unwrap_or(path).display(), path.display());
     Some(format!(
-        "{path}: has {names} names (hard links) and may have {allowed}, as after a deduplicating \
-         tool, so it may be the file of other volumes or snapshots too; `find {dir} -samefile \
-         {path}` lists the names; remove those that belong to no volume or snapshot, or, while no \
-         volume that has the file is attached, make a separate file: `cp --archive --reflink=auto \
-         {path} {path}.new && mv {path}.new {path}` (docs/health.md, A file with several names)"
+        "{path}: has {names} names (hard links) instead of one, as after a deduplicating tool, so \
+         it may be the file of other volumes or snapshots too; `find {dir} -samefile {path}` lists \
+         the names; remove those that belong to no volume or snapshot, or, while no volume that \
+         has the file is staged, make a separate file: `cp --archive --reflink=auto {path} \
+         {path}.new && mv {path}.new {path}` (docs/health.md, A file with several names)"
     ))
 }
 
@@ -87,22 +146,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_names_than_allowed_are_refused_with_the_file_the_numbers_and_the_remedy() {
+    fn a_second_name_is_refused_with_the_file_the_number_and_the_remedy() {
         let path = Path::new("/state/volumes/vol-1");
-        for (names, allowed) in [(0, 1), (1, 1), (1, 2), (2, 2)] {
-            assert_eq!(
-                names_refusal(path, names, allowed),
-                None,
-                "{names} of {allowed}"
-            );
+        for names in [0, 1] {
+            assert_eq!(names_refusal(path, names), None, "{names}");
         }
-        let why = names_refusal(path, 3, 2).unwrap();
+        let why = names_refusal(path, 2).unwrap();
         for part in [
-            "/state/volumes/vol-1: has 3 names (hard links) and may have 2, ",
+            "/state/volumes/vol-1: has 2 names (hard links) instead of one, ",
             "`find /state -samefile /state/volumes/vol-1`",
             "cp --archive --reflink=auto /state/volumes/vol-1 /state/volumes/vol-1.new && mv ",
         ] {
             assert!(why.contains(part), "{part}: {why}");
         }
+    }
+
+    #[test]
+    fn what_one_program_writes_the_other_reads() {
+        let copy = Claim::Copy("snap-1".to_owned());
+        for claim in [Claim::Delete, Claim::Deleting, copy] {
+            let value = claim.value();
+            assert_eq!(Claim::parse(value.as_bytes()), Some(claim));
+            assert!(value.len() <= CLAIM_BYTES_MAX);
+        }
+        for value in ["", "1", "copy", "delete x", "delete "] {
+            assert_eq!(Claim::parse(value.as_bytes()), None, "{value:?}");
+        }
+        for (value, bytes) in [("0", 0), ("", 0), ("-1", 0), ("4096", 4096), ("x", 0)] {
+            assert_eq!(parse_bytes(value.as_bytes()), bytes, "{value:?}");
+        }
+        let most = u64::MAX.to_string();
+        assert_eq!(parse_bytes(most.as_bytes()), u64::MAX);
+        assert_eq!(most.len(), BYTES_DIGITS_MAX);
     }
 }

@@ -40,8 +40,6 @@ pub struct AttachOrder {
     pub terms: Terms,
     /// The volume context, from the creation of the volume or written by an administrator.
     pub context: Context,
-    /// The maximum number of volumes on the node, including this one.
-    pub node_limit: Option<usize>,
     /// The credentials of the class.
     pub secrets: Secrets,
 }

@@ -44,7 +44,6 @@ impl Operations {
             node,
             terms,
             context: volume_context,
-            node_limit: self.rules.node_limit,
             secrets,
         });
         let AttachOrder {

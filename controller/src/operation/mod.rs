@@ -38,8 +38,6 @@ pub struct Rules {
     pub profile: Profile,
     /// The key of a disk's name in the publish context of the driver that this one replaces.
     pub disk_name_key: Option<String>,
-    /// Maximum number of volumes attached to a node; `None` if there is no limit.
-    pub node_limit: Option<usize>,
     /// The keys of the format marks on disks.
     pub mark_keys: MarkKeys,
 }

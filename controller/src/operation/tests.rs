@@ -12,6 +12,7 @@ use crate::backend::{
     Traits, UnhealthyPage, Usage, Volume,
 };
 use crate::mark_keys::MarkKeys;
+use belay_contract::disk::DiskIdentity;
 use belay_contract::drivers::LOCAL;
 use belay_contract::publish_context::{Content, Transport};
 use belay_contract::topology::Topology;
@@ -34,7 +35,6 @@ fn rules() -> Rules {
     Rules {
         profile: LOCAL,
         disk_name_key: None,
-        node_limit: None,
         mark_keys: MarkKeys::default(),
     }
 }
@@ -148,9 +148,7 @@ impl Attachments for Stub {
         };
         let attachment = Attachment {
             terms: order.terms.clone(),
-            transport: Transport::Loop {
-                file: export.to_owned(),
-            },
+            transport: Transport::Disk(DiskIdentity::Serial(export.to_owned())),
             bytes: 1,
             content: Content::New,
             attached_at: None,
@@ -508,8 +506,8 @@ async fn what_the_backend_does_not_remember_is_not_compared() {
 async fn the_volume_context_reaches_the_backend_with_the_attachment() {
     let request = attached("node-1", &[("export", "/a")]);
     let attachment = on(volume(Phase::Ready)).publish(request).await.unwrap();
-    let file = "/a".to_owned();
-    assert_eq!(attachment.transport, Transport::Loop { file });
+    let disk = DiskIdentity::Serial("/a".to_owned());
+    assert_eq!(attachment.transport, Transport::Disk(disk));
 }
 
 /// Returns the results of the calls that change or delete the volume.

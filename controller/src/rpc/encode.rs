@@ -156,6 +156,7 @@ fn node_ids(nodes: &[NodeId]) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::backend::{Mark, Phase, Terms};
+    use belay_contract::disk::DiskIdentity;
     use belay_contract::publish_context::{Content, Transport};
     use belay_contract::topology::Topology;
     use belay_server::health::{Reason, Severity};
@@ -347,17 +348,15 @@ mod tests {
                 block: false,
                 mode: AccessMode::SingleNodeWriter,
             },
-            transport: Transport::Loop {
-                file: "vol-1".to_owned(),
-            },
+            transport: Transport::Disk(DiskIdentity::Serial("vol-1".to_owned())),
             bytes: 5,
             content: Content::Used,
             attached_at: None,
             disk_name: disk_name.map(str::to_owned),
         };
         let own = [
-            ("transport", "loop"),
-            ("file", "vol-1"),
+            ("transport", "disk"),
+            ("serial", "vol-1"),
             ("bytes", "5"),
             ("content", "used"),
             ("read_only", "true"),

@@ -2,6 +2,7 @@
 
 use crate::cloud::{Cause, Cloud, Ended, GIB, State};
 use crate::fate::Verb;
+use belay_contract::disk::DiskIdentity;
 use belay_contract::publish_context::{Content, Transport};
 use belay_controller::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Clones, DroppedChange,
@@ -235,9 +236,9 @@ impl Attachments for Line {
             if nodes == [order.node.clone()] {
                 return Ok(Progress::Done(Attachment {
                     terms: order.terms.clone(),
-                    transport: Transport::Loop {
-                        file: order.context.get("export").unwrap_or("none").to_owned(),
-                    },
+                    transport: Transport::Disk(DiskIdentity::Serial(
+                        order.context.get("export").unwrap_or("none").to_owned(),
+                    )),
                     bytes: GIB,
                     content: Content::New,
                     attached_at: None,

@@ -45,6 +45,7 @@ const PROFILE: Profile = Profile {
         PluginCapability::Controller,
         PluginCapability::OnlineExpansion,
     ],
+    attaches: true,
     ..LOCAL
 };
 
@@ -57,7 +58,6 @@ fn on(backend: Arc<impl Backend>, profile: Profile) -> Arc<Service> {
     let rules = Rules {
         profile,
         disk_name_key: None,
-        node_limit: None,
         mark_keys: MarkKeys::default(),
     };
     Arc::new(Service::new(Arc::new(Operations::new(backend, rules))))
@@ -274,7 +274,7 @@ async fn a_volume_is_attached_grown_detached_and_deleted_when_the_cloud_has_done
         .volume_id;
     for _ in 0..2 {
         let context = attached(&service, &id, "node-1").await.unwrap();
-        assert_eq!(context.get("file").map(String::as_str), Some("/a"));
+        assert_eq!(context.get("serial").map(String::as_str), Some("/a"));
     }
     assert_eq!(nodes(&service).await, ["node-1"]);
     assert_eq!(grown(&service, &id, 5 << 30).await.unwrap(), 5 << 30);

@@ -1,6 +1,7 @@
 //! A backend in which one verb fails with a given failure, and all others succeed.
 
 use crate::cloud::{GIB, blank};
+use belay_contract::disk::DiskIdentity;
 use belay_contract::publish_context::{Content, Transport};
 use belay_controller::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Capacity, Clones, Expansion, Health,
@@ -141,9 +142,7 @@ impl Attachments for Refusing {
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
         let attachment = Attachment {
             terms: order.terms.clone(),
-            transport: Transport::Loop {
-                file: "vol-1".to_owned(),
-            },
+            transport: Transport::Disk(DiskIdentity::Serial("vol-1".to_owned())),
             bytes: GIB,
             content: Content::New,
             attached_at: None,

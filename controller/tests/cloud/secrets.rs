@@ -3,6 +3,7 @@
 
 use crate::{PROFILE, map, mount, on};
 use belay_bed::requests;
+use belay_contract::disk::DiskIdentity;
 use belay_contract::publish_context::{Content, Transport};
 use belay_controller::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Clones, Expansion, Health, Mark,
@@ -179,9 +180,7 @@ impl Attachments for Witness {
         }
         let attachment = Attachment {
             terms: order.terms.clone(),
-            transport: Transport::Loop {
-                file: "f".to_owned(),
-            },
+            transport: Transport::Disk(DiskIdentity::Serial("f".to_owned())),
             bytes: BYTES,
             content: Content::New,
             attached_at: None,

@@ -3,10 +3,9 @@
 
 use belay_bed::programs::{Running, server};
 use belay_bed::requests;
-pub(crate) use belay_bed::requests::{
-    capability as mount, cut as snapshot, detach as unpublish, range,
-};
+pub(crate) use belay_bed::requests::{capability as mount, cut as snapshot, range};
 use belay_bed::scrape;
+use belay_contract::drivers::local::{IS_NEW, NEW};
 use belay_proto::csi::v1 as csi;
 use belay_proto::dial::dial;
 use csi::controller_client::ControllerClient;
@@ -71,6 +70,23 @@ impl Bed {
 
     pub(crate) fn volumes_dir(&self) -> PathBuf {
         self.state_dir().join("volumes")
+    }
+
+    /// Whether the node may format the volume, by the attribute of its file.
+    pub(crate) fn is_new(&self, id: &str) -> bool {
+        let mut value = [0; 8];
+        match rustix::fs::getxattr(self.volumes_dir().join(id), NEW, &mut value) {
+            Ok(length) => value[..length] == *IS_NEW,
+            Err(errno) => {
+                assert_eq!(errno, rustix::io::Errno::NODATA);
+                false
+            }
+        }
+    }
+
+    /// Marks the volume as used, as its node does before the first mount.
+    pub(crate) fn begin_use(&self, id: &str) {
+        rustix::fs::removexattr(self.volumes_dir().join(id), NEW).unwrap();
     }
 
     fn socket(&self) -> PathBuf {
@@ -226,11 +242,6 @@ pub(crate) async fn ready(
             return snapshot;
         }
     }
-}
-
-/// Returns a request to attach the volume to the controller's node.
-pub(crate) fn publish(id: &str) -> csi::ControllerPublishVolumeRequest {
-    requests::attach(id, NODE, block())
 }
 
 /// Creates or finds the volume.

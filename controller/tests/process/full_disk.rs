@@ -1,7 +1,9 @@
 //! The effects of a full disk, and their duration.
 
-use crate::bed::{Bed, Client, MIB, ROOMY, assert_refused, create, created, publish, unpublish};
+use crate::bed::{Bed, Client, MIB, assert_refused, create, created};
+use belay_bed::requests;
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use tonic::{Code, Status};
@@ -35,13 +37,22 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Makes two small changes.
-async fn attach_and_detach(client: &mut Client, id: &str) -> Result<(), Status> {
-    client.controller_publish_volume(publish(id)).await?;
-    client
-        .controller_unpublish_volume(unpublish(id, ""))
-        .await?;
-    Ok(())
+/// The ratio with which the volume's blocks permit all its expansions although the disk is full.
+const ROOMY: [&str; 2] = ["--overcommit", "10000"];
+
+/// Creates a volume with a few blocks.
+async fn volume(bed: &Bed, client: &mut Client) -> String {
+    let id = created(client, create("pvc-1", MIB)).await.volume_id;
+    let path = bed.volumes_dir().join(&id);
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(&[1; 1 << 16], 0).unwrap();
+    id
+}
+
+/// Makes a small change: the volume grows to this size, and none of that is written.
+async fn grow(client: &mut Client, id: &str, mebibytes: i64) -> Result<(), Status> {
+    let request = requests::grow(id, mebibytes * MIB);
+    client.controller_expand_volume(request).await.map(drop)
 }
 
 #[tokio::test]
@@ -51,10 +62,10 @@ async fn a_full_disk_stops_no_small_change() {
     let disk = Tmpfs::mount(bed.state_dir(), "8m");
     let _controller = bed.start();
     let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    let id = volume(&bed, &mut client).await;
     disk.fill();
-    for _ in 0..100 {
-        attach_and_detach(&mut client, &id).await.unwrap();
+    for mebibytes in 2..100 {
+        grow(&mut client, &id, mebibytes).await.unwrap();
     }
 }
 
@@ -66,15 +77,15 @@ async fn a_disk_that_was_full_is_used_again_without_a_restart() {
     let disk = Tmpfs::mount(bed.state_dir(), "1m");
     let _controller = bed.start();
     let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    let id = volume(&bed, &mut client).await;
     disk.fill();
     let mut refused = Ok(());
-    for _ in 0..100 {
-        refused = refused.and(attach_and_detach(&mut client, &id).await);
+    for mebibytes in 2..100 {
+        refused = refused.and(grow(&mut client, &id, mebibytes).await);
     }
     assert_refused(&refused.unwrap_err(), Code::Unavailable, &["state.redb"]);
     disk.make_room();
-    for _ in 0..100 {
-        attach_and_detach(&mut client, &id).await.unwrap();
+    for mebibytes in 100..200 {
+        grow(&mut client, &id, mebibytes).await.unwrap();
     }
 }

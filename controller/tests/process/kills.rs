@@ -223,7 +223,7 @@ impl Caller {
 
 /// Whether the call must be repeated until a copy has ended.
 fn awaits_a_copy(status: &tonic::Status) -> bool {
-    status.code() == tonic::Code::FailedPrecondition
+    [tonic::Code::FailedPrecondition, tonic::Code::Aborted].contains(&status.code())
         && ["being copied", "not ready"]
             .iter()
             .any(|words| status.message().contains(words))

@@ -2,8 +2,7 @@
 //! any number of starts.
 
 use crate::bed::{
-    Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, one_volume, publish, ready,
-    restore, snapshot, unpublish,
+    Client, MIB, assert_refused, clone, created, one_volume, ready, restore, snapshot,
 };
 use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
@@ -35,11 +34,6 @@ async fn reasons(client: &mut Client, id: &str) -> Vec<String> {
     all.map(|entry| entry.reason).collect()
 }
 
-async fn content(client: &mut Client, id: &str) -> String {
-    let answer = client.controller_publish_volume(publish(id)).await.unwrap();
-    answer.into_inner().publish_context["content"].clone()
-}
-
 #[tokio::test]
 async fn a_cut_file_stays_cut_and_reported_over_a_restart_and_every_call() {
     let (bed, mut controller, mut client, id) = one_volume(5 * MIB).await;
@@ -53,10 +47,6 @@ async fn a_cut_file_stays_cut_and_reported_over_a_restart_and_every_call() {
         assert_eq!(reasons(&mut client, &id).await, ["BackingFileShort"]);
         let names = [id.as_str(), "restore"];
         let refusals = [
-            client
-                .controller_publish_volume(publish(&id))
-                .await
-                .map(drop),
             client
                 .controller_expand_volume(requests::grow(&id, 5 * MIB))
                 .await
@@ -86,79 +76,35 @@ async fn a_cut_file_stays_cut_and_reported_over_a_restart_and_every_call() {
     set_len(&file, 5);
     write(&file, &[7; 5 << 20]);
     assert_eq!(reasons(&mut client, &id).await, [""; 0]);
-    assert_eq!(content(&mut client, &id).await, "populated");
 }
 
 #[tokio::test]
-async fn a_cut_volume_can_be_detached_and_deleted() {
+async fn a_cut_volume_can_be_deleted() {
     let (bed, _controller, mut client, id) = one_volume(5 * MIB).await;
-    assert_eq!(content(&mut client, &id).await, "new");
     set_len(&bed.volumes_dir().join(&id), 1);
-    client
-        .controller_unpublish_volume(unpublish(&id, ""))
-        .await
-        .unwrap();
     let request = requests::delete(&id);
     client.delete_volume(request).await.unwrap();
 }
 
 #[tokio::test]
-async fn data_that_was_seen_once_is_never_taken_for_blank() {
-    for attach_again in [true, false] {
-        let (bed, mut controller, mut client, id) = one_volume(5 * MIB).await;
-        assert_eq!(content(&mut client, &id).await, "new");
-        let file = bed.volumes_dir().join(&id);
-        write(&file, b"data");
-        if attach_again {
-            assert_eq!(content(&mut client, &id).await, "populated");
-        } else {
-            client
-                .controller_unpublish_volume(unpublish(&id, ""))
-                .await
-                .unwrap();
-        }
-        set_len(&file, 0);
-        set_len(&file, 5);
-        assert_eq!(content(&mut client, &id).await, "populated");
-        client
-            .controller_unpublish_volume(unpublish(&id, ""))
-            .await
-            .unwrap();
-        controller.kill();
-        controller = bed.start();
-        client = bed.client().await;
-        assert_eq!(content(&mut client, &id).await, "populated");
-        // A copy of the volume is refused, too, while the file has only holes.
-        client
-            .controller_unpublish_volume(unpublish(&id, ""))
-            .await
-            .unwrap();
-        let cloned = created(&mut client, clone("pvc-2", 5 * MIB, &id)).await;
-        assert_eq!(content(&mut client, &cloned.volume_id).await, "populated");
-        let snapshot = ready(&mut client, snapshot("snap", &id)).await.snapshot_id;
-        let restored = created(&mut client, restore("pvc-3", 5 * MIB, &snapshot)).await;
-        assert_eq!(content(&mut client, &restored.volume_id).await, "populated");
-        drop(controller);
-    }
-}
-
-#[tokio::test]
-async fn data_that_only_a_snapshot_saw_makes_its_volume_populated() {
-    let bed = Bed::new(&ROOMY);
+async fn a_volume_that_was_used_once_is_never_taken_for_new_and_neither_is_a_copy() {
+    let (bed, mut controller, _, id) = one_volume(5 * MIB).await;
+    assert!(bed.is_new(&id));
+    bed.begin_use(&id);
+    let file = bed.volumes_dir().join(&id);
+    write(&file, b"data");
+    // The user of the raw volume discards all of it.
+    set_len(&file, 0);
+    set_len(&file, 5);
+    controller.kill();
     let _controller = bed.start();
     let mut client = bed.client().await;
-    for (name, is_clone) in [("pvc-1", false), ("pvc-2", true)] {
-        let id = created(&mut client, create(name, 5 * MIB)).await.volume_id;
-        let file = bed.volumes_dir().join(&id);
-        write(&file, b"data");
-        if is_clone {
-            created(&mut client, clone("pvc-3", 5 * MIB, &id)).await;
-        } else {
-            ready(&mut client, snapshot("snap", &id)).await;
-        }
-        set_len(&file, 0);
-        set_len(&file, 5);
-        assert_eq!(content(&mut client, &id).await, "populated");
+    assert!(!bed.is_new(&id));
+    let cloned = created(&mut client, clone("pvc-2", 5 * MIB, &id)).await;
+    let snapshot = ready(&mut client, snapshot("snap", &id)).await.snapshot_id;
+    let restored = created(&mut client, restore("pvc-3", 5 * MIB, &snapshot)).await;
+    for volume in [cloned, restored] {
+        assert!(!bed.is_new(&volume.volume_id));
     }
 }
 

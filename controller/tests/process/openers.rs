@@ -1,11 +1,8 @@
 //! Other programs that have the file of a volume open without a lock.
 
-use crate::bed::{
-    MIB, assert_refused, clone, created, one_volume, publish, ready, snapshot, unpublish,
-};
+use crate::bed::{MIB, assert_refused, clone, created, one_volume, ready, snapshot};
 use belay_bed::devices;
 use belay_bed::patience::until;
-use belay_bed::requests;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -53,6 +50,10 @@ impl Loop {
     pub(crate) fn bind_with(flags: &[&str], file: &Path) -> Self {
         Self(devices::bind(file, flags, Stdio::null()).unwrap())
     }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
 }
 
 impl Drop for Loop {
@@ -67,45 +68,5 @@ impl Drop for Loop {
                 !devices::list().unwrap().contains(&ours)
             });
         }
-    }
-}
-
-#[tokio::test]
-#[ignore = "binds a loop device; needs root: make test"]
-async fn a_volume_whose_file_was_replaced_under_its_device_is_neither_detached_nor_deleted() {
-    type Replace = fn(&Path);
-    let ways: [Replace; 2] = [
-        |file| fs::rename(file, file.with_extension("bad")).unwrap(),
-        |file| fs::remove_file(file).unwrap(),
-    ];
-    for replace in ways {
-        let (bed, _controller, mut client, id) = one_volume(MIB).await;
-        client
-            .controller_publish_volume(publish(&id))
-            .await
-            .unwrap();
-        let file = bed.volumes_dir().join(&id);
-        let backup = bed.state_dir().join("backup");
-        fs::copy(&file, &backup).unwrap();
-        let device = Loop::bind(&file);
-        replace(&file);
-        fs::rename(&backup, &file).unwrap();
-        let name = device.0.to_str().unwrap().to_owned();
-        let refused = client.controller_unpublish_volume(unpublish(&id, "")).await;
-        assert_refused(&refused.unwrap_err(), Code::Aborted, &[&id, &name]);
-        drop(device);
-        client
-            .controller_unpublish_volume(unpublish(&id, ""))
-            .await
-            .unwrap();
-        let device = Loop::bind(&file);
-        fs::copy(&file, &backup).unwrap();
-        fs::rename(&backup, &file).unwrap();
-        let delete = requests::delete(&id);
-        let refused = client.delete_volume(delete.clone()).await.unwrap_err();
-        let name = device.0.to_str().unwrap();
-        assert_refused(&refused, Code::FailedPrecondition, &[&id, name]);
-        drop(device);
-        client.delete_volume(delete).await.unwrap();
     }
 }

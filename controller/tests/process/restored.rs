@@ -1,8 +1,7 @@
 //! A state directory that is restored from a backup while a controller is running.
 
 use crate::bed::{
-    Bed, Client, Controller, MIB, ROOMY, assert_refused, block, create, created, publish, snapshot,
-    unpublish,
+    Bed, Client, Controller, MIB, ROOMY, assert_refused, block, create, created, snapshot,
 };
 use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
@@ -52,15 +51,11 @@ async fn changes(client: &mut Client, id: &str) -> Answers {
         let answer = client.create_volume(create(name, MIB)).await;
         answers.push(("create", answer.map(drop)));
     }
-    let answer = client.controller_publish_volume(publish(id)).await;
-    answers.push(("publish", answer.map(drop)));
     let answer = client.controller_expand_volume(grow).await;
     answers.push(("expand", answer.map(drop)));
     let answer = client.create_snapshot(snapshot("snap", id)).await;
     answers.push(("snapshot", answer.map(drop)));
     for id in [none, id] {
-        let answer = client.controller_unpublish_volume(unpublish(id, "")).await;
-        answers.push(("unpublish", answer.map(drop)));
         let answer = client.delete_volume(requests::delete(id)).await;
         answers.push(("delete", answer.map(drop)));
     }

@@ -1,8 +1,8 @@
 //! The controller through its socket: codes and responses.
 
 use crate::bed::{
-    self, Bed, Client, MIB, NODE, ROOMY, assert_refused, create, created, mount, one_volume, place,
-    publish, range, unpublish,
+    Bed, Client, MIB, NODE, ROOMY, assert_refused, block, create, created, mount, one_volume,
+    place, range,
 };
 use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
@@ -11,6 +11,8 @@ use csi::controller_service_capability::rpc::Type as Call;
 use csi::identity_client::IdentityClient;
 use csi::volume_capability::access_mode::Mode;
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::path::Path;
 use tonic::Code;
 
 fn validate(
@@ -24,6 +26,13 @@ fn validate(
     }
 }
 
+/// Returns the extended attribute of a file.
+fn attribute(file: &Path, name: &str) -> String {
+    let mut value = [0; 64];
+    let length = rustix::fs::getxattr(file, name, &mut value).unwrap();
+    String::from_utf8_lossy(&value[..length]).into_owned()
+}
+
 async fn found(
     client: &mut Client,
     id: &str,
@@ -33,34 +42,35 @@ async fn found(
 }
 
 #[tokio::test]
-async fn the_node_is_told_all_it_needs_as_often_as_it_asks() {
+async fn the_node_finds_all_it_needs_on_the_file() {
     let bed = Bed::new(&ROOMY);
     let _controller = bed.start();
     let mut client = bed.client().await;
     let volume = created(&mut client, create("pvc-1", 5 * MIB)).await;
     assert_eq!(volume.capacity_bytes, 5 * MIB);
     assert!(volume.accessible_topology.is_empty() && volume.volume_context.is_empty());
-    let id = volume.volume_id.as_str();
-    let expected = [
-        ("transport", "loop"),
-        ("file", id),
-        ("bytes", "5242880"),
-        ("content", "new"),
-    ];
-    let expected = HashMap::from(expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
-    for _ in 0..2 {
-        let published = client.controller_publish_volume(publish(id)).await.unwrap();
-        assert_eq!(published.into_inner().publish_context, expected);
+    let file = bed.volumes_dir().join(&volume.volume_id);
+    let mut names = [0; 256];
+    let length = rustix::fs::listxattr(&file, &mut names).unwrap();
+    let names = std::str::from_utf8(&names[..length]).unwrap();
+    let names = names
+        .split_terminator('\0')
+        .filter(|name| name.starts_with("user."));
+    assert_eq!(
+        names.collect::<HashSet<_>>(),
+        HashSet::from(["user.belay.new", "user.belay.bytes"])
+    );
+    for (name, expected) in [("user.belay.new", "1"), ("user.belay.bytes", "5242880")] {
+        assert_eq!(attribute(&file, name), expected);
     }
 }
 
 #[tokio::test]
-async fn a_volume_grows_while_it_is_attached() {
-    let (_bed, _controller, mut client, id) = one_volume(5 * MIB).await;
-    client
-        .controller_publish_volume(publish(&id))
-        .await
-        .unwrap();
+async fn a_volume_grows_while_a_device_has_its_file() {
+    let (bed, _controller, mut client, id) = one_volume(5 * MIB).await;
+    let file = bed.volumes_dir().join(&id);
+    let device = File::open(&file).unwrap();
+    device.try_lock().unwrap();
     let expand = |id: &str, asked| csi::ControllerExpandVolumeRequest {
         volume_id: id.to_owned(),
         capacity_range: asked,
@@ -91,100 +101,24 @@ async fn a_volume_grows_while_it_is_attached() {
     }
     let found = found(&mut client, &id).await.unwrap();
     assert_eq!(found.volume.unwrap().capacity_bytes, 6 * MIB);
-    assert_eq!(found.status.unwrap().published_node_ids, [NODE]);
+    assert_eq!(attribute(&file, "user.belay.bytes"), "6291456");
 }
 
 #[tokio::test]
-async fn a_volume_goes_once_it_is_detached_and_stays_gone() {
+async fn a_deleted_volume_stays_gone() {
     let (_bed, _controller, mut client, id) = one_volume(MIB).await;
-    client
-        .controller_publish_volume(publish(&id))
-        .await
-        .unwrap();
     let delete = requests::delete(&id);
-    let refused = client.delete_volume(delete.clone()).await.unwrap_err();
-    assert_refused(&refused, Code::FailedPrecondition, &[&id, NODE]);
-    // Without a node, the call is for all nodes.
-    for _ in 0..2 {
-        client
-            .controller_unpublish_volume(unpublish(&id, ""))
-            .await
-            .unwrap();
-    }
     for _ in 0..2 {
         client.delete_volume(delete.clone()).await.unwrap();
     }
-    client
-        .controller_unpublish_volume(unpublish(&id, ""))
-        .await
-        .unwrap();
     let gone = found(&mut client, &id).await.unwrap_err();
     assert_refused(&gone, Code::NotFound, &[&id]);
 }
 
 #[tokio::test]
-async fn attaching_differently_elsewhere_or_too_often_is_refused() {
-    let bed = Bed::new(&["--overcommit", "1000", "--max-volumes", "1"]);
-    let _controller = bed.start();
-    let mut client = bed.client().await;
-    let first = created(&mut client, create("pvc-1", MIB)).await.volume_id;
-    let second = created(&mut client, create("pvc-2", MIB)).await.volume_id;
-    client
-        .controller_publish_volume(publish(&first))
-        .await
-        .unwrap();
-    let read_only = csi::ControllerPublishVolumeRequest {
-        readonly: true,
-        ..publish(&first)
-    };
-    let as_mount = csi::ControllerPublishVolumeRequest {
-        volume_capability: Some(mount("", Mode::SingleNodeWriter)),
-        ..publish(&first)
-    };
-    let multi = csi::ControllerPublishVolumeRequest {
-        volume_capability: Some(mount("", Mode::MultiNodeSingleWriter)),
-        ..publish(&first)
-    };
-    let elsewhere = csi::ControllerPublishVolumeRequest {
-        node_id: "node-2".to_owned(),
-        ..publish(&first)
-    };
-    for (request, code, names) in [
-        (read_only.clone(), Code::AlreadyExists, "read-only"),
-        (as_mount, Code::AlreadyExists, "mount"),
-        (multi, Code::InvalidArgument, "MULTI_NODE_SINGLE_WRITER"),
-        (elsewhere, Code::NotFound, "node-2"),
-        (publish("vol-0"), Code::NotFound, "vol-0"),
-        (publish(&second), Code::ResourceExhausted, "--max-volumes"),
-    ] {
-        let refused = client.controller_publish_volume(request).await.unwrap_err();
-        assert_refused(&refused, code, &[names]);
-    }
-    for (id, node) in [
-        (first.as_str(), "node-2"),
-        ("vol-0", NODE),
-        (first.as_str(), NODE),
-    ] {
-        client
-            .controller_unpublish_volume(unpublish(id, node))
-            .await
-            .unwrap();
-    }
-    let answer = client
-        .controller_publish_volume(read_only)
-        .await
-        .unwrap()
-        .into_inner();
-    assert_eq!(
-        answer.publish_context.get("read_only").map(String::as_str),
-        Some("true")
-    );
-}
-
-#[tokio::test]
 async fn validation_says_no_without_failing_and_yes_with_what_was_asked() {
     let (_bed, _controller, mut client, id) = one_volume(128 * MIB).await;
-    let fine = vec![bed::block(), bed::block()];
+    let fine = vec![block(), block()];
     let provisioner = "storage.kubernetes.io/csiProvisionerIdentity".to_owned();
     let request = csi::ValidateVolumeCapabilitiesRequest {
         volume_context: HashMap::from([(provisioner, "1".to_owned())]),
@@ -206,7 +140,7 @@ async fn validation_says_no_without_failing_and_yes_with_what_was_asked() {
         (mount("", Mode::SingleNodeWriter), "any filesystem"),
         (mount("btrfs", Mode::SingleNodeWriter), "raw block"),
     ] {
-        let request = validate(&id, vec![bed::block(), capability]);
+        let request = validate(&id, vec![block(), capability]);
         let no = client
             .validate_volume_capabilities(request)
             .await
@@ -249,7 +183,7 @@ async fn validation_confirms_only_what_the_volume_was_made_for() {
             validate(&ext4, vec![mount("ext4"), mount("xfs")]),
             Some("[1]"),
         ),
-        (validate(&ext4, vec![bed::block()]), Some("ext4")),
+        (validate(&ext4, vec![block()]), Some("ext4")),
         (validate(&ext4, vec![mount("ext4"), mount("")]), None),
     ] {
         let answer = client.validate_volume_capabilities(request).await.unwrap();
@@ -289,24 +223,22 @@ async fn a_state_that_cannot_be_written_is_told_and_used_again_once_it_can() {
     let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
     controller.limit_files("4096");
     for _ in 0..2 {
-        let refused = client.controller_publish_volume(publish(&id)).await;
-        let refused = refused.unwrap_err();
+        let grow = requests::grow(&id, 2 * MIB);
+        let refused = client.controller_expand_volume(grow).await.unwrap_err();
         assert_refused(&refused, Code::Unavailable, &["state.redb"]);
         let unready = identity.probe(csi::ProbeRequest {}).await.unwrap_err();
         assert_refused(&unready, Code::FailedPrecondition, &["state.redb"]);
     }
     controller.limit_files("unlimited");
-    client
-        .controller_publish_volume(publish(&id))
-        .await
-        .unwrap();
+    let grow = requests::grow(&id, 2 * MIB);
+    client.controller_expand_volume(grow).await.unwrap();
     let probed = identity.probe(csi::ProbeRequest {}).await.unwrap();
     assert_eq!(probed.into_inner().ready, Some(true));
     created(&mut client, create("pvc-2", MIB)).await;
 }
 
 #[tokio::test]
-async fn pages_cover_all_volumes_once_with_their_nodes() {
+async fn pages_cover_all_volumes_once() {
     let bed = Bed::new(&ROOMY);
     let _controller = bed.start();
     let mut client = bed.client().await;
@@ -315,11 +247,6 @@ async fn pages_cover_all_volumes_once_with_their_nodes() {
         let volume = created(&mut client, create(&format!("pvc-{n}"), MIB)).await;
         expected.insert(volume.volume_id);
     }
-    let attached = expected.iter().next().unwrap().clone();
-    client
-        .controller_publish_volume(publish(&attached))
-        .await
-        .unwrap();
     let (mut seen, mut token) = (HashSet::new(), String::new());
     loop {
         let request = csi::ListVolumesRequest {
@@ -330,12 +257,7 @@ async fn pages_cover_all_volumes_once_with_their_nodes() {
         assert!(page.entries.len() <= 3);
         for entry in page.entries {
             let (volume, status) = (entry.volume.unwrap(), entry.status.unwrap());
-            let here: &[&str] = if volume.volume_id == attached {
-                &[NODE]
-            } else {
-                &[]
-            };
-            assert_eq!(status.published_node_ids, here);
+            assert_eq!(status.published_node_ids, [""; 0]);
             assert!(seen.insert(volume.volume_id));
         }
         token = page.next_token;
@@ -414,10 +336,7 @@ async fn every_advertised_call_exists_and_no_other() {
         .collect();
     let expected = [
         Call::CreateDeleteVolume,
-        Call::PublishUnpublishVolume,
-        Call::PublishReadonly,
         Call::ListVolumes,
-        Call::ListVolumesPublishedNodes,
         Call::GetVolume,
         Call::GetCapacity,
         Call::ExpandVolume,
@@ -432,6 +351,13 @@ async fn every_advertised_call_exists_and_no_other() {
     ];
     assert_eq!(advertised, HashSet::from(expected));
     let modify = csi::ControllerModifyVolumeRequest::default();
-    let absent = client.controller_modify_volume(modify).await.unwrap_err();
-    assert_eq!(absent.code(), Code::Unimplemented);
+    let attach = requests::attach("vol-0", NODE, block());
+    let detach = requests::detach("vol-0", NODE);
+    for absent in [
+        client.controller_modify_volume(modify).await.map(drop),
+        client.controller_publish_volume(attach).await.map(drop),
+        client.controller_unpublish_volume(detach).await.map(drop),
+    ] {
+        assert_eq!(absent.unwrap_err().code(), Code::Unimplemented);
+    }
 }

@@ -1,7 +1,7 @@
 //! An ext4 to which the kernel allows no further writes after an internal error. Needs root, and a
 //! private mount namespace.
 
-use crate::bed::{Bed, MIB, ROOMY, create, created, publish};
+use crate::bed::{Bed, MIB, ROOMY, create, created};
 use crate::mounts::Mount;
 use belay_bed::requests;
 use belay_bed::tools::{run, text};
@@ -36,6 +36,6 @@ async fn a_disk_that_the_kernel_has_made_read_only_is_reported_with_each_volume(
     assert!(condition.abnormal);
     let message = condition.message;
     assert!(message.starts_with("StorageReadOnly: "), "{message}");
-    let refused = client.controller_publish_volume(publish(&id)).await;
+    let refused = client.create_volume(create("pvc-2", MIB)).await;
     assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
 }

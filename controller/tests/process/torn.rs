@@ -1,7 +1,7 @@
 //! Snapshots of a volume while a program writes to it and syncs every step: each cut is a state of
 //! that program. Uses a real xfs and real loop devices; needs root, and a private mount namespace.
 
-use crate::bed::{Bed, Client, create, created, cut, publish, restore, snapshot};
+use crate::bed::{Bed, Client, create, created, cut, restore, snapshot};
 use crate::mounts::{Mount, Xfs};
 use belay_bed::patience::until;
 use belay_bed::tools::{run, text};
@@ -90,12 +90,12 @@ async fn no_snapshot_of_a_volume_under_a_writer_is_torn() {
     let id = created(&mut client, create("pvc-1", VOLUME_BYTES))
         .await
         .volume_id;
-    client
-        .controller_publish_volume(publish(&id))
-        .await
-        .unwrap();
     let file = bed.volumes_dir().join(&id);
     run("mkfs.ext4", &["-q", text(&file)]);
+    bed.begin_use(&id);
+    // The loop device of a staged volume holds this lock.
+    let lock = File::open(&file).unwrap();
+    lock.try_lock().unwrap();
     let volume = Mount::new(&file, scratch.path().join("volume"));
     let pair = Pair::open(volume.path());
     pair.fill();

@@ -1,8 +1,7 @@
 //! Unreadable records: each affects only its own volume or snapshot.
 
 use crate::bed::{
-    Bed, Client, MIB, ROOMY, clone, create, created, one_volume, publish, ready, restore, snapshot,
-    unpublish,
+    Bed, Client, MIB, ROOMY, clone, create, created, one_volume, ready, restore, snapshot,
 };
 use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
@@ -57,14 +56,6 @@ async fn called(client: &mut Client, id: &str) -> Vec<Result<(), Status>> {
     let get = requests::get(id);
     vec![
         client.controller_get_volume(get).await.map(drop),
-        client
-            .controller_publish_volume(publish(id))
-            .await
-            .map(drop),
-        client
-            .controller_unpublish_volume(unpublish(id, ""))
-            .await
-            .map(drop),
         client.controller_expand_volume(grow).await.map(drop),
         client
             .create_snapshot(snapshot("other", id))
@@ -117,10 +108,8 @@ async fn an_unreadable_record_is_the_trouble_of_its_volume_alone() {
         assert!(found.message().contains(&bad), "{found}");
         assert!(bed.volumes_dir().join(&bad).exists());
         assert_eq!(fs::read_dir(bed.volumes_dir()).unwrap().count(), 2);
-        client
-            .controller_publish_volume(publish(&well))
-            .await
-            .unwrap();
+        let grow = requests::grow(&well, 2 * MIB);
+        client.controller_expand_volume(grow).await.unwrap();
         let third = created(&mut client, create("pvc-3", MIB)).await.volume_id;
         controller.kill();
         overwrite(&bed, "volumes", &bad, &before);

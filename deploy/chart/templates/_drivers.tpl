@@ -177,9 +177,11 @@
 {{- $claims = append $claims (list "snapshot class" (print $where ".snapshotClass.name") .name "a class belongs to one driver, so give each its own") -}}
 {{- end -}}
 {{- if include "belay.controllerOnHost" . -}}
-{{- range $offset, $port := include "belay.controllerPorts" (dict "root" $.root "driver" .) | splitList " " -}}
+{{- $first := .controller.httpPort | int -}}
+{{- range $port := include "belay.controllerPorts" (dict "root" $.root "driver" .) | splitList " " -}}
+{{- $offset := sub (int $port) $first -}}
 {{- $of := print $where ".controller.httpPort" (ternary "" (printf " + %d" $offset) (eq $offset 0)) -}}
-{{- $claims = append $claims (list "port" $of $port "both controllers use the host's network, and with sidecars.metrics each uses five ports; set another port") -}}
+{{- $claims = append $claims (list "port" $of $port "both controllers use the host's network, and with sidecars.metrics each uses four ports; set another port") -}}
 {{- end -}}
 {{- end -}}
 {{- range $number, $class := .storageClasses -}}
@@ -281,10 +283,15 @@
 {{- end -}}
 
 {{/* The HTTP ports of a controller's pod, separated by spaces: of the controller, and with sidecars.metrics of
-     csi-provisioner, csi-attacher, csi-resizer and csi-snapshotter. Take root and driver. */}}
+     csi-provisioner, csi-attacher (if volumes are attached), csi-resizer and csi-snapshotter. Take root
+     and driver. */}}
 {{- define "belay.controllerPorts" -}}
 {{- $port := include "belay.controllerPort" . | int -}}
-{{- untilStep $port (add $port (ternary 5 1 (eq (toString .root.Values.sidecars.metrics) "true")) | int) 1 | join " " -}}
+{{- $ports := list $port -}}
+{{- if eq (toString .root.Values.sidecars.metrics) "true" -}}
+{{- $ports = concat $ports (list (add $port 1)) (ternary (list (add $port 2)) list .driver.csiDriver.attachRequired) (list (add $port 3) (add $port 4)) -}}
+{{- end -}}
+{{- join " " $ports -}}
 {{- end -}}
 
 {{- define "belay.controllerAddress" -}}

@@ -47,7 +47,6 @@
 {{- $unmodified := printf "--feature-gates=VolumeAttributesClass=%t" (.driver.volumeAttributesClasses | default false) -}}
 {{- $provisioner := list "--default-fstype=ext4" $unmodified -}}
 {{- if eq .driver.backend "nfs" }}{{ $provisioner = list $unmodified }}{{ end -}}
-{{- $attacher := list -}}
 {{- $resizer := list "--handle-volume-inuse-error=false" $unmodified -}}
 {{- $snapshotter := list -}}
 {{- if eq .driver.backend "local" -}}
@@ -57,7 +56,6 @@
      names of the cluster's objects, which the cloud's volumes and snapshots then have, and directories
      of servers by templates. */}}
 {{- $provisioner = concat $provisioner (list "--extra-create-metadata" "--leader-election") -}}
-{{- $attacher = append $attacher "--leader-election" -}}
 {{- $resizer = append $resizer "--leader-election" -}}
 {{- $snapshotter = list "--extra-create-metadata" "--leader-election" -}}
 {{- end -}}
@@ -70,7 +68,7 @@
 {{- end -}}
 {{ include "belay.sidecar" (dict "root" .root "driver" .driver "name" "provisioner" "args" $provisioner "env" $env) }}
 {{- if .driver.csiDriver.attachRequired }}
-{{ include "belay.sidecar" (dict "root" .root "driver" .driver "name" "attacher" "args" $attacher) }}
+{{ include "belay.sidecar" (dict "root" .root "driver" .driver "name" "attacher" "args" (list "--leader-election")) }}
 {{- end }}
 {{ include "belay.sidecar" (dict "root" .root "driver" .driver "name" "resizer" "args" $resizer) }}
 {{- if include "belay.snapshotsOf" . }}

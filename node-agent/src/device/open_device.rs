@@ -113,6 +113,17 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
+    /// Ends a claim of the controller to delete the volume, which is staged again.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub(crate) fn end_claim(&self, kernel: &K) -> Result<(), Failure> {
+        match &self.guard {
+            Guard::Loop(bound) => bound.file().map_or(Ok(()), |file| file.end_claim(kernel)),
+            Guard::Disk(_) => Ok(()),
+        }
+    }
+
     /// The inode of the file behind the device, if it is known; `None` for a disk.
     pub(crate) fn backing_inode(&self) -> Option<Inode> {
         match &self.guard {

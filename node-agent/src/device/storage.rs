@@ -16,7 +16,7 @@ impl<K: Kernel> Storage<K> {
     /// Refuses a file that may be another volume's too.
     ///
     /// # Errors
-    /// Returns `FAILED_PRECONDITION` if the file has more names than Belay gives it.
+    /// Returns `FAILED_PRECONDITION` if the file has several names.
     pub(crate) fn refuse_linked(&self) -> Result<(), Failure> {
         match self {
             Storage::File(file) => file.refuse_linked(),
@@ -34,6 +34,17 @@ impl<K: Kernel> Storage<K> {
         match self {
             Storage::File(file) => Ok(file.left(kernel)?.map(|left| left.guarded(Guard::Loop))),
             Storage::Disk(disk) => Ok(disk.open(kernel)?.map(|disk| disk.guarded(Guard::Disk))),
+        }
+    }
+
+    /// Refuses a file that its controller needs for something else.
+    ///
+    /// # Errors
+    /// Returns `ABORTED` while the file is being copied, `NOT_FOUND` while it is being removed.
+    pub(crate) fn refuse_claimed(&self, kernel: &K) -> Result<(), Failure> {
+        match self {
+            Storage::File(file) => file.refuse_claimed(kernel),
+            Storage::Disk(_) => Ok(()),
         }
     }
 

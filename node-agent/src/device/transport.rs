@@ -105,8 +105,8 @@ impl<K: Kernel> Transport<K> {
         label.is_of(self.driver(), volume)
     }
 
-    /// Reads the publish context of a volume's attachment; in the volume context, an administrator
-    /// may forbid to format the volume.
+    /// Reads the publish context of a volume's attachment; a file has none. In the volume context,
+    /// an administrator may forbid to format the volume.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT`, naming the key, if an entry is missing or not valid.
@@ -116,7 +116,7 @@ impl<K: Kernel> Transport<K> {
         (publish, about): (&Context, &Context),
     ) -> Result<PublishContext, Failure> {
         match self {
-            Transport::Loops(dir) => PublishContext::read(volume, publish, dir.profile()),
+            Transport::Loops(_) => Ok(PublishContext::of_file()),
             Transport::Disks(disks) => disks.read(volume, publish, about),
         }
     }

@@ -30,7 +30,7 @@ pub(crate) use probe::{
     DeviceUnderTest, FAT12, FAT16, FAT32, Found, ISO_DESCRIPTOR, ISO_MAGIC, Origin, Sound, examine,
     examine_ends, ext4_blocks, may_have_project_quotas,
 };
-pub(crate) use witness::{RECORD, begin_use};
+pub(crate) use witness::begin_use;
 
 /// A filesystem that the agent makes, mounts and grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,6 +5,7 @@ mod checked;
 use std::path::Path;
 use std::time::Duration;
 
+use belay_contract::drivers::local::{IS_NEW, NEW};
 use belay_contract::format::FormatOptions;
 use belay_contract::mark::MarkSecret;
 use belay_server::call::Kind;
@@ -67,6 +68,7 @@ impl Bench {
     /// A device with a file behind it.
     fn with_file(bytes: u64) -> Bench {
         let bench = Bench::new(bytes, &[]);
+        bench.machine.set_attribute(medium(), NEW, IS_NEW);
         let file = bench.kernel.open(medium(), Open::FileWrite).unwrap();
         Bench {
             file: Some(file),

@@ -1,5 +1,5 @@
-//! The record in the attributes of the file behind a device, which no user of the volume can
-//! change: that a format has begun, or that the volume is in use and must hold data.
+//! The record in an attribute of the file behind a device, which no user of the volume can change:
+//! that the volume is new, that a format has begun, or that it is in use and must hold data.
 //!
 //! The record of a format makes a format mark valid: users can later write the block of a mark, and
 //! so a mark. The record of use is set before the first mount; from then on only an operator can
@@ -7,31 +7,23 @@
 
 use std::fmt;
 
+use belay_contract::drivers::local::{IS_NEW, NEW, USE_BEGUN};
 use belay_server::call::Failure;
 
 use crate::kernel::{Cause, Error, Kernel};
 
-/// The attribute with the record: the UUID of a format that has begun, or one of the two values for
-/// a volume in use. xattr(7): this namespace is accessible only with `CAP_SYS_ADMIN`.
-pub(crate) const RECORD: &str = "trusted.belay.state";
-/// The volume is in use; the attribute may not be on the disk yet.
-const USE_BEGUN: &[u8] = b"0";
-/// The volume is in use, and the disk has the attribute. Any other value that is not a UUID has the
-/// same meaning.
-const USED: &[u8] = b"1";
-
 /// The record of the file behind a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Witness {
-    /// The volume has been in use: it holds data, or has lost it.
-    Used,
+    /// The volume was never used.
+    New,
+    /// A format has begun, and the device was not used since.
+    Formatting(Attempt),
     /// The volume has been in use, but a power loss may undo the record: the agent was killed
     /// before its fsync, or the fsync failed.
     UseBegun,
-    /// A format has begun, and the device was not used since.
-    Formatting(Attempt),
-    /// The file has no record.
-    Absent,
+    /// The volume has been in use, or nothing shows that it was not: it holds data, or has lost it.
+    Used,
     /// There is no file.
     NoFile,
 }
@@ -49,7 +41,7 @@ impl Attempt {
         Attempt(Some(uuid))
     }
 
-    /// Parses the text of a UUID, as [`RECORD`] has it; any other value is an unknown UUID.
+    /// Parses the text of a UUID, as [`NEW`] has it; any other value is an unknown UUID.
     pub(super) fn parse(value: &[u8]) -> Attempt {
         let digits: Vec<u8> = value.iter().copied().filter(|byte| *byte != b'-').collect();
         let digit = |byte: u8| char::from(byte).to_digit(16);
@@ -112,47 +104,31 @@ pub(super) fn testify_use<K: Kernel>(
     if matches!(before, Witness::Used | Witness::NoFile) {
         return Ok(());
     }
-    let has_format = matches!(before, Witness::Formatting(_));
-    // The value of the record once the file is synced.
-    let mut synced = USED;
-    match kernel.set_xattr(file, RECORD, USE_BEGUN) {
-        Ok(()) => {}
-        // On a filesystem without such attributes, nothing is ever formatted.
-        Err(error) if error.cause() == Cause::Unsupported && !has_format => return Ok(()),
-        // A full disk must not prevent the pod's access to the data. The next stage retries.
+    match kernel.set_xattr(file, NEW, USE_BEGUN) {
+        Ok(()) => kernel.fsync(file)?,
+        // A full disk must not prevent the pod's access to the data: a removal needs no space.
         Err(error) if error.cause() == Cause::Full => {
-            tracing::warn!(
-                "the volume's file cannot be marked as used, so a later loss may go unnoticed: \
-                 {error}"
-            );
-            // With the record of a format, a mark that a user writes would be valid.
-            if has_format {
-                kernel.remove_xattr(file, RECORD)?;
-            }
-            // There may be space by now, and only the next stage syncs that record.
-            synced = USE_BEGUN;
+            kernel.remove_xattr(file, NEW)?;
+            return Ok(kernel.fsync(file)?);
         }
         Err(error) => return Err(error.into()),
     }
-    kernel.fsync(file)?;
-    match kernel.set_xattr(file, RECORD, synced) {
-        // The next stage syncs it again.
-        Err(error) if error.cause() == Cause::Full => Ok(()),
-        set => Ok(set?),
-    }
+    // If a power loss undoes this, the next stage syncs the file again.
+    Ok(kernel.remove_xattr(file, NEW)?)
 }
 
 /// Reads the record of the file behind a device.
 pub(super) fn ask<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<Witness, Error> {
-    let value = match kernel.xattr(file, RECORD) {
-        // On a filesystem without such attributes, no format has begun either.
+    let value = match kernel.xattr(file, NEW) {
+        // On a filesystem without such attributes, nothing is ever formatted.
         Err(error) if error.cause() == Cause::Unsupported => None,
         value => value?,
     };
-    Ok(match value {
-        None => Witness::Absent,
-        Some(value) if value == USE_BEGUN => Witness::UseBegun,
-        Some(value) => match Attempt::parse(&value) {
+    Ok(match value.as_deref() {
+        None => Witness::Used,
+        Some(IS_NEW) => Witness::New,
+        Some(USE_BEGUN) => Witness::UseBegun,
+        Some(value) => match Attempt::parse(value) {
             Attempt::UNKNOWN => Witness::Used,
             attempt => Witness::Formatting(attempt),
         },
@@ -164,35 +140,24 @@ pub(super) fn ask<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<Witness, Error>
 ///
 /// # Errors
 ///
-/// Returns [`belay_server::call::Kind::Precondition`] if the file's filesystem has no such
-/// attributes, or if the volume is in use.
+/// Returns [`belay_server::call::Kind::Precondition`] if the volume is in use.
 pub(super) fn begin_format<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<String, Failure> {
-    match ask(kernel, file)? {
-        Witness::Formatting(attempt) => {
-            // The record may not be on the disk yet.
-            kernel.fsync(file)?;
-            return Ok(attempt.to_string());
+    let uuid = match ask(kernel, file)? {
+        // The record may not be on the disk yet.
+        Witness::Formatting(attempt) => attempt.to_string(),
+        Witness::New => {
+            let uuid = kernel.new_uuid()?;
+            kernel.set_xattr(file, NEW, uuid.as_bytes())?;
+            uuid
         }
-        Witness::Used | Witness::UseBegun => {
+        Witness::Used | Witness::UseBegun | Witness::NoFile => {
             return Err(Failure::precondition(format!(
-                "the volume is not formatted, since its file records that it is in use ({RECORD})"
+                "the volume is not formatted, since its file does not record that it is new ({NEW})"
             )));
         }
-        Witness::Absent | Witness::NoFile => {}
-    }
-    let uuid = kernel.new_uuid()?;
-    match kernel.set_xattr(file, RECORD, uuid.as_bytes()) {
-        Ok(()) => {
-            kernel.fsync(file)?;
-            Ok(uuid)
-        }
-        Err(error) if error.cause() == Cause::Unsupported => Err(Failure::precondition(format!(
-            "the volume is not formatted, since its file cannot record a format \
-             ({RECORD}): {error}; keep the volumes' files on a filesystem with trusted \
-             extended attributes, such as ext4, xfs or btrfs"
-        ))),
-        Err(error) => Err(error.into()),
-    }
+    };
+    kernel.fsync(file)?;
+    Ok(uuid)
 }
 
 #[cfg(test)]
@@ -227,13 +192,14 @@ mod tests {
         }
     }
 
-    /// A machine with a file, and the file.
+    /// A machine with a new file, and the file.
     fn file() -> (Machine, Fake, Fd) {
         let machine = Machine::new();
         let path = Path::new("/file");
         machine.make_file(path, 1 << 20);
         let kernel = machine.process();
         let file = kernel.open(path, Open::FileWrite).unwrap();
+        kernel.set_xattr(&file, NEW, IS_NEW).unwrap();
         (machine, kernel, file)
     }
 
@@ -253,12 +219,8 @@ mod tests {
             panic!("the file records the format");
         };
         assert!(attempt != Attempt::UNKNOWN);
-        for (value, witness) in [
-            (USE_BEGUN, Witness::UseBegun),
-            (USED, Witness::Used),
-            (b"other", Witness::Used),
-        ] {
-            kernel.set_xattr(&file, RECORD, value).unwrap();
+        for (value, witness) in [(USE_BEGUN, Witness::UseBegun), (b"other", Witness::Used)] {
+            kernel.set_xattr(&file, NEW, value).unwrap();
             assert_eq!(ask(&kernel, &file).map_err(drop), Ok(witness));
             let refused = begin_format(&kernel, &file).unwrap_err();
             assert_eq!(refused.kind, Kind::Precondition, "{refused}");
@@ -281,7 +243,7 @@ mod tests {
         machine.begin(Some(Fault::Fail(2, "ENOSPC")));
         begin_use(&kernel, &file).unwrap();
         machine.end();
-        assert_eq!(ask(&kernel, &file).map_err(drop), Ok(Witness::UseBegun));
+        assert_eq!(ask(&kernel, &file).map_err(drop), Ok(Witness::Used));
     }
 
     /// A failure is an error; but a filesystem without attributes has no record, and a full
@@ -296,16 +258,15 @@ mod tests {
             result.map(|()| ask(&kernel, &file).unwrap())
         };
         let asked = |kernel: &Fake, file: &_| {
-            assert_eq!(ask(kernel, file)?, Witness::Absent);
+            assert_eq!(ask(kernel, file)?, Witness::Used);
             Ok(())
         };
-        assert_eq!(fail(1, "EOPNOTSUPP", asked), Ok(Witness::Absent));
+        assert_eq!(fail(1, "EOPNOTSUPP", asked), Ok(Witness::New));
         assert!(fail(1, "EIO", asked).is_err());
 
-        // fgetxattr, fsetxattr, fsync, fsetxattr.
-        assert_eq!(fail(2, "EOPNOTSUPP", begin_use), Ok(Witness::Absent));
-        assert_eq!(fail(2, "ENOSPC", begin_use), Ok(Witness::UseBegun));
-        assert_eq!(fail(4, "ENOSPC", begin_use), Ok(Witness::UseBegun));
+        // fgetxattr, fsetxattr, fsync, fremovexattr.
+        assert_eq!(fail(1, "EOPNOTSUPP", begin_use), Ok(Witness::New));
+        assert_eq!(fail(2, "ENOSPC", begin_use), Ok(Witness::Used));
         for number in [2, 3, 4] {
             assert!(fail(number, "EIO", begin_use).is_err(), "{number}");
         }
@@ -313,7 +274,6 @@ mod tests {
         // fgetxattr, the new UUID, fsetxattr, fsync.
         let begun = |kernel: &Fake, file: &_| begin_format(kernel, file).map(drop);
         let kind = |errno| fail(3, errno, begun).unwrap_err().kind;
-        assert_eq!(kind("EOPNOTSUPP"), Kind::Precondition);
         assert_eq!(kind("EIO"), Kind::System);
         assert!(fail(4, "EIO", begun).is_err());
     }

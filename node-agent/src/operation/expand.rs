@@ -154,7 +154,7 @@ fn not_permitted(request: &NodeExpand, fs: FsType, errors: u64) -> String {
         _ => format!(
             "volume {id}: its {fs} has counted {errors} errors since it was last checked, and the \
              kernel does not grow an ext4 with errors; stop the pods that use it, wait until it \
-             is detached, and start them again, which runs e2fsck (growing it also needs \
+             is unstaged, and start them again, which runs e2fsck (growing it also needs \
              CAP_SYS_RESOURCE)"
         ),
     }

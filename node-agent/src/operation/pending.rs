@@ -1,10 +1,9 @@
-//! Volumes with a pending detach, as requested by their controller, and the mounts that block it.
+//! Volumes whose deletion waits for their unstage, and the mounts that block it.
 //!
 //! Such a volume is unstaged here if the kubelet will not unstage it: a kubelet that is killed
-//! between the last unpublish of a volume and its unstage no longer knows that the volume is
-//! staged, since it searches only the directories of pods (Kubernetes 1.36,
-//! `pkg/kubelet/volumemanager`). The detach would be refused forever, and no pod could use the
-//! volume again.
+//! between the last unpublish of a volume and its unstage does not know that the volume is staged,
+//! since it searches only the directories of pods (Kubernetes 1.36, `pkg/kubelet/volumemanager`).
+//! The deletion would be refused forever.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,18 +17,18 @@ use crate::device::Verdict;
 use crate::kernel::Kernel;
 use crate::mounts::{Covered, block_path};
 
-/// The volumes whose pending detach was last found blocked by a mount, and its path.
+/// The volumes whose deletion was last found blocked by a mount, and its path.
 #[derive(Default)]
 pub(super) struct Pending(Lock<BTreeMap<VolumeId, PathBuf>>);
 
 impl Pending {
-    /// The mount at that path blocks the volume's detach.
+    /// The mount at that path blocks the volume's deletion.
     pub(super) fn add(&self, volume: &VolumeId, path: PathBuf) {
         self.0.lock().insert(volume.clone(), path);
     }
 }
 
-/// Whether the volume has a pending detach.
+/// Whether the deletion of the volume waits for its unstage.
 ///
 /// # Errors
 /// The kernel's error.
@@ -37,7 +36,7 @@ pub(crate) fn is_wanted<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<
     node.transport.is_wanted_back(&node.kernel, volume)
 }
 
-/// The volumes with a pending detach that are still mounted, and where.
+/// The volumes whose deletion waits although they are still mounted, and where.
 ///
 /// # Errors
 /// The kernel's error.
@@ -59,7 +58,7 @@ pub(super) fn pending<K: Kernel>(node: &Node<K>) -> Result<Vec<(VolumeId, PathBu
     Ok(left)
 }
 
-/// Unstages a volume with a pending detach if its only mount is where the kubelet stages volumes,
+/// Unstages a volume whose deletion waits, if its only mount is where the kubelet stages volumes,
 /// or if its device is not mounted at all. Mounts of pods are left alone.
 ///
 /// # Errors
@@ -83,7 +82,7 @@ pub(crate) fn release<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Resu
             let path = staging.display();
             tracing::warn!(
                 id,
-                "unstaging {path}: a detach is pending, and the kubelet does not know the volume"
+                "unstaging {path}: the volume is being deleted, and the kubelet has not unstaged it"
             );
             let id = volume.clone();
             unstage::unstage(cx, &Unstage { id, staging })
@@ -92,7 +91,7 @@ pub(crate) fn release<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Resu
             let shown = path.display();
             tracing::info!(
                 id,
-                "a detach is pending, and the volume is still mounted at {shown}"
+                "the volume is being deleted, and is still mounted at {shown}"
             );
             cx.pending.add(volume, path);
             Ok(())

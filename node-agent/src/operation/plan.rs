@@ -1,34 +1,59 @@
-//! Applies the controller's publish context to a device and its user.
+//! Applies what the controller says of a volume, in the publish context or on the volume's file, to
+//! a device and its user.
 
+use belay_contract::drivers::local;
 use belay_contract::publish_context::PublishContext;
+use belay_contract::reason::volume::BACKING_FILE_SHORT;
 use belay_server::call::Failure;
-use belay_server::request::{Access, Capability};
+use belay_server::request::{Access, Capability, VolumeId};
 use belay_server::size::Exact;
 
+use super::Node;
 use crate::device::OpenDevice;
 use crate::filesystem::FsType;
-use crate::kernel::Kernel;
+use crate::kernel::{Cause, Kernel};
 
-/// The size of the device. A size other than the controller's means that it is the wrong device.
+/// The size of the device. A smaller one than the controller's means that it is the wrong device.
 ///
 /// # Errors
 /// Returns `FAILED_PRECONDITION` with both sizes.
 pub(super) fn fit<K: Kernel>(
+    node: &Node<K>,
+    volume: &VolumeId,
     plan: &PublishContext,
-    kernel: &K,
     device: &OpenDevice<K>,
 ) -> Result<u64, Failure> {
-    let bytes = device.bytes(kernel, plan.bytes)?;
-    if bytes < plan.bytes {
+    let kernel = &node.kernel;
+    let least_bytes = match device.backing_file() {
+        Some(file) => recorded_bytes(kernel, file)?,
+        None => plan.bytes,
+    };
+    let bytes = device.bytes(kernel, least_bytes)?;
+    if bytes >= least_bytes {
+        return Ok(bytes);
+    }
+    let (bytes, least_bytes) = (Exact(bytes), Exact(least_bytes));
+    if device.backing_file().is_none() {
         return Err(Failure::precondition(format!(
-            "{} has {}, less than the {} of the volume's attachment: it was truncated, or is \
-             another volume's disk",
-            device.path().display(),
-            Exact(bytes),
-            Exact(plan.bytes)
+            "volume {volume}: {} has {bytes}, less than the {least_bytes} of the volume's \
+             attachment: it was truncated, or is another volume's disk",
+            device.path().display()
         )));
     }
-    Ok(bytes)
+    Err(Failure::precondition(format!(
+        "volume {volume}: {} has {bytes} of {least_bytes}: it was truncated, and the data beyond \
+         its end is lost; restore it from a backup or a snapshot (docs/health.md, {})",
+        node.transport.named(volume)?.display(),
+        BACKING_FILE_SHORT.name()
+    )))
+}
+
+/// The size that the file records; 0 if it records none.
+fn recorded_bytes<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<u64, Failure> {
+    match kernel.xattr(file, local::BYTES) {
+        Err(error) if error.cause() == Cause::Unsupported => Ok(0),
+        value => Ok(value?.map_or(0, |value| local::parse_bytes(&value))),
+    }
 }
 
 /// Whether the workload may only read.

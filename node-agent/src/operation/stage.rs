@@ -129,6 +129,8 @@ fn attach<K: Kernel>(
             if cx.may_lose_devices() {
                 cx.mounts().refuse_removed(volume)?;
             }
+            // A copy holds the lock of the file, unless the controller has died.
+            storage.refuse_claimed(&cx.kernel)?;
             Ok(left)
         };
         let left = unless_orphans(unused, || cx.unmount_orphans_named(volume))?;

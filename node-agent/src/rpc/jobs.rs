@@ -28,7 +28,7 @@ pub(super) enum Done {
     /// The usage and the health of a volume.
     Stats(VolumeStats),
     Health(Conditions),
-    /// Whether a detach is pending.
+    /// Whether a deletion waits for the unstage.
     Wanted(bool),
     Storage(Vec<StorageCondition>),
     Space(Option<Space>),

@@ -155,7 +155,7 @@ impl<K: Kernel> NodeService<K> {
         self.jobs.run(change(&id), rpc, mark, job).await.map(drop)
     }
 
-    /// Whether a detach is pending for the volume, according to its file.
+    /// Whether the deletion of the volume waits for its unstage, according to its file.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -169,7 +169,7 @@ impl<K: Kernel> NodeService<K> {
         }
     }
 
-    /// Unstages a volume with a pending detach that is unknown to the kubelet.
+    /// Unstages a volume that is being deleted and is unknown to the kubelet.
     ///
     /// # Errors
     /// Returns `ABORTED` while another operation on the volume is in progress; otherwise the errors

@@ -3,7 +3,7 @@
 # read by another pod, expanded with and without a pod, and taken over by hand; the examples of
 # `local` in deploy/examples run; and they leave nothing.
 #
-#   check.sh [CHECK...]
+#   check.sh [CHECK...]     by default, all but deletes_what_the_kubelet_forgot, which kills it
 #
 # The official suite tests a hundred times more; this check shows within half a minute whether the
 # suite can succeed.
@@ -18,6 +18,10 @@ seconds_max=180
 
 k() {
     kubectl --namespace "$namespace" "$@"
+}
+
+inside() {
+    "$here/cluster.sh" exec "$@"
 }
 
 apply() {
@@ -102,12 +106,25 @@ volume_of() {
     k get "persistentvolumeclaim/$1" --output jsonpath='{.spec.volumeName}'
 }
 
-is_detached() {
-    local volume attached
-    volume=$(volume_of "$1") || return 1
-    attached=$(k get volumeattachments \
-        --output jsonpath='{.items[*].spec.source.persistentVolumeName}') || return 1
-    ! grep -qw "$volume" <<<"$attached"
+# id_of VOLUME: prints the ID in CSI of a PersistentVolume.
+id_of() {
+    k get "persistentvolume/$1" --output jsonpath='{.spec.csi.volumeHandle}'
+}
+
+# staging_of ID: prints the path at which the kubelet stages a volume.
+staging_of() {
+    printf '/var/lib/kubelet/plugins/kubernetes.io/csi/%s/%s/globalmount\n' "$driver" \
+        "$(printf %s "$1" | sha256sum | cut -d ' ' -f 1)"
+}
+
+is_staged() {
+    inside mountpoint --quiet "$(staging_of "$1")"
+}
+
+is_unstaged() {
+    local mounts
+    mounts=$(inside cat /proc/1/mountinfo) || return 1
+    ! grep -qF "$(staging_of "$1")" <<<"$mounts"
 }
 
 # has_grown POD BEFORE BY: whether the volume has grown, in MiB; a filesystem uses some space
@@ -126,8 +143,12 @@ await_size() {
 }
 
 check_data_outlives_its_pod() {
+    local attached
     claim kept belay-local 256Mi
     pod writer kept 'echo fast >/data/file'
+    attached=$(k get volumeattachments \
+        --output jsonpath="{.items[?(@.spec.attacher=='$driver')].metadata.name}")
+    [ -z "$attached" ] || give_up "a volume of a driver that attaches none is attached: $attached"
     remove pod/writer
     pod reader kept 'grep -qx fast /data/file'
     remove pod/reader persistentvolumeclaim/kept
@@ -144,7 +165,7 @@ grows() {
     has_grown "$name" "$before" 200
     remove "pod/$name"
     # While the volume stays staged, it would be expanded in use again.
-    await "$seconds_max" "the detaching of the volume" is_detached "$name"
+    await "$seconds_max" "the unstage of the volume" is_unstaged "$(id_of "$(volume_of "$name")")"
     grow "$name" 960Mi
     pod "$name" "$name" 'grep -qx fast /data/file'
     await_size "$name" 960Mi
@@ -215,7 +236,7 @@ check_runs_the_examples() {
 # by_hand VOLUME: creates a PersistentVolume with its handle, replacing the existing one.
 by_hand() {
     local handle
-    handle=$(k get "persistentvolume/$1" --output jsonpath='{.spec.csi.volumeHandle}')
+    handle=$(id_of "$1")
     kubectl delete "persistentvolume/$1" --timeout="${seconds_max}s" >/dev/null
     apply <<YAML
 apiVersion: v1
@@ -231,17 +252,61 @@ spec:
 YAML
 }
 
+# hold PATH: starts a process that keeps the mount at PATH busy. The file `holder` has its PID inside.
+hold() {
+    inside bash -c 'cd "$1" && echo $$ >"$2" && exec sleep 600' bash "$1" "$notes/holder" &
+    await "$seconds_max" "a process in $1" test -s "$notes/holder"
+}
+
+# is_refused VOLUME: whether DeleteVolume was refused.
+is_refused() {
+    kubectl --namespace default get events --output jsonpath='{.items[*].message}' \
+        --field-selector "involvedObject.name=$1,reason=VolumeFailedDelete" |
+        grep -q FailedPrecondition
+}
+
+# Prints the controller's claim on the file of a volume.
+claim_on() {
+    inside python3 -c \
+        'import os, sys; print(os.getxattr(sys.argv[1], "user.belay.claim").decode())' \
+        "/var/lib/belay/volumes/$1"
+}
+
+# The kubelet, killed between unpublish and unstage, does not find the volume again, because the pod's
+# directory is gone. So the agent unstages the volume once its deletion was refused.
+check_deletes_what_the_kubelet_forgot() {
+    local volume id log=$BASE/log/kubelet.log seen
+    claim forgotten belay-local 256Mi
+    pod last forgotten 'echo fast >/data/file'
+    volume=$(volume_of forgotten)
+    id=$(id_of "$volume")
+    # Makes the kubelet's unstage fail until the kubelet is killed.
+    hold "$(staging_of "$id")"
+    remove pod/last
+    "$here/cluster.sh" kill kubelet
+    seen=$(wc -c <"$log")
+    remove persistentvolumeclaim/forgotten
+    await "$seconds_max" "the refusal of the deletion" is_refused "$volume"
+    [ "$(claim_on "$id")" = delete ]
+    is_staged "$id"
+    inside kill "$(cat "$notes/holder")"
+    kubectl wait --for=delete "persistentvolume/$volume" --timeout="${seconds_max}s" >/dev/null
+    is_unstaged "$id"
+    ! tail -c "+$((seen + 1))" "$log" | grep "UnmountDevice.*$id" ||
+        give_up "the kubelet has not forgotten the volume, but unstaged it"
+}
+
 # Whether nothing of the driver is left in the API, on the disk or in the kernel.
 is_clean() {
     local found
-    found=$(k get persistentvolumes,volumeattachments --output name) || return 1
-    found+=$("$here/cluster.sh" exec find /var/lib/belay/volumes -type f) || return 1
-    found+=$("$here/cluster.sh" exec cat /proc/1/mountinfo | grep -F "/$driver/")
+    found=$(k get persistentvolumes --output name) || return 1
+    found+=$(inside find /var/lib/belay/volumes -type f) || return 1
+    found+=$(inside cat /proc/1/mountinfo | grep -F "/$driver/")
     [ -z "$found" ]
 }
 
 check_leaves_nothing() {
-    await "$seconds_max" "the end of all volumes, attachments and mounts of $driver" is_clean
+    await "$seconds_max" "the end of all volumes and mounts of $driver" is_clean
 }
 
 clean_up() {

@@ -11,7 +11,8 @@
 #   focus       the specs of the suite that matter most
 #   parallel    the rest of the suite, several specs at a time
 #   disruptive  specs that stop the kubelet; evaluated together with `parallel` once both have passed
-#   stress      rollouts under pods that write, then CHAOS minutes (2) of random kills
+#   stress      rollouts under pods that write, then CHAOS minutes (2) of random kills, and a kubelet
+#               that is killed before it unstages a volume
 #   operations  an uninstall under a pod that writes, the quickstart line by line, alerts
 #   rights      each right of the sidecars removed, one by one
 #   openstack   the chart's backend of that name, with a real Keystone, Cinder and Nova
@@ -105,6 +106,7 @@ run_disruptive() {
 run_stress() {
     step rollouts "$here/stress/upgrade.py" --chart "$here/../../../deploy/chart"
     step chaos "$here/stress/chaos.py" --minutes "$chaos_minutes"
+    step forgotten "$here/check.sh" deletes_what_the_kubelet_forgot
 }
 
 run_operations() {

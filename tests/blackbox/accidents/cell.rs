@@ -5,14 +5,21 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
 
+use belay_contract::drivers::local;
 use belay_proto::csi::v1 as csi;
 use rustix::fs::syncfs;
+use tonic::{Code, Status};
 
 use super::moment::{Moment, Use};
-use super::scene::{Scene, attached};
+use super::scene::Scene;
 use super::table::{Accident, Reach};
 use super::{data, judge, strikes};
-use crate::rig::{Answer, Clock, Frozen, Volume, access, least_bytes, orders, run, text, until};
+use crate::rig::{
+    Answer, Clock, Frozen, Volume, access, least_bytes, orders, refused, run, text, until,
+};
+
+/// The words of a controller whose copy has failed for good.
+const LOST_COPY: &str = "the copy failed";
 
 type Cut = JoinHandle<Answer<csi::CreateSnapshotResponse>>;
 
@@ -41,6 +48,8 @@ pub(super) struct Cell {
     /// Volumes that were restored from the snapshot and not yet taken down.
     pub(super) restored: Vec<Volume>,
     copying: Option<Cut>,
+    /// The code of the snapshot whose copy has failed for good.
+    lost_copy: Option<Code>,
 }
 
 impl Cell {
@@ -62,6 +71,7 @@ impl Cell {
             clock: None,
             restored: Vec::new(),
             copying: None,
+            lost_copy: None,
             volume,
             scene,
         }
@@ -86,6 +96,7 @@ impl Cell {
         (accident.end)(self);
         judge::after(self, accident);
         fs::remove_file(&self.backup).expect("unlink");
+        seen.extend(self.lost_copy.map(|code| format!("snapshot: {code:?}")));
         match seen.is_empty() {
             true => "served".to_owned(),
             false => seen.into_iter().collect::<Vec<_>>().join(", "),
@@ -111,14 +122,10 @@ impl Cell {
         strikes::unmount_by_hand(&mut self);
     }
 
-    /// Attaches, stages and publishes the victim.
+    /// Stages and publishes the victim.
     fn bring(&mut self) {
         let moment = self.moment;
         if moment == Moment::Created {
-            return;
-        }
-        self.attach();
-        if moment == Moment::Attached {
             return;
         }
         self.stage();
@@ -131,19 +138,13 @@ impl Cell {
             Moment::Growing => self.grow(),
             Moment::Published => {}
             Moment::Staged => self.unpublish(),
-            _ => self.take_down(),
+            _ => self.leave_node(),
         }
         match moment {
             Moment::Snapshot => self.cut(),
             Moment::Copying => self.begin_copy(),
             _ => {}
         }
-    }
-
-    fn attach(&mut self) {
-        let calls = self.scene.controller();
-        let volume = attached(&calls, self.volume.clone(), self.kind);
-        self.volume = volume.expect("attach");
     }
 
     fn stage(&self) {
@@ -215,6 +216,19 @@ impl Cell {
             files.any(|file| file.metadata().is_ok_and(|stat| stat.len() > 0))
         });
         strikes::freeze_controller(self);
+        self.expect_claim_kept();
+    }
+
+    /// Fails if the agent stages a volume that is being copied. The controller must not run now.
+    pub(super) fn expect_claim_kept(&self) {
+        let is_claimed = || self.volume.attribute(local::CLAIM).is_some();
+        // The copy may have ended before.
+        if self.moment != Moment::Copying || !is_claimed() {
+            return;
+        }
+        let request = self.volume.stage(access(self.kind));
+        refused(self.scene.node().stage(request), Code::Aborted);
+        assert!(is_claimed(), "the claim of the copy is gone");
     }
 
     fn go_on_copying(&mut self, accident: &Accident) {
@@ -227,43 +241,71 @@ impl Cell {
         }
         match accident.reach {
             Reach::Volume => {
-                let answer = copying.join().expect("a caller");
-                let made = answer.ok().and_then(|answer| answer.snapshot);
-                self.snapshot = made.map(|snapshot| snapshot.snapshot_id);
+                drop(copying.join());
+                self.snapshot = Some(self.known_snapshot());
             }
             // The controller works; on a busy machine its first response is "not ready yet".
             Reach::Agent | Reach::Nobody => {
                 self.copying = Some(copying);
-                self.finish_copy();
+                self.finish_copy(accident);
             }
             // The call may get no response before the end of the accident.
             Reach::Disk | Reach::Controller => self.copying = Some(copying),
         }
     }
 
-    /// Completes the snapshot of a delayed copy; like the snapshotter, repeats the call.
-    pub(super) fn finish_copy(&mut self) {
+    /// Returns the ID of the snapshot of the victim that the controller lists.
+    fn known_snapshot(&self) -> String {
+        let request = csi::ListSnapshotsRequest {
+            source_volume_id: self.volume.id.clone(),
+            ..csi::ListSnapshotsRequest::default()
+        };
+        let listed = self.scene.controller().list_snapshots(request);
+        let found = listed.expect("list snapshots").entries.pop();
+        let snapshot = found.and_then(|entry| entry.snapshot);
+        snapshot.expect("a snapshot").snapshot_id
+    }
+
+    /// Repeats the call like the snapshotter, until the snapshot is ready or its copy has failed.
+    /// Returns the refusal.
+    pub(super) fn await_copy(&mut self) -> Result<(), Status> {
+        let (calls, id) = (self.scene.controller(), self.volume.id.clone());
+        let request = orders::cut(&format!("of-{id}"), &id);
+        let mut ended = Ok(());
+        until("the copy has ended", || match calls.cut(request.clone()) {
+            Ok(made) => made.snapshot.is_some_and(|made| made.ready_to_use),
+            Err(status) if status.message().contains(LOST_COPY) => {
+                ended = Err(status);
+                true
+            }
+            Err(_) => false,
+        });
+        let lost = ended.as_ref().err().map(Status::code);
+        self.lost_copy = self.lost_copy.or(lost);
+        ended
+    }
+
+    /// Completes the snapshot of a delayed copy. A snapshot whose copy has failed for good is
+    /// deleted and made again.
+    pub(super) fn finish_copy(&mut self, accident: &Accident) {
         if let Some(copying) = self.copying.take() {
             drop(copying.join());
         }
         if self.moment != Moment::Copying {
             return;
         }
-        let (calls, id) = (self.scene.controller(), self.volume.id.clone());
-        let request = orders::cut(&format!("of-{id}"), &id);
-        until("the snapshot is ready", || {
-            let made = calls
-                .cut(request.clone())
-                .ok()
-                .and_then(|made| made.snapshot);
-            let ready = made.filter(|made| made.ready_to_use);
-            let is_ready = ready.is_some();
-            self.snapshot = ready.map(|made| made.snapshot_id);
-            is_ready
-        });
+        if let Err(status) = self.await_copy() {
+            assert!(accident.loses_copy, "cut, afterwards: {status}");
+            let (calls, lost) = (self.scene.controller(), self.known_snapshot());
+            judge::patiently("deleting the lost snapshot", || {
+                calls.discard(orders::discard(&lost)).map(drop)
+            });
+            self.await_copy().expect("cut again, afterwards");
+        }
+        self.snapshot = Some(self.known_snapshot());
     }
 
-    /// Copies the file, with all synced data.
+    /// Copies the file with its attributes and all synced data.
     fn back_up(&self) {
         // Data on a raw device was synced when it was written.
         if self.moment.is_bound() && self.kind != "block" {
@@ -271,11 +313,11 @@ impl Cell {
             syncfs(&staged).expect("syncfs");
         }
         let (from, to) = (text(&self.struck), text(&self.backup));
-        run("cp", &["--sparse=always", from, to]);
+        run("cp", &["--sparse=always", "--preserve=xattr", from, to]);
     }
 
     /// Unpublishes and unstages the victim, with retries like the kubelet's.
-    fn leave_node(&self) {
+    pub(super) fn leave_node(&self) {
         let node = self.scene.node();
         for target in [&self.target, &self.volume.target("other")] {
             judge::patiently("unpublish", || {
@@ -284,15 +326,6 @@ impl Cell {
         }
         judge::patiently("unstage", || node.unstage(self.volume.unstage()).map(drop));
         judge::expect_nothing_of(self, "after it was unstaged");
-    }
-
-    /// Unpublishes, unstages and detaches the victim.
-    pub(super) fn take_down(&self) {
-        let calls = self.scene.controller();
-        self.leave_node();
-        judge::patiently("detach", || {
-            calls.detach(orders::detach(&self.volume.id)).map(drop)
-        });
     }
 
     /// Takes down all volumes of the disk, since the controller cannot work without the disk.

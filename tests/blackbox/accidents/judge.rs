@@ -12,7 +12,7 @@ use tonic::Status;
 use super::cell::Cell;
 use super::data;
 use super::moment::Moment;
-use super::scene::{self, attached};
+use super::scene;
 use super::table::{Accident, Reach};
 use crate::rig::{LoopDevice, PATIENCE, Volume, access, has_left, mounts_of, orders, pause, until};
 
@@ -118,18 +118,9 @@ fn in_use(cell: &Cell, seen: &mut Seen, when: &str) {
 
 /// For a volume that is not on the node: brings it to a pod, which reads, and takes it down.
 fn used_again(cell: &Cell, seen: &mut Seen, when: &str) {
-    let calls = cell.scene.hasty_controller();
-    let attached = attached(&calls, cell.volume.clone(), cell.kind);
-    let Some(volume) = succeeded(attached, "attach", seen) else {
-        return;
-    };
     let has_data = cell.moment.has_data();
     let of = has_data.then_some(cell.volume.id.as_str());
-    come_and_go(cell, &volume, of, seen, when);
-    let detached = calls.detach(orders::detach(&volume.id));
-    if succeeded(detached, "detach", seen).is_some() {
-        expect_unbound(cell, &volume, when);
-    }
+    come_and_go(cell, &cell.volume, of, seen, when);
 }
 
 /// Restores the snapshot to a volume, which a pod then uses.
@@ -137,6 +128,9 @@ fn restored(cell: &mut Cell, seen: &mut Seen, when: &str) {
     let Some(snapshot) = cell.snapshot.clone() else {
         return;
     };
+    if cell.moment == Moment::Copying {
+        drop(cell.await_copy());
+    }
     let calls = cell.scene.hasty_controller();
     let name = format!("restored-{snapshot}");
     let order = orders::restore(&name, cell.kind, &snapshot);
@@ -146,10 +140,7 @@ fn restored(cell: &mut Cell, seen: &mut Seen, when: &str) {
     let id = made.volume.expect("a volume").volume_id;
     let volumes = cell.scene.disk().join("volumes");
     let volume = Volume::made(cell.scene.test_dir().path(), &volumes, id);
-    let attached = attached(&calls, volume.clone(), cell.kind);
-    if let Some(volume) = succeeded(attached, "attach", seen) {
-        come_and_go(cell, &volume, Some(&cell.volume.id), seen, when);
-    }
+    come_and_go(cell, &volume, Some(&cell.volume.id), seen, when);
     // Record the volume: whatever the accident blocks is taken down afterwards.
     cell.restored.push(volume);
 }
@@ -171,9 +162,6 @@ fn clear_restored(cell: &mut Cell) {
     leave_restored(cell);
     let calls = cell.scene.controller();
     for volume in cell.restored.drain(..) {
-        patiently("detach", || {
-            calls.detach(orders::detach(&volume.id)).map(drop)
-        });
         patiently("delete", || {
             calls.delete(orders::delete(&volume.id)).map(drop)
         });
@@ -209,6 +197,7 @@ fn come_and_go(cell: &Cell, volume: &Volume, of: Option<&str>, seen: &mut Seen, 
     if succeeded(node.unstage(volume.unstage()), "unstage", seen).is_some() {
         expect_not_mounted(&volume.staging, when);
         expect_not_mounted(&volume.device(), when);
+        expect_unbound(cell, volume, when);
     }
 }
 
@@ -250,7 +239,7 @@ fn expect_not_mounted(point: &Path, when: &str) {
     );
 }
 
-/// Checks after a successful detach that no device of this machine is bound to the volume's file.
+/// Checks after a successful unstage that no device of this machine is bound to the volume's file.
 #[track_caller]
 fn expect_unbound(cell: &Cell, volume: &Volume, when: &str) {
     let is_left = |device: &LoopDevice| {
@@ -259,7 +248,7 @@ fn expect_unbound(cell: &Cell, volume: &Volume, when: &str) {
     };
     // A device that an operator bound by hand does not count.
     if !cell.is_mounted_by_hand {
-        until(&format!("{when}: detached, but bound"), || {
+        until(&format!("{when}: unstaged, but bound"), || {
             !cell.scene.test_dir().loops().iter().any(is_left)
         });
     }
@@ -291,19 +280,14 @@ pub(super) fn patiently(rpc: &str, mut call: impl FnMut() -> Result<(), Status>)
 /// Judges a cell after its accident has ended: everything works, and the data is there.
 pub(super) fn after(cell: &mut Cell, accident: &Accident) {
     cell.scene.await_neighbours();
-    cell.finish_copy();
-    let (node, calls) = (cell.scene.node(), cell.scene.controller());
+    cell.finish_copy(accident);
+    let (node, volume) = (cell.scene.node(), cell.volume.clone());
     if cell.moment.is_published() && !accident.destroys && accident.reach != Reach::Disk {
         let wrong = data::wrong(&cell.volume.id, &cell.target);
         assert!(wrong.is_none(), "afterwards, in the pod: {wrong:?}");
         let touched = data::touch(&cell.volume.id, &cell.target);
         touched.expect("the pod writes on");
     }
-    let mut volume = cell.volume.clone();
-    patiently("attach, afterwards,", || {
-        volume = attached(&calls, volume.clone(), cell.kind)?;
-        Ok(())
-    });
     patiently("stage, afterwards,", || {
         node.stage(volume.stage(access(cell.kind))).map(drop)
     });
@@ -317,8 +301,7 @@ pub(super) fn after(cell: &mut Cell, accident: &Accident) {
     }
     let touched = data::touch(&volume.id, &cell.target);
     touched.expect("a pod writes afterwards");
-    cell.volume = volume;
-    cell.take_down();
+    cell.leave_node();
     if cell.moment.has_snapshot() {
         clear_restored(cell);
         let mut seen = Seen::new();
@@ -326,12 +309,7 @@ pub(super) fn after(cell: &mut Cell, accident: &Accident) {
         restored(cell, &mut seen, "afterwards");
         cell.scene.patience = scene::PATIENCE;
         clear_restored(cell);
-        // A copy of a damaged file stays damaged.
-        let is_of_damage = accident.destroys && cell.moment == Moment::Copying;
-        assert!(
-            seen.is_empty() || is_of_damage,
-            "the snapshot, afterwards: {seen:?}"
-        );
+        assert!(seen.is_empty(), "the snapshot, afterwards: {seen:?}");
     }
     clear(cell);
 }

@@ -28,31 +28,28 @@ impl Use {
 /// The state of the volume when the accident happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
-    /// The volume was created, and never attached.
+    /// The volume was created, and never staged.
     Created,
-    /// The volume was attached, and never staged.
-    Attached,
     /// The volume is staged and holds data, but no pod uses it.
     Staged,
     /// A pod uses the volume, which holds data.
     Published,
-    /// The volume holds data and is detached again.
-    Detached,
-    /// The volume holds data and is detached; the accident affects the file of its snapshot.
+    /// The volume holds data and is unstaged again.
+    Unstaged,
+    /// The volume holds data and is unstaged; the accident affects the file of its snapshot.
     Snapshot,
     /// A pod uses the volume; the controller has expanded it, but the node has not yet.
     Growing,
-    /// The volume is detached; a snapshot of it is being copied.
+    /// The volume is unstaged; a snapshot of it is being copied.
     Copying,
 }
 
 impl Moment {
-    pub(super) const ALL: [Moment; 8] = [
+    pub(super) const ALL: [Moment; 7] = [
         Moment::Created,
-        Moment::Attached,
         Moment::Staged,
         Moment::Published,
-        Moment::Detached,
+        Moment::Unstaged,
         Moment::Snapshot,
         Moment::Growing,
         Moment::Copying,
@@ -61,10 +58,9 @@ impl Moment {
     pub(super) fn name(self) -> &'static str {
         match self {
             Moment::Created => "created",
-            Moment::Attached => "attached",
             Moment::Staged => "staged",
             Moment::Published => "published",
-            Moment::Detached => "detached",
+            Moment::Unstaged => "unstaged",
             Moment::Snapshot => "snapshot",
             Moment::Growing => "growing",
             Moment::Copying => "copying",
@@ -76,7 +72,7 @@ impl Moment {
         match (used_as, self) {
             (Use::Raw, _) => "block",
             // Expanding a mounted ext4 requires CAP_SYS_RESOURCE.
-            (Use::Filesystem, Moment::Growing | Moment::Detached) => "xfs",
+            (Use::Filesystem, Moment::Growing | Moment::Unstaged) => "xfs",
             (Use::Filesystem, Moment::Staged) => "btrfs",
             (Use::Filesystem, _) => "ext4",
         }
@@ -93,7 +89,7 @@ impl Moment {
 
     /// Whether the volume was written to before.
     pub(super) fn has_data(self) -> bool {
-        !matches!(self, Moment::Created | Moment::Attached)
+        self != Moment::Created
     }
 
     /// Whether the volume has a loop device.

@@ -2,12 +2,11 @@
 //! volumes in use. One is on the victim's disk; the other belongs to another driver of the same
 //! agent, and is on another disk.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use belay_proto::csi::v1 as csi;
 use tonic::Status;
 
 use super::collector::Collector;
@@ -68,8 +67,8 @@ impl Scene {
         File::create_new(&apart.file)
             .and_then(|file| file.set_len(least_bytes("ext4")))
             .expect("a sparse file");
+        apart.mark_new();
         let beside = made(&rig, &controller.calls(), "beside", "ext4");
-        let beside = attached(&controller.calls(), beside, "ext4").expect("attach");
         let beside = Neighbour::settle(beside, rig.socket());
         let apart = Neighbour::settle(apart, socket);
         Scene {
@@ -158,7 +157,17 @@ impl Scene {
 
     /// Kills the controller and starts it again.
     pub(super) fn restart_controller(&mut self) {
+        self.stop_controller();
+        self.start_controller();
+    }
+
+    /// Kills the controller.
+    pub(super) fn stop_controller(&mut self) {
         drop(self.controller.take());
+    }
+
+    /// Starts the controller.
+    pub(super) fn start_controller(&mut self) {
         let command = self.controller_log().command();
         self.controller = Some(Controller::start_by(&command, self.rig.test_dir()));
     }
@@ -198,13 +207,13 @@ impl Scene {
     pub(super) fn remount(&mut self) {
         let (image, point) = (self.test_dir().path().join("disk"), self.disk.clone());
         let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
-        drop(self.controller.take());
+        self.stop_controller();
         self.rig.kill();
         crate::rig::run("umount", &[&text(&point)]);
         crate::rig::mount_image(&image, &point, "loop");
         self.rig.start();
         self.await_sockets();
-        self.restart_controller();
+        self.start_controller();
         let Neighbour { volume, target, .. } = &self.beside;
         let node = self.rig.node();
         node.stage(volume.stage(access("ext4"))).expect("stage");
@@ -228,7 +237,6 @@ impl Scene {
         self.apart.leave();
         let calls = self.controller();
         let id = &self.beside.volume.id;
-        calls.detach(orders::detach(id)).expect("detach");
         calls.delete(orders::delete(id)).expect("delete");
         if let Some(controller) = self.controller.take() {
             controller.terminate();
@@ -299,20 +307,5 @@ impl Neighbour {
 fn made(rig: &Rig, calls: &ControllerCalls, name: &str, kind: &str) -> Volume {
     let made = calls.create(orders::create(name, kind)).expect("create");
     let id = made.volume.expect("a volume").volume_id;
-    let mut volume = Volume::made(rig.test_dir().path(), rig.volumes(), id);
-    fs::create_dir_all(&volume.staging).expect("mkdir");
-    volume.context = Some(Default::default());
-    volume
-}
-
-/// Attaches the volume, and returns it with its publish context, ready to be staged.
-pub(super) fn attached(
-    calls: &ControllerCalls,
-    mut volume: Volume,
-    kind: &str,
-) -> Result<Volume, Status> {
-    let answer: csi::ControllerPublishVolumeResponse =
-        calls.attach(orders::attach(&volume.id, kind))?;
-    volume.context = Some(answer.publish_context);
-    Ok(volume)
+    Volume::made(rig.test_dir().path(), rig.volumes(), id)
 }

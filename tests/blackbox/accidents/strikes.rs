@@ -59,10 +59,16 @@ pub(super) fn restore_in_place(cell: &mut Cell) {
     run("cp", &["--sparse=always", "--no-preserve=all", from, to]);
 }
 
-/// Replaces the file with the backup.
+/// Replaces the file with the backup. A volume that was used needs none of its attributes; any
+/// other volume is formatted only with them.
 pub(super) fn restore_by_rename(cell: &mut Cell) {
     let new = cell.struck.with_extension("restored");
-    run("cp", &["--sparse=always", text(&cell.backup), text(&new)]);
+    let attributes = match cell.moment.has_data() {
+        true => "--no-preserve=xattr",
+        false => "--preserve=xattr",
+    };
+    let (from, to) = (text(&cell.backup), text(&new));
+    run("cp", &["--sparse=always", attributes, from, to]);
     fs::rename(&new, &cell.struck).expect("rename");
 }
 
@@ -204,7 +210,14 @@ pub(super) fn kill_agent(cell: &mut Cell) {
 }
 
 pub(super) fn kill_controller(cell: &mut Cell) {
-    cell.scene.restart_controller();
+    cell.scene.stop_controller();
+    start_controller(cell);
+}
+
+/// Starts the controller again. Until then, only its claim protects a volume that is being copied.
+fn start_controller(cell: &mut Cell) {
+    cell.expect_claim_kept();
+    cell.scene.start_controller();
 }
 
 pub(super) fn starve_agent(cell: &mut Cell) {
@@ -214,7 +227,8 @@ pub(super) fn starve_agent(cell: &mut Cell) {
 
 pub(super) fn starve_controller(cell: &mut Cell) {
     memory::starve(cell.scene.controller_pid());
-    cell.scene.restart_controller();
+    cell.scene.stop_controller();
+    start_controller(cell);
 }
 
 fn signal(pid: u32, signal: Signal) {
@@ -222,8 +236,21 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(pid.expect("a process"), signal).expect("kill");
 }
 
+/// Stops a program, and returns once all its threads have stopped (proc_pid_stat(5)).
+fn freeze(pid: u32) {
+    signal(pid, Signal::STOP);
+    until("it has stopped", || {
+        let mut threads = fs::read_dir(format!("/proc/{pid}/task")).expect("readdir");
+        threads.all(|thread| {
+            let stat = fs::read_to_string(thread.expect("readdir").path().join("stat"));
+            // A thread that has just ended has no such file.
+            stat.is_ok_and(|stat| stat.contains(") T "))
+        })
+    });
+}
+
 pub(super) fn freeze_agent(cell: &mut Cell) {
-    signal(cell.scene.agent_pid(), Signal::STOP);
+    freeze(cell.scene.agent_pid());
 }
 
 pub(super) fn thaw_agent(cell: &mut Cell) {
@@ -231,7 +258,7 @@ pub(super) fn thaw_agent(cell: &mut Cell) {
 }
 
 pub(super) fn freeze_controller(cell: &mut Cell) {
-    signal(cell.scene.controller_pid(), Signal::STOP);
+    freeze(cell.scene.controller_pid());
 }
 
 pub(super) fn thaw_controller(cell: &mut Cell) {

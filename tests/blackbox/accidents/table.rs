@@ -26,6 +26,8 @@ pub(super) struct Accident {
     /// Whether the file's data is lost until a backup is restored, for which the volume is taken
     /// down.
     pub(super) destroys: bool,
+    /// Whether a copy of the file that is being made may fail for good.
+    pub(super) loses_copy: bool,
     /// Whether the programs may be restarted during the accident.
     pub(super) restarts: bool,
     /// Returns why the accident is impossible at a moment, if it is.
@@ -40,6 +42,7 @@ const VOLUME: Accident = Accident {
     name: "",
     reach: Reach::Volume,
     destroys: false,
+    loses_copy: false,
     restarts: true,
     fits: always,
     filesystem: None,
@@ -71,6 +74,7 @@ pub(super) const ACCIDENTS: &[Accident] = &[
     Accident {
         name: "file cut",
         destroys: true,
+        loses_copy: true,
         fits: with_data,
         strike: cut,
         end: restore_in_place,
@@ -79,6 +83,7 @@ pub(super) const ACCIDENTS: &[Accident] = &[
     Accident {
         name: "file emptied, same size",
         destroys: true,
+        loses_copy: true,
         fits: shown_by_zeros,
         strike: empty,
         end: restore_in_place,
@@ -86,6 +91,7 @@ pub(super) const ACCIDENTS: &[Accident] = &[
     },
     Accident {
         name: "file grown",
+        loses_copy: true,
         strike: grow,
         end: cut_back_snapshot,
         ..VOLUME
@@ -93,6 +99,7 @@ pub(super) const ACCIDENTS: &[Accident] = &[
     Accident {
         name: "file removed",
         destroys: true,
+        loses_copy: true,
         strike: remove,
         end: restore_by_rename,
         ..VOLUME
@@ -100,6 +107,7 @@ pub(super) const ACCIDENTS: &[Accident] = &[
     Accident {
         name: "file replaced by zeros",
         destroys: true,
+        loses_copy: true,
         fits: shown_by_its_inode,
         strike: replace_by_zeros,
         end: restore_by_rename,
@@ -108,6 +116,7 @@ pub(super) const ACCIDENTS: &[Accident] = &[
     Accident {
         name: "file restored",
         destroys: true,
+        loses_copy: true,
         fits: with_data,
         strike: restore_by_rename,
         ..VOLUME
@@ -120,6 +129,7 @@ pub(super) const ACCIDENTS: &[Accident] = &[
     },
     Accident {
         name: "file mounted by hand",
+        loses_copy: true,
         fits: mountable,
         strike: mount_by_hand,
         end: unmount_by_hand,
@@ -133,6 +143,7 @@ pub(super) const ACCIDENTS: &[Accident] = &[
     },
     Accident {
         name: "file immutable",
+        loses_copy: true,
         strike: make_immutable,
         end: make_mutable,
         ..VOLUME
@@ -187,6 +198,7 @@ pub(super) const ACCIDENTS: &[Accident] = &[
     },
     Accident {
         name: "disk mounted over",
+        loses_copy: true,
         strike: mount_over_disk,
         end: unmount_by_hand,
         ..DISK

@@ -12,10 +12,8 @@ const BESIDES: &[(&str, &[Code])] = &[
         "CreateVolume",
         &[AlreadyExists, NotFound, FailedPrecondition],
     ),
-    // The volume is attached, or staged.
+    // The volume is staged.
     ("DeleteVolume", &[FailedPrecondition]),
-    ("ControllerPublishVolume", &[NotFound]),
-    ("ControllerUnpublishVolume", &[]),
     ("ControllerExpandVolume", &[NotFound]),
     ("ControllerGetVolume", &[NotFound]),
     ("ListVolumes", &[]),

@@ -14,6 +14,8 @@ use crate::rig::{Caller, Chance, Op, Origin, Outcome, Seen, Volume};
 const GROWTH: i64 = 16 << 20;
 /// Maximum number of expansions of one volume.
 const GROWTHS_MAX: u32 = 4;
+/// A volume in use is deleted once in this many unstages, since the refusal takes 5 seconds.
+const DELETED_TOO_EARLY: u64 = 32;
 
 /// The caller.
 pub(crate) struct Owner<'a> {
@@ -30,7 +32,6 @@ struct Own {
     volume: Volume,
     bytes: i64,
     growths: u32,
-    is_attached: bool,
     is_staged: bool,
     targets: BTreeSet<PathBuf>,
     has_words: bool,
@@ -62,20 +63,20 @@ impl<'a> Owner<'a> {
         let Some(own) = &self.own else {
             return self.create();
         };
-        match (own.is_attached, own.is_staged, own.targets.len(), dice) {
-            (_, _, _, 0) => self.look(),
-            (_, _, _, 1) => self.grow(),
-            (false, _, _, 2) => self.delete(),
-            (false, _, _, 3) => self.snapshot(),
-            (false, ..) => self.attach(),
-            (true, false, _, 2) => self.detach(),
-            (true, false, ..) => self.stage(),
-            (true, true, 0, 2 | 3) => self.unstage(Code::Ok),
-            (true, true, 0, _) => self.publish(),
-            (true, true, _, 2) => self.unstage(Code::FailedPrecondition),
-            (true, true, _, 3) => self.words(),
-            (true, true, 3, _) | (true, true, _, 4 | 5) => self.unpublish(),
-            (true, true, ..) => self.publish(),
+        let is_rare = self.chance.below(DELETED_TOO_EARLY) == 0;
+        match (own.is_staged, own.targets.len(), dice) {
+            (_, _, 0) => self.look(),
+            (_, _, 1) => self.grow(),
+            (false, _, 2) => self.delete(),
+            (false, _, 3) => self.snapshot(),
+            (false, ..) => self.stage(),
+            (true, _, 2) if is_rare => self.delete_too_early(),
+            (true, 0, 2 | 3) => self.unstage(Code::Ok),
+            (true, 0, _) => self.publish(),
+            (true, _, 2) => self.unstage(Code::FailedPrecondition),
+            (true, _, 3) => self.words(),
+            (true, 3, _) | (true, _, 4 | 5) => self.unpublish(),
+            (true, ..) => self.publish(),
         }
     }
 
@@ -115,7 +116,6 @@ impl<'a> Owner<'a> {
             volume: Volume::made(&site.top, &site.volumes(), id),
             bytes,
             growths: 0,
-            is_attached: false,
             is_staged: false,
             targets: BTreeSet::new(),
             has_words: false,
@@ -137,19 +137,14 @@ impl<'a> Owner<'a> {
         self.own = None;
     }
 
-    fn attach(&mut self) {
-        let op = Op::Attach(self.own().volume.id.clone(), self.kind);
-        let Outcome::Context(context) = self.must(&op) else {
-            unreachable!("a context")
-        };
-        self.own().volume.context = Some(context);
-        self.own().is_attached = true;
-    }
-
-    fn detach(&mut self) {
-        let op = Op::Detach(self.own().volume.id.clone());
-        self.must(&op);
-        self.own().is_attached = false;
+    /// Deletes a volume that is staged: this is refused, and changes nothing.
+    fn delete_too_early(&mut self) {
+        let op = Op::Delete(self.own().volume.id.clone());
+        let code = self.answered(&op).err().unwrap_or(Code::Ok);
+        if code != Code::FailedPrecondition {
+            self.scene
+                .fail(&op, &format!("in use, ended with {code:?}"));
+        }
     }
 
     fn stage(&mut self) {
@@ -295,7 +290,6 @@ impl<'a> Owner<'a> {
             self.must(&Op::Discard(snapshot));
         }
         self.must(&Op::Unstage(own.volume.clone()));
-        self.must(&Op::Detach(own.volume.id.clone()));
         self.must(&Op::Delete(own.volume.id));
     }
 }

@@ -37,6 +37,8 @@ const SNAPSHOTS: [(&str, &str); 4] = [
 const TARGETS: [&str; 3] = ["a", "b", "c"];
 /// A size that no volume reaches; the filesystems around the volumes are larger.
 const TOO_MANY_BYTES: i64 = 1 << 30;
+/// A volume that was seen in use is deleted once in this many attempts.
+const DELETED_IN_USE: u64 = 32;
 /// An ID that no volume and no snapshot has.
 const NO_VOLUME: &str = "vol-00000000000000000000000000000000";
 const NO_SNAPSHOT: &str = "snap-00000000000000000000000000000000";
@@ -111,11 +113,6 @@ impl<'a> Stranger<'a> {
                 inner.volumes.insert(name, volume);
                 inner.ids.insert(id);
             }
-            (Op::Attach(id, _), Outcome::Context(context)) => {
-                if let Some(known) = inner.volumes.get_mut(name).filter(|known| known.id == *id) {
-                    known.context = Some(context);
-                }
-            }
             (Op::Stats(..), Outcome::Bytes(bytes)) if bytes >= TOO_MANY_BYTES => {
                 drop(inner);
                 let why = format!("reported another size: {bytes} bytes");
@@ -155,39 +152,42 @@ impl<'a> Stranger<'a> {
         let target = volume.target(target_name);
         let least = i64::try_from(least_bytes(kind)).expect("a size");
         let grown = least + (i64::try_from(self.chance.below(8)).expect("small") << 20);
-        match self.chance.below(40) {
+        match self.chance.below(34) {
             0..3 => self.making(name, kind),
-            3..7 => Op::Attach(id, kind),
-            _ if volume.context.is_none() => Op::Attach(id, kind),
-            7..13 => Op::Stage(volume, kind),
-            13..18 if target_name == TARGETS[2] && self.chance.below(2) == 0 => {
+            3..9 => Op::Stage(volume, kind),
+            9..14 if target_name == TARGETS[2] && self.chance.below(2) == 0 => {
                 Op::PublishReadOnly(volume, kind, target)
             }
-            13..18 => Op::Publish(volume, kind, target),
-            18..20 => Op::Stats(volume, target),
-            20 => {
+            9..14 => Op::Publish(volume, kind, target),
+            14..16 => Op::Stats(volume, target),
+            16 => {
                 let path = volume.staging.clone();
                 Op::Stats(volume, path)
             }
-            21 => {
+            17 => {
                 let path = volume.staging.clone();
                 Op::Expand(volume, kind, path, least)
             }
-            22..27 => Op::Unpublish(volume, target),
-            27..30 => Op::Unstage(volume),
-            30 | 31 => Op::Detach(id),
-            32 => Op::Delete(id),
-            33 => Op::Grow(id, grown),
-            34 | 35 => {
+            18..23 => Op::Unpublish(volume, target),
+            23..26 => Op::Unstage(volume),
+            26 if self.may_delete(&id) => Op::Delete(id),
+            27 => Op::Grow(id, grown),
+            28 | 29 => {
                 let fits = |(_, of): &&(&str, &str)| *of == kind;
                 let (name, _) = SNAPSHOTS.iter().find(fits).expect("one of each kind");
                 Op::Cut((*name).to_owned(), id)
             }
-            36 => self.discarding(),
-            37 => Op::Get(id),
-            38 => Op::List,
+            30 => self.discarding(),
+            26 | 31 => Op::Get(id),
+            32 => Op::List,
             _ => Op::ListSnapshots,
         }
+    }
+
+    /// Whether to delete a volume now: seldom if it is in use, since the refusal takes 5 seconds,
+    /// during which no other change of the volume is possible.
+    fn may_delete(&mut self, id: &str) -> bool {
+        self.scene.site.see(id).loops == 0 || self.chance.below(DELETED_IN_USE) == 0
     }
 
     fn discarding(&mut self) -> Op {
@@ -205,7 +205,6 @@ impl<'a> Stranger<'a> {
 pub(crate) fn settle(scene: &Scene, shelf: &Shelf) {
     let node = scene.site.node();
     let controller = scene.site.controller();
-    let elsewhere = || "node-2".to_owned();
     let settled = |ask: &dyn Fn() -> Result<(), Status>| {
         until("no call is under way", || {
             !ask().is_err_and(|status| status.code() == Code::Aborted)
@@ -230,12 +229,6 @@ pub(crate) fn settle(scene: &Scene, shelf: &Shelf) {
     }
     for id in ids {
         settled(&|| controller.expand(orders::grow(&id, 1)).map(drop));
-        let mut attach = orders::attach(&id, "block");
-        attach.node_id = elsewhere();
-        settled(&|| controller.attach(attach.clone()).map(drop));
-        let mut detach = orders::detach(&id);
-        detach.node_id = elsewhere();
-        settled(&|| controller.detach(detach.clone()).map(drop));
         let volume = Volume::made(&scene.site.top, &scene.site.volumes(), id);
         let never = volume.unpublish(&volume.target("never"));
         settled(&|| node.unpublish(never.clone()).map(drop));
@@ -251,11 +244,7 @@ pub(crate) fn bring_up(scene: &Scene, shelf: &Shelf) {
         let Outcome::Volume(id, bytes) = scene.must(&caller, &create) else {
             unreachable!("a volume")
         };
-        let mut volume = Volume::made(&scene.site.top, &scene.site.volumes(), id.clone());
-        let Outcome::Context(context) = scene.must(&caller, &Op::Attach(id.clone(), kind)) else {
-            unreachable!("a context")
-        };
-        volume.context = Some(context);
+        let volume = Volume::made(&scene.site.top, &scene.site.volumes(), id.clone());
         scene.must(&caller, &Op::Stage(volume.clone(), kind));
         let target = volume.target("a");
         let publish = Op::Publish(volume.clone(), kind, target.clone());
@@ -289,7 +278,6 @@ pub(crate) fn take_down(scene: &Scene, volumes: &BTreeSet<String>, snapshots: &B
             scene.must(&caller, &Op::Unpublish(volume.clone(), target));
         }
         scene.must(&caller, &Op::Unstage(volume));
-        scene.must(&caller, &Op::Detach(id.clone()));
         scene.must(&caller, &Op::Delete(id.clone()));
     }
     for id in snapshots {

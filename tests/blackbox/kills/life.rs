@@ -124,13 +124,8 @@ impl Life {
         }
     }
 
-    /// Attaches, stages and publishes a volume, and checks all data that was ever written to it.
+    /// Stages and publishes a volume, and checks all data that was ever written to it.
     fn up(&self, mut held: Held) -> Held {
-        let id = held.volume.id.clone();
-        let Outcome::Context(context) = self.must(&Op::Attach(id, self.kind)) else {
-            unreachable!("a context")
-        };
-        held.volume.context = Some(context);
         self.must(&Op::Stage(held.volume.clone(), self.kind));
         let target = held.volume.target(TARGET);
         self.must(&Op::Publish(held.volume.clone(), self.kind, target));
@@ -153,11 +148,10 @@ impl Life {
     }
 
     fn down(&self, mut held: Held) -> Held {
-        let (volume, id) = (held.volume.clone(), held.volume.id.clone());
+        let volume = held.volume.clone();
         let target = volume.target(TARGET);
         self.must(&Op::Unpublish(volume.clone(), target));
         self.must(&Op::Unstage(volume));
-        self.must(&Op::Detach(id));
         held.is_up = false;
         held.has_just_grown = false;
         held

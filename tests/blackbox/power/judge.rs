@@ -2,16 +2,12 @@
 //! succeed, and nothing is left over. Fails with the broken rule.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
-use rustix::fs::getxattr;
+use belay_contract::drivers::local::{self, Claim};
 
 use super::user::{Act, Known, User};
-use crate::rig::{Chance, Drive, Op, Origin, Outcome, Pair};
-
-/// The extended attributes (xattr(7)) of a volume's file.
-const STATE: &str = "trusted.belay.state";
-const WANTED_BACK: &str = "user.belay.detach";
-const COMPLETE: &str = "user.belay.complete";
+use crate::rig::{Chance, Drive, Op, Origin, Outcome, Pair, attribute};
 
 /// Checks the state that both programs found at their start, repeats the acts in doubt, and uses
 /// all volumes. Returns the updated knowledge.
@@ -26,6 +22,7 @@ pub(super) fn judge<D: Drive>(
     pair.expect_files_of_ledger(when);
     expect_sizes(&user, doubt);
     expect_attributes(pair, known, doubt);
+    expect_claims(&user, doubt);
     if let Some(act) = doubt {
         repeat(&mut user, act);
     }
@@ -86,6 +83,7 @@ fn expect_set(
     );
 }
 
+/// Checks the size of each volume: the reported one, the file's, and the one recorded on the file.
 fn expect_sizes(user: &User, doubt: Option<&Act>) {
     for (id, held) in &user.known.volumes {
         let wanted = match doubt {
@@ -101,47 +99,70 @@ fn expect_sizes(user: &User, doubt: Option<&Act>) {
             wanted.contains(&bytes),
             "{bytes} bytes, not {wanted:?}: {id}"
         );
-        let file = user.file(id);
-        let length = std::fs::metadata(&file).expect("stat").len();
-        assert_eq!(
-            u64::try_from(bytes),
-            Ok(length),
-            "size of {}",
-            file.display()
-        );
+        let volume = user.volume(id);
+        let bytes = u64::try_from(bytes).expect("a size");
+        assert_eq!(bytes, volume.bytes(), "size of {}", volume.file.display());
+        expect_recorded(&volume.file, bytes);
     }
 }
 
-/// Checks the required attributes of each volume's file.
+/// Checks the size that the complete file of a volume or snapshot records.
+fn expect_recorded(file: &Path, bytes: u64) {
+    let recorded = attribute(file, local::BYTES);
+    let recorded = recorded.map(|value| local::parse_bytes(&value));
+    let name = local::BYTES;
+    assert_eq!(recorded, Some(bytes), "{name} of {}", file.display());
+}
+
+/// Checks what the files record of their use: a file that was never used must be formatted, and any
+/// other must not.
 fn expect_attributes<D: Drive>(pair: &Pair<D>, known: &Known, doubt: Option<&Act>) {
-    let directory = pair.site().volumes();
-    let has = |id: &str, name: &str| getxattr(directory.join(id), name, &mut [0_u8; 64]).is_ok();
+    let volumes = pair.site().volumes();
     for (id, held) in &known.volumes {
-        if matches!(doubt, Some(Act::Delete(going)) if going == id) {
-            continue;
-        }
-        if held.is_used {
-            let mut value = [0_u8; 64];
-            let length = getxattr(directory.join(id), STATE, &mut value);
-            let is_used = length.is_ok_and(|length| matches!(&value[..length], b"0" | b"1"));
-            assert!(is_used, "{id} was staged, and its {STATE} does not say so");
-        }
-        if held.context.is_some() && !held.is_wanted_back {
-            let is_asked = matches!(doubt, Some(Act::DetachTooEarly(asked)) if asked == id);
-            let is_there = has(id, WANTED_BACK) && !is_asked;
-            assert!(!is_there, "{id} is attached, and has {WANTED_BACK}");
-        }
-        if held.is_copy {
-            assert!(has(id, COMPLETE), "{id} is a copy, and has no {COMPLETE}");
+        match doubt {
+            Some(Act::Delete(going)) if going == id => {}
+            Some(Act::Stage(staged)) if staged == id && !held.is_used => {}
+            _ => expect_use(&volumes.join(id), held.is_used),
         }
     }
-    let directory = pair.site().top.join("state/snapshots");
+    let snapshots = pair.site().top.join("state/snapshots");
     for (id, cut) in &known.snapshots {
         let is_going = matches!(doubt, Some(Act::Discard(going)) if going == id);
         if cut.is_ready && !is_going {
-            let has = getxattr(directory.join(id), COMPLETE, &mut [0_u8; 64]).is_ok();
-            assert!(has, "{id} is ready, and has no {COMPLETE}");
+            let file = snapshots.join(id);
+            expect_recorded(&file, std::fs::metadata(&file).expect("stat").len());
+            expect_use(&file, cut.is_used);
         }
+    }
+}
+
+/// Checks what a file records of its use.
+fn expect_use(file: &Path, is_used: bool) {
+    let value = attribute(file, local::NEW);
+    let is_true = match (is_used, value.as_deref()) {
+        (true, value) => value.is_none_or(|value| value == local::USE_BEGUN),
+        (false, value) => value == Some(local::IS_NEW),
+    };
+    let (file, name) = (file.display(), local::NEW);
+    assert!(is_true, "{file}, used: {is_used}, has {name}: {value:?}");
+}
+
+/// Checks that a volume is claimed until each snapshot that was cut of it is ready: until then, it
+/// must not be staged.
+fn expect_claims(user: &User, doubt: Option<&Act>) {
+    for (id, cut) in &user.known.snapshots {
+        let is_going = matches!(doubt, Some(Act::Discard(going)) if going == id);
+        if cut.is_ready || is_going {
+            continue;
+        }
+        // The copy may be ending now, but an earlier claim cannot come back.
+        let claim = user.volume(&cut.volume).attribute(local::CLAIM);
+        if claim == Some(Claim::Copy(id.clone()).value().into_bytes()) {
+            continue;
+        }
+        let now = user.ask(&Op::Cut(cut.name.clone(), cut.volume.clone()));
+        let is_ready = matches!(now, Ok(Outcome::Snapshot(_, true)));
+        assert!(is_ready, "{cut:?}: {now:?}, but the claim is {claim:?}");
     }
 }
 
@@ -149,13 +170,9 @@ fn expect_attributes<D: Drive>(pair: &Pair<D>, known: &Known, doubt: Option<&Act
 /// state is lost, and is rebuilt for every volume.
 fn repeat(user: &mut User, act: &Act) {
     match act {
-        Act::Create(..)
-        | Act::Delete(_)
-        | Act::Attach(_)
-        | Act::Detach(_)
-        | Act::Grow(..)
-        | Act::Cut(..)
-        | Act::Discard(_) => user.act(act),
+        Act::Create(..) | Act::Delete(_) | Act::Grow(..) | Act::Cut(..) | Act::Discard(_) => {
+            user.act(act)
+        }
         _ => {}
     }
 }

@@ -112,9 +112,9 @@ impl<'a, D: Recording> Recorder<'a, D> {
         let first = self.create("first", "ext4", Origin::Blank);
         self.up(&first);
         self.act(Act::Write(first.clone()));
-        self.act(Act::DetachTooEarly(first.clone()));
+        self.act(Act::DeleteTooEarly(first.clone()));
         self.act(Act::Write(first.clone()));
-        self.act(Act::Attach(first.clone()));
+        self.act(Act::Stage(first.clone()));
         self.grow(&first);
         self.act(Act::Write(first.clone()));
         if shares {
@@ -178,13 +178,13 @@ impl<'a, D: Recording> Recorder<'a, D> {
     }
 
     fn up(&mut self, id: &str) {
-        for act in [Act::Attach, Act::Stage, Act::Publish] {
+        for act in [Act::Stage, Act::Publish] {
             self.act(act(id.to_owned()));
         }
     }
 
     fn down(&mut self, id: &str) {
-        for act in [Act::Unpublish, Act::Unstage, Act::Detach] {
+        for act in [Act::Unpublish, Act::Unstage] {
             self.act(act(id.to_owned()));
         }
     }

@@ -1,12 +1,13 @@
 //! The only user of a machine that loses power: makes requests, trusts each response, and repeats
 //! requests without a response. Independent of power losses.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use belay_contract::drivers::local::{self, Claim};
 use tonic::{Code, Status};
 
 use crate::rig::{
@@ -27,10 +28,8 @@ pub(super) enum Act {
     /// Creates a volume with this name, kind and origin.
     Create(String, &'static str, Origin),
     Delete(String),
-    Attach(String),
-    Detach(String),
-    /// Detaches a volume, which is refused, since the volume is in use.
-    DetachTooEarly(String),
+    /// Deletes a volume, which is refused, since the volume is in use.
+    DeleteTooEarly(String),
     Stage(String),
     Publish(String),
     Unpublish(String),
@@ -59,13 +58,7 @@ pub(super) struct Known {
 pub(super) struct Held {
     pub(super) kind: &'static str,
     pub(super) bytes: i64,
-    /// Whether the volume was created from a source.
-    pub(super) is_copy: bool,
-    /// The publish context from the response to the attach.
-    pub(super) context: Option<HashMap<String, String>>,
-    /// Whether the agent was asked to detach the volume, and the attach was not repeated yet.
-    pub(super) is_wanted_back: bool,
-    /// Whether the volume was staged here.
+    /// Whether the volume was staged, or is a copy of one that was.
     pub(super) is_used: bool,
     /// The identity of the volume's filesystem.
     pub(super) identity: Option<Vec<u8>>,
@@ -79,6 +72,8 @@ pub(super) struct Cut {
     pub(super) volume: String,
     pub(super) kind: &'static str,
     pub(super) is_ready: bool,
+    /// Whether the volume had been staged.
+    pub(super) is_used: bool,
     pub(super) identity: Option<Vec<u8>>,
     pub(super) records: Records,
 }
@@ -114,17 +109,7 @@ impl User {
                 self.must(&Op::Delete(id.clone()));
                 self.known.volumes.remove(id);
             }
-            Act::Attach(id) => self.attach(id),
-            Act::Detach(id) => {
-                self.must(&Op::Detach(id.clone()));
-                let held = self.held_mut(id);
-                (held.context, held.is_wanted_back) = (None, false);
-            }
-            Act::DetachTooEarly(id) => {
-                let refused = self.caller.ask(&Op::Detach(id.clone()), None);
-                assert!(refused.is_err(), "detached while in use: {id}");
-                self.held_mut(id).is_wanted_back = true;
-            }
+            Act::DeleteTooEarly(id) => self.delete_too_early(id),
             Act::Stage(id) => self.stage(id),
             Act::Publish(id) => {
                 self.must(&Op::Publish(
@@ -166,11 +151,8 @@ impl User {
         }
     }
 
-    /// Brings a volume to a pod, with its existing attachment or with a new one.
+    /// Brings a volume to a pod.
     pub(super) fn up(&mut self, id: &str) {
-        if self.held(id).context.is_none() {
-            self.act(&Act::Attach(id.to_owned()));
-        }
         self.act(&Act::Stage(id.to_owned()));
         self.act(&Act::Publish(id.to_owned()));
     }
@@ -179,7 +161,6 @@ impl User {
     pub(super) fn down(&mut self, id: &str) {
         self.act(&Act::Unpublish(id.to_owned()));
         self.act(&Act::Unstage(id.to_owned()));
-        self.act(&Act::Detach(id.to_owned()));
     }
 
     /// Returns the damage that a pod finds in a volume, if any.
@@ -195,11 +176,6 @@ impl User {
     /// Returns the target path of a volume.
     pub(super) fn target(&self, id: &str) -> PathBuf {
         self.volume(id).target(TARGET)
-    }
-
-    /// Returns the file of a volume.
-    pub(super) fn file(&self, id: &str) -> PathBuf {
-        self.caller.site.volumes().join(id)
     }
 
     /// Fails if a volume that was never written to shows any data.
@@ -246,11 +222,10 @@ impl User {
         self.held(id).kind
     }
 
-    fn volume(&self, id: &str) -> Volume {
+    /// Returns a volume as its callers know it.
+    pub(super) fn volume(&self, id: &str) -> Volume {
         let site = &self.caller.site;
-        let mut volume = Volume::made(&site.top, &site.volumes(), id.to_owned());
-        volume.context.clone_from(&self.held(id).context);
-        volume
+        Volume::made(&site.top, &site.volumes(), id.to_owned())
     }
 
     fn must(&self, op: &Op) -> Outcome {
@@ -276,40 +251,39 @@ impl User {
         let Outcome::Volume(id, bytes) = self.must(&op) else {
             unreachable!("a volume")
         };
-        let (identity, records) = match origin {
-            Origin::Blank => (None, Records::default()),
+        let (is_used, identity, records) = match origin {
+            Origin::Blank => (false, None, Records::default()),
             Origin::Volume(id) => {
                 let held = self.held(id);
-                (held.identity.clone(), held.records.clone())
+                (held.is_used, held.identity.clone(), held.records.clone())
             }
             Origin::Snapshot(id) => {
                 let cut = &self.known.snapshots[id];
-                (cut.identity.clone(), cut.records.clone())
+                (cut.is_used, cut.identity.clone(), cut.records.clone())
             }
         };
         let held = Held {
             kind,
             bytes,
-            is_copy: *origin != Origin::Blank,
-            context: None,
-            is_wanted_back: false,
-            is_used: false,
+            is_used,
             identity,
             records,
         };
         self.known.volumes.insert(id, held);
     }
 
-    fn attach(&mut self, id: &str) {
-        let Outcome::Context(context) = self.must(&Op::Attach(id.to_owned(), self.kind(id))) else {
-            unreachable!("a context")
-        };
-        let held = self.held_mut(id);
-        (held.context, held.is_wanted_back) = (Some(context), false);
+    fn delete_too_early(&self, id: &str) {
+        let refused = self.ask(&Op::Delete(id.to_owned()));
+        let code = refused.map_err(|status| status.code());
+        assert_eq!(code, Err(Code::FailedPrecondition), "in use: {id}");
+        let claim = self.volume(id).attribute(local::CLAIM);
+        assert_eq!(claim, Some(Claim::Delete.value().into_bytes()), "{id}");
     }
 
     fn stage(&mut self, id: &str) {
         self.must(&Op::Stage(self.volume(id), self.kind(id)));
+        let claim = self.volume(id).attribute(local::CLAIM);
+        assert_eq!(claim, None, "{id} is staged");
         self.held_mut(id).is_used = true;
         if self.held(id).identity.is_none() {
             self.held_mut(id).identity = self.identity(id);
@@ -344,6 +318,7 @@ impl User {
             volume: volume.to_owned(),
             kind: held.kind,
             is_ready,
+            is_used: held.is_used,
             identity: held.identity.clone(),
             records: held.records.clone(),
         };

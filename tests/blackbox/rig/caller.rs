@@ -1,6 +1,6 @@
 //! A caller of both programs, like the sidecars and the kubelet, whose calls are recorded.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -41,8 +41,6 @@ pub(crate) enum Op {
     /// Creates a volume with this name, kind and origin.
     Create(String, &'static str, Origin),
     Delete(String),
-    Attach(String, &'static str),
-    Detach(String),
     /// Expands a volume in the controller to at least this many bytes.
     Grow(String, i64),
     Get(String),
@@ -69,7 +67,6 @@ pub(crate) enum Outcome {
     Volume(String, i64),
     /// The ID of a snapshot, and whether it is ready.
     Snapshot(String, bool),
-    Context(HashMap<String, String>),
     Bytes(i64),
     Ids(BTreeSet<String>),
 }
@@ -80,8 +77,6 @@ impl Op {
         match self {
             Op::Create(..) => "CreateVolume",
             Op::Delete(_) => "DeleteVolume",
-            Op::Attach(..) => "ControllerPublishVolume",
-            Op::Detach(_) => "ControllerUnpublishVolume",
             Op::Grow(..) => "ControllerExpandVolume",
             Op::Get(_) => "ControllerGetVolume",
             Op::List => "ListVolumes",
@@ -106,12 +101,7 @@ impl Op {
     pub(crate) fn id(&self) -> Option<&str> {
         match self {
             Op::Create(..) | Op::List | Op::Discard(_) | Op::ListSnapshots => None,
-            Op::Delete(id)
-            | Op::Attach(id, _)
-            | Op::Detach(id)
-            | Op::Grow(id, _)
-            | Op::Get(id)
-            | Op::Cut(_, id) => Some(id),
+            Op::Delete(id) | Op::Grow(id, _) | Op::Get(id) | Op::Cut(_, id) => Some(id),
             Op::Stage(volume, _)
             | Op::Unstage(volume)
             | Op::Publish(volume, ..)
@@ -125,13 +115,10 @@ impl Op {
     fn about(&self) -> String {
         match self {
             Op::Create(name, kind, origin) => format!("{name} ({kind}) from {origin:?}"),
-            Op::Attach(id, kind) => format!("{id} ({kind})"),
             Op::Grow(id, bytes) => format!("{id} to {bytes}"),
             Op::Cut(name, id) => format!("{name} of {id}"),
             Op::Discard(id) => id.clone(),
-            Op::Stage(volume, kind) => {
-                format!("{} ({kind}), {:?}", volume.id, volume.publish_context())
-            }
+            Op::Stage(volume, kind) => format!("{} ({kind})", volume.id),
             Op::Publish(_, kind, target) => format!("{} ({kind})", target.display()),
             Op::PublishReadOnly(_, kind, target) => {
                 format!("{} ({kind}, read-only)", target.display())
@@ -140,12 +127,9 @@ impl Op {
             Op::Expand(_, kind, path, bytes) => {
                 format!("{} ({kind}) to {bytes}", path.display())
             }
-            Op::Delete(_)
-            | Op::Detach(_)
-            | Op::Get(_)
-            | Op::Unstage(_)
-            | Op::List
-            | Op::ListSnapshots => self.id().unwrap_or_default().to_owned(),
+            Op::Delete(_) | Op::Get(_) | Op::Unstage(_) | Op::List | Op::ListSnapshots => {
+                self.id().unwrap_or_default().to_owned()
+            }
         }
     }
 }
@@ -181,11 +165,6 @@ impl Caller {
                 Ok(Outcome::Volume(volume.volume_id, volume.capacity_bytes))
             }
             Op::Delete(id) => calls.delete(orders::delete(id)).map(|_| Outcome::Nothing),
-            Op::Attach(id, kind) => {
-                let attached = calls.attach(orders::attach(id, kind))?;
-                Ok(Outcome::Context(attached.publish_context))
-            }
-            Op::Detach(id) => calls.detach(orders::detach(id)).map(|_| Outcome::Nothing),
             Op::Grow(id, bytes) => {
                 let grown = calls.expand(orders::grow(id, *bytes))?;
                 Ok(Outcome::Bytes(grown.capacity_bytes))

@@ -96,10 +96,6 @@ calls! { NodeCalls, NodeClient:
 calls! { ControllerCalls, ControllerClient:
     create => create_volume, CreateVolumeRequest, CreateVolumeResponse;
     delete => delete_volume, DeleteVolumeRequest, DeleteVolumeResponse;
-    attach => controller_publish_volume,
-        ControllerPublishVolumeRequest, ControllerPublishVolumeResponse;
-    detach => controller_unpublish_volume,
-        ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse;
     validate => validate_volume_capabilities,
         ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse;
     list => list_volumes, ListVolumesRequest, ListVolumesResponse;

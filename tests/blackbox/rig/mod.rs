@@ -57,7 +57,7 @@ pub(crate) use refusal::{refused, refused_with, retried};
 pub(crate) use test_dir::{LoopDevice, TestDir, loop_numbers};
 pub(crate) use tools::{bind_loop, mount_image, mounted};
 pub(crate) use usage::{access, least_bytes, with_flags, with_mode};
-pub(crate) use volume::Volume;
+pub(crate) use volume::{Volume, attribute};
 pub(crate) use world::World;
 
 /// The number of lines of the kernel's log that are shown with a failed test.

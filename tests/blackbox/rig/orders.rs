@@ -1,4 +1,4 @@
-//! The requests of the sidecars to a controller whose node is `node-1`.
+//! The requests of the sidecars to a controller.
 
 use belay_bed::requests;
 pub(crate) use belay_bed::requests::{cut, delete, discard, get, grow};
@@ -23,14 +23,4 @@ pub(crate) fn restore(name: &str, kind: &str, snapshot_id: &str) -> csi::CreateV
 /// Returns a request for a clone of a volume, of the same size.
 pub(crate) fn clone(name: &str, kind: &str, volume_id: &str) -> csi::CreateVolumeRequest {
     requests::create(name, access(kind), Some(requests::of_volume(volume_id)))
-}
-
-/// Returns a request to attach a volume.
-pub(crate) fn attach(id: &str, kind: &str) -> csi::ControllerPublishVolumeRequest {
-    requests::attach(id, "node-1", access(kind))
-}
-
-/// Returns a request to detach a volume.
-pub(crate) fn detach(id: &str) -> csi::ControllerUnpublishVolumeRequest {
-    requests::detach(id, "node-1")
 }

@@ -177,6 +177,11 @@ impl<D: Drive> Pair<D> {
         self.rig.restart();
     }
 
+    /// Returns the PID of the running controller.
+    pub(crate) fn controller_pid(&self) -> u32 {
+        self.controller.as_ref().expect("the controller runs").pid()
+    }
+
     /// Kills the controller.
     pub(crate) fn stop_controller(&mut self) {
         drop(self.controller.take());

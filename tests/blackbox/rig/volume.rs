@@ -8,8 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use belay_bed::requests;
 use belay_bed::tools::{run, text};
+use belay_contract::drivers::local::{self, Claim};
 use belay_proto::csi::v1 as csi;
 use csi::VolumeCapability;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
 
 use super::calls::NodeCalls;
 use super::contents::Contents;
@@ -28,10 +31,6 @@ pub(crate) struct Volume {
     pub(crate) file: PathBuf,
     /// The staging path: an existing directory, as the kubelet creates it.
     pub(crate) staging: PathBuf,
-    /// The content that the controller reports: `new`, `used` or `populated`.
-    pub(crate) content: &'static str,
-    /// The publish context from a controller; if `None`, it is derived from the other fields.
-    pub(crate) context: Option<HashMap<String, String>>,
     pods: PathBuf,
 }
 
@@ -41,6 +40,7 @@ impl Volume {
         File::create_new(&volume.file)
             .and_then(|file| file.set_len(bytes))
             .expect("a sparse file");
+        volume.mark_new();
         volume
     }
 
@@ -69,8 +69,6 @@ impl Volume {
             file: volumes.join(&id),
             staging: directory(format!("staging/{id}/globalmount")),
             pods: directory(format!("pods/{id}")),
-            content: "new",
-            context: None,
             id,
         }
     }
@@ -116,23 +114,36 @@ impl Volume {
         data
     }
 
-    /// Returns the publish context that the controller would return.
-    pub(crate) fn publish_context(&self) -> HashMap<String, String> {
-        if let Some(context) = &self.context {
-            return context.clone();
-        }
-        let entry = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        HashMap::from([
-            entry("transport", "loop"),
-            entry("file", &self.id),
-            entry("bytes", &self.bytes().to_string()),
-            entry("content", self.content),
-        ])
+    /// Records on the file, as its controller does, that it was never used, and its size.
+    pub(crate) fn mark_new(&self) {
+        self.set_attribute(local::NEW, local::IS_NEW);
+        self.set_attribute(local::BYTES, self.bytes().to_string().as_bytes());
+    }
+
+    /// Records on the file that it was used, as a file that a tool has restored.
+    pub(crate) fn mark_used(&self) {
+        rustix::fs::removexattr(&self.file, local::NEW).expect("removexattr");
+    }
+
+    /// Claims the file, as its controller does when it refuses a deletion.
+    pub(crate) fn claim_to_delete(&self) {
+        self.set_attribute(local::CLAIM, Claim::Delete.value().as_bytes());
+    }
+
+    /// Sets an extended attribute of the file.
+    pub(crate) fn set_attribute(&self, name: &str, value: &[u8]) {
+        let set = rustix::fs::setxattr(&self.file, name, value, XattrFlags::empty());
+        set.expect("setxattr");
+    }
+
+    /// Returns an extended attribute of the file; `None` if it does not have it.
+    pub(crate) fn attribute(&self, name: &str) -> Option<Vec<u8>> {
+        attribute(&self.file, name)
     }
 
     /// Returns a request to stage the volume.
     pub(crate) fn stage(&self, capability: VolumeCapability) -> csi::NodeStageVolumeRequest {
-        requests::stage(&self.id, self.publish_context(), &self.staging, capability)
+        requests::stage(&self.id, HashMap::new(), &self.staging, capability)
     }
 
     /// Returns a request to unstage the volume.
@@ -146,8 +157,8 @@ impl Volume {
         target: &Path,
         capability: VolumeCapability,
     ) -> csi::NodePublishVolumeRequest {
-        let context = self.publish_context();
-        requests::publish(&self.id, context, &self.staging, target, capability)
+        let none = HashMap::new();
+        requests::publish(&self.id, none, &self.staging, target, capability)
     }
 
     /// Returns a request like [`Volume::publish`], read-only.
@@ -202,5 +213,15 @@ impl Volume {
         }
         let what = format!("{} is unstaged", self.id);
         retried(&what, || node.unstage(self.unstage()));
+    }
+}
+
+/// Returns an extended attribute of a file; `None` if it does not have it.
+pub(crate) fn attribute(file: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut value = [0_u8; 64];
+    match rustix::fs::getxattr(file, name, &mut value) {
+        Ok(length) => Some(value[..length].to_vec()),
+        Err(Errno::NODATA) => None,
+        Err(errno) => panic!("getxattr {name}: {errno}"),
     }
 }

@@ -16,7 +16,7 @@ func someRoles() roleList {
 			},
 		},
 		{
-			Metadata: map[string]any{"name": "belay-controller-local-attacher"},
+			Metadata: map[string]any{"name": "belay-controller-cinder-attacher"},
 			Rules:    []rule{{[]string{"storage.k8s.io"}, []string{"csinodes"}, []string{"list", "watch"}}},
 		},
 	}}

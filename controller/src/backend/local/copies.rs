@@ -1,5 +1,5 @@
 //! The copies in progress, with source and target. A volume that is being read can be neither
-//! attached nor deleted; once the copy has failed, it can. The list is kept in memory only, because
+//! staged nor deleted; once the copy has failed, it can. The list is kept in memory only, because
 //! a single process uses the state directory; the start adds the copies again from the ledger.
 
 use super::files::Backing;
@@ -43,7 +43,26 @@ enum Stage {
     Failed(Failure),
 }
 
+impl Copy {
+    fn new(source: &str, lock: Option<Arc<Backing>>, stage: Stage) -> Self {
+        Self {
+            source: source.to_owned(),
+            stage,
+            cancelled: false,
+            lock,
+        }
+    }
+}
+
 impl All {
+    /// Returns the target that is being copied from this volume or snapshot, if any.
+    fn reading(&self, source: &str) -> Option<&str> {
+        let mut copies = self.by_target.iter();
+        let found = copies
+            .find(|(_, copy)| copy.source == source && !matches!(copy.stage, Stage::Failed(_)));
+        found.map(|(target, _)| target.as_str())
+    }
+
     fn show(&self) {
         let (mut queued, mut running, mut failed) = (0, 0, 0);
         for copy in self.by_target.values() {
@@ -65,18 +84,36 @@ impl Copies {
         self.enter(target, source, lock, Stage::Running);
     }
 
+    /// Adds a copy that the caller performs itself, and whose lock is missing yet, unless there is
+    /// another copy of this source.
+    ///
+    /// # Errors
+    /// Returns the target of the other copy.
+    pub(super) fn begin_alone(&self, target: &str, source: &str) -> Result<(), String> {
+        let mut all = self.all.lock();
+        if let Some(other) = all.reading(source) {
+            return Err(other.to_owned());
+        }
+        all.by_target
+            .insert(target.to_owned(), Copy::new(source, None, Stage::Running));
+        self.tell(&all);
+        Ok(())
+    }
+
     /// Adds a copy for the copier.
     pub(super) fn queue(&self, target: &str, source: &str, lock: Option<Arc<Backing>>) {
         self.enter(target, source, lock, Stage::Queued);
     }
 
+    /// Adds a copy for the copier, unless it is there.
+    pub(super) fn resume(&self, target: &str, source: &str) {
+        if !self.all.lock().by_target.contains_key(target) {
+            self.queue(target, source, None);
+        }
+    }
+
     fn enter(&self, target: &str, source: &str, lock: Option<Arc<Backing>>, stage: Stage) {
-        let copy = Copy {
-            source: source.to_owned(),
-            stage,
-            cancelled: false,
-            lock,
-        };
+        let copy = Copy::new(source, lock, stage);
         let mut all = self.all.lock();
         all.by_target.insert(target.to_owned(), copy);
         self.tell(&all);
@@ -84,26 +121,13 @@ impl Copies {
 
     /// Returns the target that is being copied from this volume or snapshot, if any.
     pub(super) fn reading(&self, source: &str) -> Option<String> {
-        let all = self.all.lock();
-        let mut copies = all.by_target.iter();
-        let found = copies
-            .find(|(_, copy)| copy.source == source && !matches!(copy.stage, Stage::Failed(_)));
-        found.map(|(target, _)| target.clone())
+        self.all.lock().reading(source).map(str::to_owned)
     }
 
-    /// Returns the lock of this volume if a copy holds it, since a second lock would be refused.
-    pub(super) fn lock_of(&self, source: &str) -> Option<Arc<Backing>> {
+    /// Returns the lock that a copy holds; `None` if the copy began before this process.
+    pub(super) fn lock(&self, target: &str) -> Option<Arc<Backing>> {
         let all = self.all.lock();
-        let mut copies = all.by_target.values();
-        copies.find_map(|copy| copy.lock.clone().filter(|_| copy.source == source))
-    }
-
-    /// Whether the copy itself holds a lock, so that no process has written to its source since the
-    /// cut.
-    pub(super) fn has_lock(&self, target: &str) -> bool {
-        let all = self.all.lock();
-        let copy = all.by_target.get(target);
-        copy.is_some_and(|copy| copy.lock.is_some())
+        all.by_target.get(target)?.lock.clone()
     }
 
     /// Sets the missing lock of a copy.
@@ -161,8 +185,7 @@ impl Copies {
         self.tell(&all);
     }
 
-    /// Marks a copy as failed and releases its source, which must remain usable however often the
-    /// copy fails. A retry makes a new cut.
+    /// Marks a copy as failed and releases its source, which must remain usable.
     pub(super) fn fail(&self, target: &str, failure: Failure) {
         let mut all = self.all.lock();
         if let Some(copy) = all.by_target.get_mut(target) {
@@ -172,17 +195,10 @@ impl Copies {
         self.tell(&all);
     }
 
-    /// Queues the copy again if it has failed, and returns the failure.
-    pub(super) fn repeat(&self, target: &str) -> Option<Failure> {
-        let mut all = self.all.lock();
-        let copy = all.by_target.get_mut(target)?;
-        if !matches!(copy.stage, Stage::Failed(_)) {
-            return None;
-        }
-        let failed = std::mem::replace(&mut copy.stage, Stage::Queued);
-        self.tell(&all);
-        match failed {
-            Stage::Failed(failure) => Some(failure),
+    /// Returns the reason why the copy has failed, if it has.
+    pub(super) fn failure(&self, target: &str) -> Option<Failure> {
+        match &self.all.lock().by_target.get(target)?.stage {
+            Stage::Failed(failure) => Some(failure.clone()),
             Stage::Queued | Stage::Running => None,
         }
     }
@@ -243,17 +259,25 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_copy_lets_go_of_its_source_and_is_told_once() {
+    fn a_failed_copy_lets_go_of_its_source() {
         let copies = Copies::default();
         copies.begin("snap-1", "vol-1", None);
-        assert_eq!(copies.repeat("snap-1"), None, "it is running");
+        assert_eq!(copies.failure("snap-1"), None, "it is running");
         copies.fail("snap-1", Failure::busy("the disk"));
         copies.await_end("snap-1", Duration::MAX);
         assert_eq!(copies.reading("vol-1"), None);
-        assert_eq!(copies.repeat("snap-1"), Some(Failure::busy("the disk")));
-        assert_eq!(copies.reading("vol-1").as_deref(), Some("snap-1"));
-        assert_eq!(copies.repeat("snap-1"), None, "it is queued");
-        assert_eq!(copies.next().as_deref(), Some("snap-1"));
+        assert_eq!(copies.failure("snap-1"), Some(Failure::busy("the disk")));
+    }
+
+    #[test]
+    fn a_source_has_one_copy_at_a_time() {
+        let copies = Copies::default();
+        assert_eq!(copies.begin_alone("snap-1", "vol-1"), Ok(()));
+        let other = Err("snap-1".to_owned());
+        assert_eq!(copies.begin_alone("snap-2", "vol-1"), other);
+        assert_eq!(copies.begin_alone("snap-3", "vol-2"), Ok(()));
+        copies.end("snap-1");
+        assert_eq!(copies.begin_alone("snap-2", "vol-1"), Ok(()));
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl Store {
         };
         match self.files.begin(&id) {
             Ok(file) => match self.make(&id, &file, order.bytes, source) {
-                Ok(populated) => self.complete(&id, populated),
+                Ok(()) => self.complete(&id),
                 Err(failure) => Err(give_up(failure, self.give_up(&id))),
             },
             // Creating the file failed, so there is no file to remove.
@@ -60,25 +60,29 @@ impl Store {
         self.intend(order, source)
     }
 
-    /// Fills the file from the source, if there is one, and enlarges it. Returns whether the source
-    /// holds data.
+    /// Fills the file from the source, if there is one, and enlarges it.
     fn make(
         &self,
         id: &str,
         file: &Backing,
         bytes: u64,
         source: Option<&ContentSource>,
-    ) -> Result<bool, Failure> {
-        let populated = match source {
-            None => false,
+    ) -> Result<(), Failure> {
+        let is_new = match source {
+            None => true,
             Some(source) => self.fill(id, file, bytes, source)?,
         };
-        file.grow(bytes)?;
-        if source.is_some() {
-            file.mark_complete(populated)?;
+        if is_new {
+            file.mark_new()?;
         }
-        self.files.sync()?;
-        Ok(populated)
+        file.enlarge(bytes)?;
+        if source.is_some() {
+            // Without this, the size could reach the disk before the data.
+            file.sync()?;
+        }
+        file.record_bytes(bytes)?;
+        file.sync()?;
+        self.files.sync()
     }
 
     /// Looks up the name; if no volume has it, writes the intent.
@@ -131,13 +135,12 @@ impl Store {
     }
 
     /// Marks the volume as ready. If that fails, the record and the file remain.
-    pub(super) fn complete(&self, id: &str, populated: bool) -> Result<Volume, Failure> {
+    pub(super) fn complete(&self, id: &str) -> Result<Volume, Failure> {
         let completed = self.ledger.change(|changes| {
             let mut record = changes
                 .get(id)?
                 .ok_or_else(|| Failure::bug(format!("volume {id}: its record is missing")))?;
             record.state = State::Ready;
-            record.populated = populated;
             let volume = self.volume(id, &record)?;
             changes.put(id, &record)?;
             Ok(volume)
@@ -145,9 +148,9 @@ impl Store {
         completed.map_err(Failure::may_be_running)
     }
 
-    /// Completes a volume whose file is marked as complete although its record is not: a crash came
-    /// in between, or state.redb was restored from an older backup. Returns `None` if the file has
-    /// no such mark.
+    /// Completes a volume whose file is complete although its record is not: a crash came in
+    /// between, or state.redb was restored from an older backup. Returns `None` if the file has no
+    /// recorded size.
     pub(super) fn complete_whole(
         &self,
         id: &str,
@@ -159,11 +162,11 @@ impl Store {
         let Some(file) = self.files.find(id)? else {
             return Ok(None);
         };
-        let Some(populated) = file.completed()? else {
+        if file.recorded_bytes()?.is_none() {
             return Ok(None);
-        };
+        }
         file.refuse_truncated(record.bytes)?;
-        self.complete(id, populated).map(Some)
+        self.complete(id).map(Some)
     }
 
     /// Removes the remains of a failed creation. If the removal fails as well, the volume remains

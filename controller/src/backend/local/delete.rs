@@ -1,34 +1,86 @@
 //! Deleting a volume: marks it in the ledger, unlinks the file, and removes the record.
 
 use super::files::Backing;
-use super::loops::Device;
-use super::record::{Record, State};
+use super::record::State;
+use super::snapshot_record::SnapshotState;
 use super::store::{Store, ready};
-use belay_server::call::Failure;
+use belay_contract::drivers::local::Claim;
+use belay_server::call::{Certainty, Failure};
+
+/// The result of an attempt to delete a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deletion {
+    /// The volume does not exist.
+    Done,
+    /// The node uses the file; nothing was changed.
+    InUse,
+}
 
 impl Store {
-    pub(super) fn delete(&self, id: &str) -> Result<(), Failure> {
+    /// Deletes a volume, unless the node uses its file.
+    pub(super) fn try_delete(&self, id: &str) -> Result<Deletion, Failure> {
         let Some(record) = self.ledger.get(id)? else {
-            return Ok(());
+            return Ok(Deletion::Done);
         };
         if record.state == State::Deleting {
-            return self.finish_delete(id);
+            return match self.files.find(id)? {
+                Some(file) if file.is_locked()? => Ok(Deletion::InUse),
+                _ => self.finish_delete(id).map(|()| Deletion::Done),
+            };
         }
-        let record = ready(id, Some(record))?;
-        refuse_attached(id, record.node())?;
+        ready(id, Some(record))?;
         self.refuse_copied(id)?;
-        let _lock = self.lock_unused(id, &record)?;
-        self.begin_delete(id)?;
-        self.remove_and_forget(id)
+        let backing = self.files.get(id)?;
+        backing.refuse_linked()?;
+        // Hold the lock until the file is removed, so that no process binds it.
+        if !backing.try_lock()? {
+            return Ok(Deletion::InUse);
+        }
+        if let Err(failure) = self.refuse_replaced(id, &backing, true) {
+            self.want_back(id);
+            return Err(failure);
+        }
+        self.refuse_claimed(id, &backing)?;
+        // If this process ends now, no stage may use the file.
+        backing.claim(&Claim::Deleting)?;
+        backing.sync()?;
+        if let Err(failure) = self.begin_delete(id) {
+            if failure.certainty != Certainty::MayBeRunning {
+                backing.end_claim(&Claim::Deleting)?;
+            }
+            return Err(failure);
+        }
+        self.remove_and_forget(id).map(|()| Deletion::Done)
     }
 
-    /// Marks the volume as being deleted; from then on it no longer exists for callers.
+    /// Returns the error for a volume that the node uses, after asking the node agent to unstage it
+    /// if no pod uses it: a kubelet that was killed does not.
+    pub(super) fn refuse_used(&self, id: &str) -> Failure {
+        self.want_back(id);
+        Failure::precondition(format!(
+            "volume {id}: {} is bound to a loop device of this node; it is deleted once no pod \
+             uses the volume and it is unstaged",
+            self.files.path_of(id).display()
+        ))
+    }
+
+    fn want_back(&self, id: &str) {
+        let claimed = self.files.get(id).and_then(|file| match file.claimed()? {
+            Some(Claim::Copy(_)) => Ok(()),
+            Some(claim) => file.claim(&claim),
+            None => file.claim(&Claim::Delete),
+        });
+        if let Err(failure) = claimed {
+            tracing::warn!(volume = id, "cannot ask the node to unstage it: {failure}");
+        }
+    }
+
+    /// Marks the volume as being deleted; from then on it does not exist for callers.
     pub(super) fn begin_delete(&self, id: &str) -> Result<(), Failure> {
         self.ledger.change(|changes| {
             let Some(mut record) = changes.get(id)? else {
                 return Ok(());
             };
-            refuse_attached(id, record.node())?;
             self.refuse_copied(id)?;
             record.state = State::Deleting;
             changes.put(id, &record)
@@ -39,31 +91,18 @@ impl Store {
     fn refuse_copied(&self, id: &str) -> Result<(), Failure> {
         match self.copies.reading(id) {
             None => Ok(()),
-            Some(target) => Err(Failure::precondition(format!(
-                "volume {id}: {target} is being copied from it; delete it when {target} is ready"
-            ))),
+            Some(target) => Err(being_copied(id, &target)),
         }
     }
 
-    /// Locks the file, so that no process binds it to a loop device before it is removed.
-    fn lock_unused(&self, id: &str, record: &Record) -> Result<Backing, Failure> {
-        let device = self.device_of(id, record)?;
-        let backing = self.files.get(id)?;
-        // Check this before the lock, which the other volume may hold.
-        self.refuse_linked(id, &backing)?;
-        if !backing.try_lock()? {
-            return Err(Failure::precondition(format!(
-                "volume {id}: {} is bound to a loop device of this node; delete the pods that \
-                 use the volume, so that it is unstaged",
-                backing.path().display()
-            )));
-        }
-        match device {
-            None => Ok(backing),
-            Some(Device { path, file }) => Err(Failure::precondition(format!(
-                "volume {id}: {path} of this node is bound to {file:?}; delete the pods that \
-                 use the volume, so that it is unstaged; only if none does: losetup --detach {path}"
-            ))),
+    /// Refuses a volume whose copy began before this process did, and is not resumed yet.
+    fn refuse_claimed(&self, id: &str, backing: &Backing) -> Result<(), Failure> {
+        let Some(Claim::Copy(snapshot)) = backing.claimed()? else {
+            return Ok(());
+        };
+        match self.ledger.snapshot(&snapshot)?.map(|record| record.state) {
+            Some(SnapshotState::Copying) => Err(being_copied(id, &snapshot)),
+            _ => Ok(()),
         }
     }
 
@@ -71,7 +110,7 @@ impl Store {
     pub(super) fn finish_delete(&self, id: &str) -> Result<(), Failure> {
         let backing = self.files.find(id)?;
         if let Some(backing) = &backing {
-            self.refuse_linked(id, backing)?;
+            backing.refuse_linked()?;
             if !backing.try_lock()? {
                 return Err(Failure::busy(format!(
                     "volume {id}: another call is deleting it, or {} is bound to a loop device of \
@@ -84,10 +123,6 @@ impl Store {
     }
 
     fn remove_and_forget(&self, id: &str) -> Result<(), Failure> {
-        // Give a last name a replacement first: otherwise, a power cut could restore the second
-        // name as the only name of its file.
-        self.keep_last(id).map_err(Failure::may_be_running)?;
-        self.attached.remove(id).map_err(Failure::may_be_running)?;
         let bytes = self.files.allocated(id);
         self.files.remove(id).map_err(Failure::may_be_running)?;
         self.ceiling.freed(bytes);
@@ -97,11 +132,8 @@ impl Store {
     }
 }
 
-fn refuse_attached(id: &str, node: Option<&str>) -> Result<(), Failure> {
-    match node {
-        None => Ok(()),
-        Some(node) => Err(Failure::precondition(format!(
-            "volume {id}: attached to node {node}; detach it there first"
-        ))),
-    }
+fn being_copied(id: &str, target: &str) -> Failure {
+    Failure::precondition(format!(
+        "volume {id}: {target} is being copied from it; delete it when {target} is ready"
+    ))
 }

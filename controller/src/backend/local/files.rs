@@ -11,18 +11,18 @@ mod lease;
 mod link;
 mod open;
 
+pub(super) use attributes::Use;
 pub(super) use copy::{COPIED_BYTES, Copied};
 pub(super) use filesystem::{is_copied_on_write, set_nocow};
 pub(super) use link::{Inode, names_of};
 pub(super) use open::{foreign, missing};
 
 use super::fault::{at, os, truncated};
-use belay_contract::drivers::local::DETACH;
 use belay_server::call::Failure;
 #[cfg(test)]
 use journal::Call;
 use lease::Writers;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatVfs, XattrFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Stat, StatVfs};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
@@ -115,7 +115,10 @@ impl Files {
 
     /// Removes the file with this ID; succeeds if it does not exist.
     pub(super) fn remove(&self, id: &str) -> Result<(), Failure> {
-        self.unlink(id)?;
+        match rustix::fs::unlinkat(&self.dir, id, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(os("unlink", &self.path_of(id), errno)),
+        }
         #[cfg(test)]
         journal::note(Call::Change(self.path.clone()));
         self.sync()
@@ -182,12 +185,12 @@ fn last_accepted(is_accepted: impl Fn(u64) -> bool) -> u64 {
     good
 }
 
-/// Polls until `is_so` no longer holds, for a second at most.
+/// Polls until `is_so` does not hold, for a second at most.
 #[expect(
     clippy::disallowed_methods,
     reason = "no event reports that another program closed a file"
 )]
-fn patiently(mut is_so: impl FnMut() -> bool) {
+pub(super) fn patiently(mut is_so: impl FnMut() -> bool) {
     for _ in 0..TRIES {
         if !is_so() {
             return;
@@ -273,6 +276,11 @@ impl Backing {
         }
     }
 
+    /// Whether the file of a filesystem was in use, and holds no data now.
+    pub(super) fn is_emptied(&self) -> Result<bool, Failure> {
+        Ok(!self.holds_data()? && self.use_so_far()? == Use::Used)
+    }
+
     /// Whether another program keeps the file open for writing, for more than a moment. If the
     /// filesystem does not report writers, increments a counter and returns false. The file must be
     /// open read-only.
@@ -288,47 +296,6 @@ impl Backing {
             tracing::warn!("{path}: copied without a check for other writers: F_SETLEASE: {errno}");
         }
         writers == Writers::Some
-    }
-
-    /// Whether another program may have the file open for writing now. The file must be open
-    /// read-only.
-    pub(super) fn may_be_written(&self) -> bool {
-        lease::writers(&self.file) != Writers::None
-    }
-
-    /// Locks the file until this is dropped; returns false if another process holds the lock. The
-    /// node agent locks a file before it binds it, and the loop device holds that lock while it is
-    /// bound.
-    pub(super) fn try_lock(&self) -> Result<bool, Failure> {
-        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(true),
-            Err(Errno::WOULDBLOCK) => Ok(false),
-            Err(errno) => Err(os("flock", &self.path, errno)),
-        }
-    }
-
-    /// Reports a pending detach to the node agent, which then unstages a volume that no pod uses
-    /// and the kubelet has forgotten. Each call triggers an event, even if the attribute exists.
-    pub(super) fn want_back(&self) {
-        let wanted = rustix::fs::fsetxattr(&self.file, DETACH, b"1", XattrFlags::empty());
-        if let Err(errno) = wanted {
-            let path = self.path.display();
-            tracing::warn!("{path}: cannot report the pending detach to the node: {errno}");
-        }
-    }
-
-    /// Removes the attribute for a pending detach, durably.
-    pub(super) fn leave_there(&self) -> Result<(), Failure> {
-        // Usually there is no attribute.
-        match rustix::fs::fgetxattr(&self.file, DETACH, &mut [0; 0]) {
-            Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
-            Err(errno) => Err(os("fgetxattr", &self.path, errno)),
-            Ok(_) => {
-                rustix::fs::fremovexattr(&self.file, DETACH)
-                    .map_err(|errno| os("fremovexattr", &self.path, errno))?;
-                self.sync()
-            }
-        }
     }
 }
 

@@ -48,22 +48,14 @@ pub(super) enum Named {
 }
 
 impl Named {
-    /// Explains why the file may also belong to another volume or snapshot; `None` if it has at
-    /// most `allowed` names.
-    pub(super) fn linked(&self, path: &Path, allowed: u64) -> Option<String> {
+    /// Explains why the file may also belong to another volume or snapshot; `None` if it has one
+    /// name.
+    pub(super) fn linked(&self, path: &Path) -> Option<String> {
         match self {
-            Self::File { names, .. } => names_refusal(path, *names, allowed),
+            Self::File { names, .. } => names_refusal(path, *names),
             Self::Nothing | Self::Other => None,
         }
     }
-}
-
-/// The properties of the file of a healthy volume.
-#[derive(Clone, Copy, Debug)]
-struct Expected {
-    least_bytes: u64,
-    /// The maximum number of names.
-    names: u64,
 }
 
 impl Store {
@@ -140,41 +132,37 @@ impl Store {
         }
         let path = self.files.path_of(id.as_str()).display().to_string();
         let judged = |least_bytes| {
-            let second = self.second_name(id.as_str());
             let named = self.files.named(id.as_str());
             let is_suspect = matches!(named, Ok(Named::File { bytes, allocated, .. })
                 if bytes >= least_bytes && allocated <= HARDLY_ANY);
-            let expected = Expected {
-                least_bytes,
-                names: 1 + u64::from(second == Some(true)),
-            };
-            let conditions = judge(&path, expected, &named, storage);
-            (conditions, is_suspect, second == Some(false))
+            (judge(&path, least_bytes, &named, storage), is_suspect)
         };
-        let (conditions, is_suspect, may_be_replaced) = judged(bytes);
-        if conditions.is_empty() && !is_suspect && !may_be_replaced {
+        let (conditions, is_suspect) = judged(bytes);
+        if conditions.is_empty() && !is_suspect {
             return Ok(Some(conditions));
         }
         // Read the record, then inspect the file again. The record shows whether the file must
         // still be enlarged: such a file is not truncated, and neither is a file that is enlarged
-        // between the two steps. A second name that an attachment has created since the first
-        // inspection is now expected.
+        // between the two steps.
         let Some(record) = self.ledger.get(id.as_str())? else {
             return Ok(None);
         };
         let least_bytes = match record.growing_from {
             None => record.bytes,
             // If this cannot be read, the file cannot be inspected either, which is reported.
-            Some(from) => record.least_bytes(self.files.grown_to(id.as_str()).unwrap_or(from)),
+            Some(from) => {
+                record.least_bytes(self.files.recorded_bytes(id.as_str()).unwrap_or(from))
+            }
         };
-        let (mut conditions, is_suspect, _) = judged(least_bytes);
-        if is_suspect && record.must_hold_data(self.tells_holes) {
+        let (mut conditions, is_suspect) = judged(least_bytes);
+        if is_suspect && record.is_filesystem() {
             let file = self.files.get_for_reading(id.as_str());
-            let holds_data = file.and_then(|file| file.holds_data());
-            judge_data(&path, holds_data, &mut conditions);
+            judge_data(
+                &path,
+                file.and_then(|file| file.is_emptied()),
+                &mut conditions,
+            );
         }
-        let replaced = self.replaced_in_use(id.as_str(), &record);
-        judge_replaced(replaced, &mut conditions);
         // A missing file is not lost if its volume is being deleted. The record is marked before
         // the file is removed, so read the record after inspecting the file.
         if !conditions.is_empty() && self.get(id)?.is_none() {
@@ -227,18 +215,18 @@ fn record_unreadable(failure: Failure) -> Result<Conditions, Failure> {
     Ok(conditions)
 }
 
-/// Determines the health of a volume from its file and the expected properties. `path` is only for
-/// messages.
+/// Determines the health of a volume from its file, which should have at least `least_bytes`.
+/// `path` is only for messages.
 fn judge(
     path: &str,
-    expected: Expected,
+    least_bytes: u64,
     named: &Result<Named, Failure>,
     storage: &Result<Storage, Failure>,
 ) -> Conditions {
     let mut conditions = Conditions::default();
     match named {
         Err(failure) => conditions.add(volume::BACKING_FILE_UNREADABLE, failure.to_string()),
-        Ok(named) => judge_file(path, expected, *named, &mut conditions),
+        Ok(named) => judge_file(path, least_bytes, *named, &mut conditions),
     }
     match storage {
         Err(failure) => conditions.add(volume::STORAGE_UNREADABLE, failure.to_string()),
@@ -247,17 +235,17 @@ fn judge(
     conditions
 }
 
-fn judge_file(path: &str, expected: Expected, named: Named, conditions: &mut Conditions) {
-    if let Some(linked) = named.linked(Path::new(path), expected.names) {
+fn judge_file(path: &str, least_bytes: u64, named: Named, conditions: &mut Conditions) {
+    if let Some(linked) = named.linked(Path::new(path)) {
         conditions.add(volume::BACKING_FILE_FOREIGN, linked);
     }
-    let least_bytes = expected.least_bytes;
     match named {
         Named::Nothing => conditions.add(
             volume::BACKING_FILE_MISSING,
             format!(
                 "{path}: the file is missing; mount the filesystem that contains it, or restore \
-                 it; while the volume is attached, link it back (docs/health.md, A removed file)"
+                 it; while a pod has the volume, copy the data out of it first (docs/health.md, A \
+                 removed file)"
             ),
         ),
         Named::Other => conditions.add(volume::BACKING_FILE_FOREIGN, foreign(Path::new(path))),
@@ -269,23 +257,14 @@ fn judge_file(path: &str, expected: Expected, named: Named, conditions: &mut Con
     }
 }
 
-/// Adds the health reason for the file of a filesystem that was in use.
-fn judge_data(path: &str, holds_data: Result<bool, Failure>, conditions: &mut Conditions) {
-    match holds_data {
-        Ok(true) => {}
-        Ok(false) => conditions.add(volume::BACKING_FILE_EMPTY, emptied(path)),
+/// Adds the health reason for the file of a filesystem, if it was emptied.
+fn judge_data(path: &str, is_emptied: Result<bool, Failure>, conditions: &mut Conditions) {
+    match is_emptied {
+        Ok(false) => {}
+        Ok(true) => conditions.add(volume::BACKING_FILE_EMPTY, emptied(path)),
         // The agent holds a lease for a moment; the next call checks again.
         Err(failure) if failure.kind == Kind::Busy => {}
         Err(failure) => conditions.add(volume::BACKING_FILE_UNREADABLE, failure.to_string()),
-    }
-}
-
-/// Adds the health reason for a volume whose name may belong to another file. If the file in use
-/// cannot be opened, for example during a lease, the next call checks again.
-fn judge_replaced(replaced: Result<Option<String>, Failure>, conditions: &mut Conditions) {
-    if let Ok(Some(replaced)) = replaced {
-        let message = format!("{replaced}; copy the data out of them first (docs/health.md)");
-        conditions.add(volume::BACKING_FILE_GONE, message);
     }
 }
 
@@ -341,13 +320,8 @@ mod tests {
         told_of(&Ok(named), &Ok(storage))
     }
 
-    const EXPECTED: Expected = Expected {
-        least_bytes: 64 * MIB,
-        names: 2,
-    };
-
     fn told_of(named: &Result<Named, Failure>, storage: &Result<Storage, Failure>) -> Vec<Reason> {
-        let conditions = judge("/volumes/vol-1", EXPECTED, named, storage);
+        let conditions = judge("/volumes/vol-1", 64 * MIB, named, storage);
         let all = conditions.iter();
         all.map(|condition| condition.reason).collect()
     }
@@ -361,9 +335,9 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_more_names_than_expected_is_foreign() {
+    fn a_file_with_several_names_is_foreign() {
         let foreign = volume::BACKING_FILE_FOREIGN;
-        for (names, expected) in [(1, None), (2, None), (3, Some(foreign))] {
+        for (names, expected) in [(1, None), (2, Some(foreign))] {
             let named = Named::File {
                 bytes: 64 * MIB,
                 allocated: 0,
@@ -395,7 +369,7 @@ mod tests {
         assert_eq!(told_of(&Ok(whole), &Err(eio())), [storage_unreadable]);
         let both = [file_unreadable, storage_unreadable];
         assert_eq!(told_of(&Err(eio()), &Err(eio())), both);
-        let conditions = judge("/volumes/vol-1", EXPECTED, &Err(eio()), &Ok(WELL));
+        let conditions = judge("/volumes/vol-1", 64 * MIB, &Err(eio()), &Ok(WELL));
         let message = &conditions.iter().next().unwrap().message;
         assert!(message.contains("/volumes/vol-1: EIO"), "{message}");
     }
@@ -403,14 +377,14 @@ mod tests {
     #[test]
     fn a_file_without_data_is_empty_and_one_that_is_leased_is_checked_the_next_time() {
         let eio = os("stat", Path::new("/volumes/vol-1"), Errno::IO);
-        for (holds_data, expected) in [
-            (Ok(true), None),
-            (Ok(false), Some(volume::BACKING_FILE_EMPTY)),
+        for (is_emptied, expected) in [
+            (Ok(false), None),
+            (Ok(true), Some(volume::BACKING_FILE_EMPTY)),
             (Err(Failure::busy("a lease")), None),
             (Err(eio), Some(volume::BACKING_FILE_UNREADABLE)),
         ] {
             let mut conditions = Conditions::default();
-            judge_data("/volumes/vol-1", holds_data, &mut conditions);
+            judge_data("/volumes/vol-1", is_emptied, &mut conditions);
             let found = conditions.iter().next();
             assert_eq!(found.map(|condition| condition.reason), expected);
             assert!(found.is_none_or(|it| it.message.contains("/volumes/vol-1")));

@@ -25,14 +25,13 @@ use totals::{TOTALS, Totals};
 const VOLUMES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("volumes");
 /// Maps volume names to volume IDs.
 const NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("names");
-/// Contains node and volume ID for every attachment.
-const ATTACHED: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new("attached");
 /// Maps snapshot IDs to [`SnapshotRecord`](super::snapshot_record::SnapshotRecord)s.
 const SNAPSHOTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("snapshots");
 /// Maps snapshot names to snapshot IDs.
 const SNAPSHOT_NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("snapshot_names");
 /// Contains source volume and snapshot ID for every snapshot.
 const SNAPSHOTS_OF: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new("snapshots_of");
+
 /// The open database.
 #[derive(Debug)]
 pub(super) struct Ledger {
@@ -234,7 +233,6 @@ impl Ledger {
 pub(super) struct Changes<'t> {
     volumes: Table<'t, &'static str, &'static [u8]>,
     names: Table<'t, &'static str, &'static str>,
-    attached: Table<'t, (&'static str, &'static str), ()>,
     snapshots: Table<'t, &'static str, &'static [u8]>,
     snapshot_names: Table<'t, &'static str, &'static str>,
     snapshots_of: Table<'t, (&'static str, &'static str), ()>,
@@ -247,7 +245,6 @@ impl<'t> Changes<'t> {
         Ok(Self {
             volumes: transaction.open_table(VOLUMES).map_err(failed)?,
             names: transaction.open_table(NAMES).map_err(failed)?,
-            attached: transaction.open_table(ATTACHED).map_err(failed)?,
             snapshots: transaction.open_table(SNAPSHOTS).map_err(failed)?,
             snapshot_names: transaction.open_table(SNAPSHOT_NAMES).map_err(failed)?,
             snapshots_of: transaction.open_table(SNAPSHOTS_OF).map_err(failed)?,
@@ -275,22 +272,6 @@ impl Changes<'_> {
             .map(|id| id.value().to_owned()))
     }
 
-    /// Returns the number of volumes attached to a node.
-    pub(super) fn attached_to(&self, node: &str) -> Result<usize, Failure> {
-        let mut count = 0;
-        for entry in self
-            .attached
-            .range::<(&str, &str)>((node, "")..)
-            .map_err(failed)?
-        {
-            if entry.map_err(failed)?.0.value().0 != node {
-                break;
-            }
-            count += 1;
-        }
-        Ok(count)
-    }
-
     /// Returns the current totals.
     pub(super) fn totals(&self) -> Result<Totals, Failure> {
         Totals::read(&self.totals)
@@ -312,11 +293,6 @@ impl Changes<'_> {
         self.names
             .insert(record.name.as_str(), id)
             .map_err(failed)?;
-        for attached in &record.attached {
-            self.attached
-                .insert((attached.node.as_str(), id), ())
-                .map_err(failed)?;
-        }
         let totals = self.totals()?;
         self.set_totals(Totals {
             volumes: totals.volumes + record.counts(),
@@ -333,11 +309,6 @@ impl Changes<'_> {
         self.has_written = true;
         self.volumes.remove(id).map_err(failed)?;
         self.names.remove(record.name.as_str()).map_err(failed)?;
-        for attached in &record.attached {
-            self.attached
-                .remove((attached.node.as_str(), id))
-                .map_err(failed)?;
-        }
         let totals = self.totals()?;
         self.set_totals(Totals {
             volumes: totals.volumes.saturating_sub(record.counts()),

@@ -1,7 +1,11 @@
 //! The loop devices of this machine, from sysfs, which does not query the storage behind them.
-//! Opens no device.
+//! Opens no device. Shows whether a node uses an earlier file of a volume: a file that replaces it
+//! is a new inode, which no device has locked.
 
 use super::fault::at;
+use super::files::{Backing, patiently};
+use super::store::Store;
+use belay_contract::reason::volume;
 use belay_server::call::Failure;
 use rustix::io::Errno;
 use std::path::Path;
@@ -9,16 +13,66 @@ use std::{fs, io};
 
 const SYSFS: &str = "/sys/block";
 
-/// The suffix that sysfs adds to the name of a removed file.
-pub(super) const DELETED: &str = " (deleted)";
-
 /// A bound loop device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Device {
-    pub(super) path: String,
+struct Device {
+    path: String,
     /// The path of the backing file in sysfs. The directory may have another path in the mount
     /// namespace of the node agent.
-    pub(super) file: String,
+    file: String,
+}
+
+impl Device {
+    /// Whether its file is, or was, in a directory under exactly this name.
+    fn has_name(&self, id: &str) -> bool {
+        Path::new(&self.file).file_name() == Some(id.as_ref())
+    }
+}
+
+impl Store {
+    /// Refuses `present` as the file of a volume while a loop device is bound to another file with
+    /// the volume's name, current or former: pods write to that file. The lock of `present` shows
+    /// whether a device of that name is bound to it by the node agent. `is_held` if the caller has
+    /// the lock.
+    ///
+    /// # Errors
+    /// Returns `Precondition`, with the device.
+    pub(super) fn refuse_replaced(
+        &self,
+        id: &str,
+        present: &Backing,
+        is_held: bool,
+    ) -> Result<(), Failure> {
+        let mut found = Ok(None);
+        // A device that is being unbound is named for a moment longer than it holds the lock.
+        patiently(|| {
+            found = other_file(id, present, is_held);
+            matches!(found, Ok(Some(_)))
+        });
+        let Some(Device { path, file }) = found? else {
+            return Ok(());
+        };
+        Err(Failure::precondition(format!(
+            "volume {id}: {path} of this node is bound to {file:?}, an earlier file of the volume \
+             that {} has replaced, or was bound by another program; copy the data out of the pods \
+             that use it, and delete them, so that the volume is unstaged; only if none uses it: \
+             losetup --detach {path} (docs/health.md, {})",
+            present.path().display(),
+            volume::BACKING_FILE_GONE.name()
+        )))
+    }
+}
+
+/// Returns a device that is bound to another file than `present` with the name of the volume's
+/// file.
+fn other_file(id: &str, present: &Backing, is_held: bool) -> Result<Option<Device>, Failure> {
+    let devices = named(id)?;
+    let is_present_bound = match devices.iter().any(|device| device.has_name(id)) {
+        true => !is_held && present.is_locked()?,
+        false => false,
+    };
+    let mut devices = devices.into_iter();
+    Ok(devices.find(|device| !(is_present_bound && device.has_name(id))))
 }
 
 /// Returns the bound loop devices whose file has, or had, the name of the volume's file. IDs are
@@ -28,7 +82,7 @@ pub(super) struct Device {
 ///
 /// # Errors
 /// Returns `Unreachable` if sysfs cannot be read, which does not mean that there are no devices.
-pub(super) fn named(id: &str) -> Result<Vec<Device>, Failure> {
+fn named(id: &str) -> Result<Vec<Device>, Failure> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(SYSFS) {
         Ok(entries) => entries,

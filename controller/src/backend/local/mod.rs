@@ -1,7 +1,6 @@
 //! The embedded backend: volumes are sparse files in one directory of one node, thinly provisioned.
 //! This file runs the verbs of [`Store`], which block, outside of the runtime's threads.
 
-mod attach;
 mod copies;
 mod create;
 mod delete;
@@ -9,7 +8,6 @@ mod facts;
 mod fault;
 mod files;
 mod health;
-mod held;
 mod id;
 mod ledger;
 mod loops;
@@ -31,21 +29,27 @@ pub use space::{Overcommit, OvercommitError};
 use crate::backend::Progress::{self, Done};
 use crate::backend::measured::{self, Verb, measured};
 use crate::backend::{
-    Answer, AttachOrder, Attachment, Attachments, Backend, Capacity, Clones, Expansion, Health,
-    Order, Page, Planned, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnhealthyPage,
-    Volume,
+    Answer, Backend, Capacity, Clones, Expansion, Health, Order, Page, Planned, Sizes, Snapshot,
+    SnapshotOrder, SnapshotPage, Snapshots, UnhealthyPage, Volume,
 };
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::health::Conditions;
 use belay_server::readiness::{Readiness, State};
-use belay_server::request::{ContentSource, Context, Name, NodeId, Secrets, SnapshotId, VolumeId};
+use belay_server::request::{ContentSource, Context, Name, Secrets, SnapshotId, VolumeId};
 use copies::Copies;
-use slots::{AllSlots, Slots};
+use delete::Deletion;
+use slots::{AllSlots, Slot, Slots};
 use state_file::unless_damaged;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use store::Store;
+use tokio::time::Instant;
+
+/// How long a deletion waits for NodeUnstageVolume, with which it usually races.
+const UNSTAGE_PATIENCE: Duration = Duration::from_secs(5);
+const UNSTAGE_POLL: Duration = Duration::from_millis(50);
 
 /// The granularity of volume sizes, in bytes.
 const STEP_BYTES: u64 = 1 << 20;
@@ -53,11 +57,9 @@ const STEP_BYTES: u64 = 1 << 20;
 /// The settings of `local`.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The directory of `state.redb`, `lock`, `volumes/`, `snapshots/` and `attached/`. The
-    /// directory must exist; its content is created if it is missing.
+    /// The directory of `state.redb`, `lock`, `volumes/` and `snapshots/`. The directory must
+    /// exist; its content is created if it is missing.
     pub state_dir: PathBuf,
-    /// The node of this controller, the only one to which its volumes can be attached.
-    pub node: NodeId,
     /// The topology of the node, if volumes report it.
     pub place: Option<Topology>,
     /// The ratio of provisioned to actual space.
@@ -139,17 +141,22 @@ impl Local {
     ) -> Answer<'a, T> {
         Box::pin(async move {
             let slot = slots.take().await?;
-            let (store, readiness) = (Arc::clone(&self.store), self.readiness.clone());
-            let at_work = async move {
-                let work = move || {
-                    let _slot = slot;
-                    checked(&store, &readiness, work)
-                };
-                let done = tokio::task::spawn_blocking(work).await;
-                done.unwrap_or_else(|error| Err(Failure::bug(error.to_string()).may_be_running()))
-            };
-            measured(verb, at_work).await
+            measured(verb, self.work(slot, work)).await
         })
+    }
+
+    async fn work<T: Send + 'static>(
+        &self,
+        slot: Slot,
+        work: impl FnOnce(&Store) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let (store, readiness) = (Arc::clone(&self.store), self.readiness.clone());
+        let work = move || {
+            let _slot = slot;
+            checked(&store, &readiness, work)
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        done.unwrap_or_else(|error| Err(Failure::bug(error.to_string()).may_be_running()))
     }
 }
 
@@ -251,9 +258,24 @@ impl Backend for Local {
     }
 
     fn delete(&self, id: VolumeId, _: Secrets) -> Answer<'_, Progress<()>> {
-        self.change(Verb::Delete, move |store| {
-            store.delete(id.as_str()).map(Done)
-        })
+        Box::pin(measured(Verb::Delete, async move {
+            let deadline = Instant::now() + UNSTAGE_PATIENCE;
+            loop {
+                let volume = id.clone();
+                let attempt = move |store: &Store| store.try_delete(volume.as_str());
+                match self.work(self.slots.changes.take().await?, attempt).await? {
+                    Deletion::Done => return Ok(Done(())),
+                    // No event reports that another process has closed a file.
+                    Deletion::InUse if Instant::now() < deadline => {
+                        tokio::time::sleep(UNSTAGE_POLL).await;
+                    }
+                    Deletion::InUse => {
+                        let refuse = move |store: &Store| Err(store.refuse_used(id.as_str()));
+                        return self.work(self.slots.changes.take().await?, refuse).await;
+                    }
+                }
+            }
+        }))
     }
 
     fn find(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
@@ -268,10 +290,6 @@ impl Backend for Local {
 
     fn list(&self, after: Option<String>, limit: usize, _: Secrets) -> Answer<'_, Page> {
         self.ask(Verb::List, move |store| store.list(after.as_deref(), limit))
-    }
-
-    fn attachments(&self) -> Option<&dyn Attachments> {
-        Some(self)
     }
 
     fn expansion(&self) -> Option<&dyn Expansion> {
@@ -292,18 +310,6 @@ impl Backend for Local {
 
     fn health(&self) -> Option<&dyn Health> {
         Some(self)
-    }
-}
-
-impl Attachments for Local {
-    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
-        self.change(Verb::Attach, move |store| store.attach(&order).map(Done))
-    }
-
-    fn detach(&self, id: VolumeId, node: NodeId, _: Secrets) -> Answer<'_, Progress<()>> {
-        self.change(Verb::Detach, move |store| {
-            store.detach(id.as_str(), &node).map(Done)
-        })
     }
 }
 

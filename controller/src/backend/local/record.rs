@@ -1,11 +1,10 @@
 //! The record of a volume, and its stored form: JSON, with the version of the format in each
 //! record. Opens nothing.
 
-use crate::backend::{Phase, Terms, Usage, Volume};
-use belay_contract::publish_context::Content;
+use crate::backend::{Phase, Usage, Volume};
 use belay_contract::topology::Topology;
 use belay_server::call::Failure;
-use belay_server::request::{AccessMode, ContentSource, Context, NodeId, SnapshotId, VolumeId};
+use belay_server::request::{ContentSource, Context, SnapshotId, VolumeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -21,13 +20,8 @@ pub(super) struct Record {
     pub(super) bytes: u64,
     pub(super) usage: StoredUsage,
     pub(super) state: State,
-    /// Whether data may have been written to the volume; never reset.
-    pub(super) used: bool,
-    pub(super) attached: Vec<Attached>,
     /// The source of the volume.
     pub(super) source: Option<StoredSource>,
-    /// Whether the volume was created from data, or data was observed in it; never reset.
-    pub(super) populated: bool,
     /// The size before an expansion to `bytes` that is recorded but not complete; the file may
     /// still have that size.
     pub(super) growing_from: Option<u64>,
@@ -69,17 +63,6 @@ pub(super) enum StoredUsage {
     Filesystem(String),
 }
 
-/// The node to which the volume is attached. Mount flags are not stored, since they may contain
-/// secrets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Attached {
-    pub(super) node: String,
-    read_only: bool,
-    block: bool,
-    /// The name of the access mode in the specification.
-    mode: String,
-}
-
 impl Record {
     /// Creates the record of a volume before its file is created.
     pub(super) fn creating(
@@ -98,54 +81,21 @@ impl Record {
             bytes,
             usage,
             state: State::Creating,
-            used: false,
-            attached: Vec::new(),
             source: source.map(StoredSource::new),
-            populated: false,
             growing_from: None,
         }
     }
 
-    /// Returns the minimum size of the file, in bytes, if it was last enlarged to `grown_to`. A
+    /// Returns the minimum size of the file, in bytes, if the size recorded on it is `on_file`. A
     /// smaller file has been truncated.
-    pub(super) fn least_bytes(&self, grown_to: u64) -> u64 {
-        let promised = |from| grown_to.min(self.bytes).max(from);
+    pub(super) fn least_bytes(&self, on_file: u64) -> u64 {
+        let promised = |from| on_file.min(self.bytes).max(from);
         self.growing_from.map_or(self.bytes, promised)
-    }
-
-    /// Records whether the file holds data. `certain` is false if the filesystem does not
-    /// distinguish data from holes. Returns whether the record has changed.
-    pub(super) fn observe(&mut self, data: bool, certain: bool) -> bool {
-        let before = (self.used, self.populated);
-        self.used |= data;
-        self.populated |= self.used && certain;
-        (self.used, self.populated) != before
-    }
-
-    /// Whether data may have been written to the volume.
-    pub(super) fn was_written(&self) -> bool {
-        self.used || self.populated
-    }
-
-    /// Whether a file without data is damaged. A filesystem that was in use has at least its
-    /// superblock, while the user of a raw volume may have discarded all of it. `certain` is false
-    /// if the filesystem does not distinguish data from holes.
-    pub(super) fn must_hold_data(&self, certain: bool) -> bool {
-        certain && self.was_written() && self.is_filesystem()
     }
 
     /// Whether the volume has a filesystem, and is not raw.
     pub(super) fn is_filesystem(&self) -> bool {
         matches!(self.usage, StoredUsage::Filesystem(_))
-    }
-
-    /// Returns the content, as known from the record.
-    pub(super) fn content(&self) -> Content {
-        match (self.populated, self.used) {
-            (true, _) => Content::Populated,
-            (false, true) => Content::Used,
-            (false, false) => Content::New,
-        }
     }
 
     /// Decodes the result of [`Self::encode`].
@@ -174,11 +124,6 @@ impl Record {
             StoredUsage::Filesystem(fs_type) => Usage::Filesystem(fs_type.clone()),
         };
         let kept = |failure| Failure::bug(format!("state.redb: volume {id}: {failure}"));
-        let nodes = self
-            .attached
-            .iter()
-            .map(|attached| NodeId::new(attached.node.as_str()));
-        let nodes = nodes.collect::<Result<_, _>>().map_err(kept)?;
         let source = self.source.as_ref().map(StoredSource::content);
         let source = source.transpose().map_err(kept)?;
         let id = VolumeId::new(id).map_err(kept)?;
@@ -186,33 +131,15 @@ impl Record {
             bytes: self.bytes,
             usage: Some(usage),
             context: Some(Context::default()),
-            nodes,
             source,
             place,
             ..Volume::new(id, Phase::Ready)
         })
     }
 
-    /// Returns the terms of the attachment to this node, if there is one.
-    ///
-    /// # Errors
-    /// Returns `Bug` if the stored access mode is unknown.
-    pub(super) fn terms_on(&self, node: &NodeId) -> Result<Option<Terms>, Failure> {
-        let attached = self
-            .attached
-            .iter()
-            .find(|attached| attached.node == node.as_str());
-        attached.map(Attached::terms).transpose()
-    }
-
     /// Returns 1 if the record counts as a volume, else 0. Only ready volumes count.
     pub(super) fn counts(&self) -> u64 {
         u64::from(self.state == State::Ready)
-    }
-
-    /// Returns the first node to which the volume is attached.
-    pub(super) fn node(&self) -> Option<&str> {
-        self.attached.first().map(|attached| attached.node.as_str())
     }
 }
 
@@ -261,95 +188,24 @@ impl StoredSource {
     }
 }
 
-impl Attached {
-    pub(super) fn new(node: &NodeId, terms: &Terms) -> Self {
-        Self {
-            node: node.as_str().to_owned(),
-            read_only: terms.read_only,
-            block: terms.block,
-            mode: terms.mode.name().to_owned(),
-        }
-    }
-
-    fn terms(&self) -> Result<Terms, Failure> {
-        let mode = MODES.iter().find(|mode| mode.name() == self.mode).copied();
-        let mode = mode.ok_or_else(|| {
-            Failure::bug(format!("state.redb: unknown access mode {:?}", self.mode))
-        })?;
-        Ok(Terms {
-            read_only: self.read_only,
-            block: self.block,
-            mode,
-        })
-    }
-}
-
-const MODES: &[AccessMode] = &[
-    AccessMode::SingleNodeWriter,
-    AccessMode::SingleNodeReaderOnly,
-    AccessMode::MultiNodeReaderOnly,
-    AccessMode::MultiNodeSingleWriter,
-    AccessMode::MultiNodeMultiWriter,
-    AccessMode::SingleNodeSingleWriter,
-    AccessMode::SingleNodeMultiWriter,
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn record() -> Record {
-        let mut record = Record::creating("pvc-1", 4096, &Usage::Filesystem("xfs".into()), None);
-        let terms = Terms {
-            read_only: true,
-            block: false,
-            mode: AccessMode::SingleNodeMultiWriter,
-        };
-        record
-            .attached
-            .push(Attached::new(&NodeId::new("node-1").unwrap(), &terms));
-        record
-    }
-
-    #[test]
-    fn what_is_written_is_read_again() {
-        let record = record();
-        let again = Record::decode("vol-1", &record.encode().unwrap()).unwrap();
-        assert_eq!(again, record);
-        let node = NodeId::new("node-1").unwrap();
-        let terms = again.terms_on(&node).unwrap().unwrap();
-        assert_eq!(terms.mode, AccessMode::SingleNodeMultiWriter);
-        assert!(terms.read_only && !terms.block);
-    }
-
-    #[test]
-    fn data_that_may_have_been_there_before_counts_as_written_and_not_as_content() {
-        let mut record = record();
-        assert!(!record.was_written() && record.content() == Content::New);
-        for _ in 0..2 {
-            record.observe(true, false);
-            assert!(record.was_written() && record.content() == Content::Used);
-        }
-        assert!(!record.must_hold_data(false) && record.must_hold_data(true));
-        record.observe(false, true);
-        assert!(record.was_written() && record.content() == Content::Populated);
+        Record::creating("pvc-1", 4096, &Usage::Filesystem("xfs".into()), None)
     }
 
     #[test]
     fn the_stored_bytes_stay_readable() {
         let kept = br#"{"version":2,"name":"pvc-1","bytes":4096,"usage":{"filesystem":"xfs"},
-            "state":"creating","used":false,"attached":[{"node":"node-1","read_only":true,
-            "block":false,"mode":"SINGLE_NODE_MULTI_WRITER"}],"source":null,"populated":false,
-            "growing_from":null}"#;
+            "state":"creating","source":null,"growing_from":null}"#;
         assert_eq!(Record::decode("vol-1", kept).unwrap(), record());
         let kept = br#"{"version":2,"name":"pvc-1","bytes":4096,"usage":"block","state":"ready",
-            "used":true,"attached":[],"source":{"snapshot":"snap-1"},"populated":true,
-            "growing_from":2048}"#;
+            "source":{"snapshot":"snap-1"},"growing_from":2048}"#;
         let source = ContentSource::Snapshot(SnapshotId::new("snap-1").unwrap());
         let expected = Record {
             state: State::Ready,
-            used: true,
-            populated: true,
             growing_from: Some(2048),
             ..Record::creating("pvc-1", 4096, &Usage::Block, Some(&source))
         };
@@ -369,20 +225,6 @@ mod tests {
     }
 
     #[test]
-    fn data_that_was_observed_stays_so_and_counts_where_holes_are_reported() {
-        let mut record = record();
-        assert_eq!(record.content(), Content::New);
-        assert!(!record.observe(false, true) && record.observe(true, false));
-        assert_eq!(record.content(), Content::Used);
-        assert!(!record.observe(true, false) && !record.observe(false, false));
-        // The file was moved to a filesystem that reports holes.
-        assert!(record.observe(false, true));
-        assert_eq!(record.content(), Content::Populated);
-        assert!(!record.observe(false, true) && !record.observe(false, false));
-        assert_eq!(record.content(), Content::Populated);
-    }
-
-    #[test]
     fn another_version_is_refused_whatever_else_it_says() {
         for version in [1, 3] {
             let kept = format!(r#"{{"version":{version},"shape":"other"}}"#);
@@ -391,19 +233,5 @@ mod tests {
                 assert!(failure.message.contains(part), "{failure}");
             }
         }
-    }
-
-    #[test]
-    fn every_access_mode_is_known_again_by_its_name() {
-        for mode in MODES {
-            let terms = Terms {
-                read_only: false,
-                block: true,
-                mode: *mode,
-            };
-            let attached = Attached::new(&NodeId::new("n").unwrap(), &terms);
-            assert_eq!(attached.terms().unwrap(), terms);
-        }
-        assert_eq!(MODES.len(), 7);
     }
 }

@@ -3,8 +3,11 @@
 //! are recorded expansions, if the file was not truncated meanwhile. The file of an unfinished
 //! creation is kept if it holds data nevertheless, and stray files are not touched.
 
+use super::files::Backing;
 use super::record::{Record, State};
+use super::snapshot_record::SnapshotState;
 use super::store::{Store, whole_bytes};
+use belay_contract::drivers::local::Claim;
 use belay_server::call::Failure;
 use std::collections::HashSet;
 
@@ -71,7 +74,6 @@ impl Store {
                 done.troubles += 1;
             }
         })?;
-        self.recover_held(&known, &volumes, &mut done)?;
         self.recover_snapshots(&mut done)?;
         let totals = self.ledger.totals()?;
         totals.show();
@@ -123,12 +125,10 @@ impl Store {
             }
             State::Ready => {
                 let backing = self.files.get(id)?;
-                self.refuse_linked(id, &backing)?;
+                backing.refuse_linked()?;
+                self.end_stale_claim(&backing)?;
                 let bytes = backing.bytes()?;
                 whole_bytes(&backing, record)?;
-                if record.node().is_some() {
-                    self.recover_file(id, &backing)?;
-                }
                 done.copy_on_write += usize::from(backing.is_copied_on_write()?);
                 if record.growing_from.is_some() {
                     self.finish_growth(id, &backing)?;
@@ -144,6 +144,26 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Ends the claim of a copy that has ended, or of a deletion that has not begun: a crash came
+    /// in between.
+    fn end_stale_claim(&self, backing: &Backing) -> Result<(), Failure> {
+        let Some(claim) = backing.claimed()? else {
+            return Ok(());
+        };
+        let is_stale = match &claim {
+            Claim::Delete => false,
+            Claim::Deleting => true,
+            Claim::Copy(snapshot) => {
+                let record = self.ledger.snapshot(snapshot)?;
+                record.is_none_or(|record| record.state != SnapshotState::Copying)
+            }
+        };
+        match is_stale {
+            true => backing.end_claim(&claim),
+            false => Ok(()),
+        }
     }
 
     /// Removes the remains of an interrupted creation or deletion.

@@ -1,7 +1,7 @@
 //! Expanding a volume: records the new size in the ledger, enlarges the file, and records that this
-//! is done. The next start, expansion or attachment completes an expansion that a crash
-//! interrupted. Neither a truncated file nor a file that replaced the one in use is ever enlarged,
-//! since that would hide the loss.
+//! is done. The next start or expansion completes an expansion that a crash interrupted. Neither a
+//! truncated file nor a file that replaced the one in use is ever enlarged, since that would hide
+//! the loss.
 
 use super::files::Backing;
 use super::store::{Store, fits, ready, whole_bytes};
@@ -34,7 +34,7 @@ impl Store {
     }
 
     fn follow(&self, id: &str, bytes: u64, backing: &Backing) -> Result<u64, Failure> {
-        self.refuse_replaced(id, &ready(id, self.ledger.get(id)?)?, backing)?;
+        self.refuse_replaced(id, backing, false)?;
         let promise = self.promise(id, bytes, backing)?;
         if !promise.unfinished {
             return Ok(promise.now);
@@ -58,6 +58,8 @@ impl Store {
     ) -> Result<Promise, Failure> {
         self.provision(|changes, ceiling| {
             let mut record = ready(id, changes.get(id)?)?;
+            // A copy of a file that changes meanwhile fails for good.
+            self.refuse_while_copied(id)?;
             let least_bytes = whole_bytes(backing, &record)?;
             let (before, growing_from_before) = (record.bytes, record.growing_from);
             if before < bytes {

@@ -18,8 +18,6 @@ pub(in crate::backend::local) struct SnapshotRecord {
     pub(in crate::backend::local) state: SnapshotState,
     /// The time of the cut, in nanoseconds since 1970; 0 before the cut.
     created_ns: u64,
-    /// Whether the volume was no longer new at the cut.
-    pub(in crate::backend::local) populated: bool,
     /// Whether the volume had a filesystem.
     filesystem: bool,
 }
@@ -51,7 +49,6 @@ impl SnapshotRecord {
             bytes: volume.bytes,
             state: SnapshotState::Cutting,
             created_ns: 0,
-            populated: false,
             filesystem: volume.is_filesystem(),
         }
     }
@@ -63,9 +60,9 @@ impl SnapshotRecord {
         self.created_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
     }
 
-    /// Whether a file without data is damaged, as for volumes in [`Record::must_hold_data`].
-    pub(super) fn must_hold_data(&self, certain: bool) -> bool {
-        certain && self.populated && self.filesystem
+    /// Whether the volume had a filesystem.
+    pub(super) fn is_filesystem(&self) -> bool {
+        self.filesystem
     }
 
     /// Decodes the result of [`Self::encode`].
@@ -122,7 +119,7 @@ mod tests {
     #[test]
     fn the_stored_bytes_stay_readable() {
         let kept = br#"{"version":2,"name":"snap","source":"vol-1","bytes":4096,"state":"copying",
-            "created_ns":1500000000,"populated":true,"filesystem":true}"#;
+            "created_ns":1500000000,"filesystem":true}"#;
         let record = SnapshotRecord::decode("snap-1", kept).unwrap();
         let again = SnapshotRecord::decode("snap-1", &record.encode().unwrap()).unwrap();
         assert_eq!(again, record);

@@ -3,7 +3,7 @@
 
 use super::copies::Copies;
 use super::fault::{at, emptied, os};
-use super::files::{Backing, Files};
+use super::files::{Backing, Files, Use};
 use super::id;
 use super::ledger::{Changes, Ledger};
 use super::record::{Record, State};
@@ -14,9 +14,9 @@ use super::{Config, STEP_BYTES};
 use crate::backend::{Page, Phase, Sizes, Volume};
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{Name, NodeId, Segments, VolumeId};
+use belay_server::request::{Name, Segments, VolumeId};
 use belay_server::size::{Exact, Rounded};
-use rustix::fs::{FlockOperation, SeekFrom};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -33,10 +33,7 @@ pub(super) struct Store {
     pub(super) files: Files,
     /// The files of snapshots.
     pub(super) snapshots: Files,
-    /// The files with which volumes were attached, described in `held.rs`.
-    pub(super) attached: Files,
     pub(super) copies: Arc<Copies>,
-    pub(super) node: NodeId,
     /// The topology of all volumes, if it is reported.
     pub(super) place: Option<Arc<Topology>>,
     pub(super) ceiling: Ceiling,
@@ -45,8 +42,6 @@ pub(super) struct Store {
     pub(super) in_progress: InProgress,
     /// Names of snapshots that a thread is working on.
     pub(super) cutting: InProgress,
-    /// Whether the filesystem reports holes, so that any data in a file was written.
-    pub(super) tells_holes: bool,
     /// The lock of the directory, held until the process exits.
     _lock: File,
     /// A second lock, on the directory itself: a restore replaces the lock file, and the new file
@@ -79,7 +74,6 @@ impl Store {
         let (lock, dir_lock) = (lock(dir)?, lock_dir(dir)?);
         let files = Files::open(dir.join("volumes"))?;
         let snapshots = Files::open(dir.join("snapshots"))?;
-        let attached = Files::open(dir.join("attached"))?;
         if !Ledger::is_in(dir)? {
             refuse_orphans(dir, &files, id::VOLUME)?;
             refuse_orphans(dir, &snapshots, id::SNAPSHOT)?;
@@ -91,14 +85,11 @@ impl Store {
             largest_file_bytes: files.largest(&lock),
             files,
             snapshots,
-            attached,
             copies: Arc::default(),
-            node: config.node,
             place: config.place.map(Arc::new),
             ceiling: Ceiling::new(config.overcommit),
             in_progress: InProgress::default(),
             cutting: InProgress::default(),
-            tells_holes: tells_holes(&lock),
             _lock: lock,
             _dir_lock: dir_lock,
         })
@@ -179,27 +170,35 @@ impl Store {
             ready(id, self.ledger.get(id)?)?;
             Err(missing)
         })?;
-        self.refuse_linked(id, &file)?;
+        file.refuse_linked()?;
         Ok(file)
     }
 
-    /// Whether a file, which is the volume's or was cut from it, holds data.
+    /// Whether a copy of the volume's file may be formatted: the volume was not used before the
+    /// copy was made. Must be called after that.
     ///
     /// # Errors
-    /// Returns `Precondition` if it does not, but must.
-    pub(super) fn data_in(
+    /// Returns `Busy` for the copy of a half-made filesystem, and `Precondition` if the copy holds
+    /// no data, but a filesystem that was in use must.
+    pub(super) fn is_new(
         &self,
         file: &Backing,
-        id: &str,
+        copy: &Backing,
         record: &Record,
     ) -> Result<bool, Failure> {
-        let data = file.holds_data()?;
-        if !data && record.must_hold_data(self.tells_holes) {
-            return Err(Failure::precondition(emptied(
-                self.files.path_of(id).display(),
-            )));
+        match (file.use_so_far()?, copy.holds_data()?) {
+            // The file may hold zeros. Other data is never formatted.
+            (Use::New, _) | (Use::Formatting, false) => Ok(true),
+            (Use::Formatting, true) => Err(Failure::busy(format!(
+                "{}: is being formatted; repeat the call once the volume is staged",
+                file.path().display()
+            ))),
+            (Use::Used, false) if record.is_filesystem() => {
+                Err(Failure::precondition(emptied(file.path().display())))
+            }
+            // The user of a raw volume may have discarded all of it.
+            (Use::Used, _) => Ok(false),
         }
-        Ok(data)
     }
 
     pub(super) fn available_bytes(&self, topology: Option<&Segments>) -> Result<u64, Failure> {
@@ -328,24 +327,6 @@ fn refuse_orphans(dir: &Path, files: &Files, kind: &str) -> Result<(), Failure> 
     )))
 }
 
-/// Whether lseek(2) distinguishes data from holes here; if not, everything counts as data. The lock
-/// file, which is empty, serves as the sample.
-fn tells_holes(lock: &File) -> bool {
-    let found = rustix::fs::ftruncate(lock, STEP_BYTES)
-        .and_then(|()| rustix::fs::seek(lock, SeekFrom::Data(0)));
-    let emptied = rustix::fs::ftruncate(lock, 0);
-    let tells = found == Err(Errno::NXIO);
-    if !tells || emptied.is_err() {
-        tracing::warn!(
-            ?found,
-            ?emptied,
-            "the filesystem of the state directory does not report holes (SEEK_DATA): volumes \
-             count as used from their first attachment on"
-        );
-    }
-    tells
-}
-
 /// Locks the lock file, so that no other process uses the directory.
 fn lock(dir: &Path) -> Result<File, Failure> {
     let path = dir.join("lock");
@@ -385,7 +366,7 @@ fn take(lock: &File, path: &Path) -> Result<(), Failure> {
 /// # Errors
 /// Returns `Precondition` if the file is smaller.
 pub(super) fn whole_bytes(file: &Backing, record: &Record) -> Result<u64, Failure> {
-    let least_bytes = record.least_bytes(file.grown_to()?);
+    let least_bytes = record.least_bytes(file.recorded_bytes()?.unwrap_or(0));
     file.refuse_truncated(least_bytes)?;
     Ok(least_bytes)
 }

@@ -181,7 +181,6 @@ fn to(id: &VolumeId, node: &str) -> Arc<AttachOrder> {
             mode: AccessMode::SingleNodeWriter,
         },
         context: Context::default(),
-        node_limit: None,
         secrets: Secrets::default(),
     })
 }

@@ -7,21 +7,18 @@
 
 use std::path::{Path, PathBuf};
 
+use belay_contract::drivers::local::{CLAIM, Claim};
 use belay_server::call::Failure;
 use belay_server::identity::DriverName;
 use belay_server::request::VolumeId;
 
 use crate::device::label::fnv_1a;
-use crate::kernel::{Inode, Kernel, LoopStatus, Stat};
-
-/// Maximum number of names of a volume's file: its own name, and the name that its controller gives
-/// it while the volume is attached.
-const NAMES_MAX: u32 = 2;
+use crate::kernel::{Cause, Inode, Kernel, LoopStatus, Stat};
 
 /// Explains why a file at `path` with so many names must not be used as the file of a volume;
 /// `None` if no other volume can have it.
 pub(crate) fn linked(path: &Path, names: u32) -> Option<String> {
-    belay_contract::drivers::local::names_refusal(path, names.into(), NAMES_MAX.into())
+    belay_contract::drivers::local::names_refusal(path, names.into())
 }
 
 /// A volume's file.
@@ -86,6 +83,47 @@ impl<K: Kernel> VolumeFile<K> {
         match linked(&self.path, self.names) {
             Some(why) => Err(Failure::precondition(why)),
             None => Ok(()),
+        }
+    }
+
+    /// The claim of the controller.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub(super) fn claim(&self, kernel: &K) -> Result<Option<Claim>, Failure> {
+        match kernel.xattr(&self.fd, CLAIM) {
+            Err(error) if error.cause() == Cause::Unsupported => Ok(None),
+            value => Ok(value?.and_then(|value| Claim::parse(&value))),
+        }
+    }
+
+    /// Refuses a file that its controller needs for something else.
+    ///
+    /// # Errors
+    /// Returns `ABORTED` while the file is being copied, `NOT_FOUND` while it is being removed.
+    pub(crate) fn refuse_claimed(&self, kernel: &K) -> Result<(), Failure> {
+        let path = self.path.display();
+        match self.claim(kernel)? {
+            None | Some(Claim::Delete) => Ok(()),
+            Some(Claim::Deleting) => Err(Failure::not_found(format!(
+                "{path}: its volume is being deleted; if the controller is down, start it"
+            ))),
+            Some(Claim::Copy(snapshot)) => Err(Failure::busy(format!(
+                "{path} is being copied to {snapshot}; repeat the call when that is ready, or \
+                 delete the snapshot; if the controller is down, start it; if there is no such \
+                 copy, restart it"
+            ))),
+        }
+    }
+
+    /// Ends a claim of the controller to delete the volume, which is staged again.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub(crate) fn end_claim(&self, kernel: &K) -> Result<(), Failure> {
+        match self.claim(kernel)? {
+            Some(Claim::Delete) => Ok(kernel.remove_xattr(&self.fd, CLAIM)?),
+            _ => Ok(()),
         }
     }
 

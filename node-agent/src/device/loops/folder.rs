@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use belay_contract::drivers::local::DETACH;
-use belay_contract::drivers::{LOCAL, Profile};
+use belay_contract::drivers::local::Claim;
 use belay_server::call::{Failure, Kind};
 use belay_server::identity::DriverName;
 use belay_server::request::VolumeId;
@@ -55,11 +54,6 @@ impl<K: Kernel> LoopDir<K> {
     /// The driver that owns the volumes.
     pub(crate) fn driver(&self) -> &DriverName {
         &self.driver
-    }
-
-    /// The properties of an attachment that all drivers with such a directory share.
-    pub(crate) fn profile(&self) -> &'static Profile {
-        &LOCAL
     }
 
     /// The name that the volume's devices are bound under.
@@ -141,17 +135,17 @@ impl<K: Kernel> LoopDir<K> {
         self.open_if_any(kernel, volume, Open::Name)
     }
 
-    /// Whether the volume has a pending detach, as recorded by its controller on its file.
+    /// Whether its controller waits for the volume's unstage, to delete it.
     ///
     /// # Errors
     /// Returns the kernel's error.
     pub(crate) fn is_wanted_back(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
-        let Some(file) = self.find_if_any(kernel, volume)? else {
-            return Ok(false);
-        };
-        match kernel.xattr(file.fd(), DETACH) {
-            Err(error) if error.cause() == Cause::Unsupported => Ok(false),
-            value => Ok(value?.is_some()),
+        match self.find_if_any(kernel, volume)? {
+            Some(file) => {
+                let claim = file.claim(kernel)?;
+                Ok(matches!(claim, Some(Claim::Delete | Claim::Deleting)))
+            }
+            None => Ok(false),
         }
     }
 

@@ -50,11 +50,14 @@ impl<K: Kernel> VolumeFile<K> {
                 self.path().display(),
                 device.path().display()
             ))),
-            Owner::Unseen => Err(Failure::busy(format!(
-                "{path} is locked by another process, such as a copy, or by a loop device that \
-                 has no node in /dev: `lslocks` and `losetup --associated {path}` name it",
-                path = self.path().display()
-            ))),
+            Owner::Unseen => {
+                self.refuse_claimed(kernel)?;
+                Err(Failure::busy(format!(
+                    "{path} is locked by another process, such as a copy, or by a loop device \
+                     that has no node in /dev: `lslocks` and `losetup --associated {path}` name it",
+                    path = self.path().display()
+                )))
+            }
         }
     }
 

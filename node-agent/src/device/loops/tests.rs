@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-use belay_contract::drivers::local::DETACH;
+use belay_contract::drivers::local::CLAIM;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
@@ -259,7 +259,7 @@ fn a_pending_detach_is_read_from_the_file() {
     assert_eq!(is_wanted(), Ok(false));
     let path = Path::new("/volumes/vol-1");
     let file = bench.kernel.open(path, Open::FileWrite).unwrap();
-    bench.kernel.set_xattr(&file, DETACH, b"1").unwrap();
+    bench.kernel.set_xattr(&file, CLAIM, b"delete").unwrap();
     assert_eq!(is_wanted(), Ok(true));
     let fail = |errno| bench.fail("fgetxattr", errno, is_wanted);
     assert_eq!(fail("EOPNOTSUPP"), Ok(false));
@@ -521,7 +521,7 @@ fn a_device_whose_label_names_another_volume_or_attachment_is_not_the_volumes() 
     let is_dead = transport.unread(kernel, &vol(), |_| Ok(()));
     assert_eq!(is_dead, Ok(false));
     assert_eq!(transport.is_wanted_back(kernel, &vol()), Ok(false));
-    kernel.set_xattr(&file, DETACH, b"1").unwrap();
+    kernel.set_xattr(&file, CLAIM, b"delete").unwrap();
     assert_eq!(transport.is_wanted_back(kernel, &vol()), Ok(true));
 }
 

@@ -18,7 +18,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Whether the volume has a pending detach, as recorded by its controller on its file.
+    /// Whether its controller waits for the volume's unstage, to delete it.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -26,6 +26,20 @@ impl<K: Kernel> Transport<K> {
         match self {
             Transport::Loops(dir) => dir.is_wanted_back(kernel, volume),
             Transport::Disks(_) => Ok(false),
+        }
+    }
+
+    /// Ends a claim of the controller to delete the volume, which is staged.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub(crate) fn end_claim(&self, kernel: &K, volume: &VolumeId) -> Result<(), Failure> {
+        match self {
+            Transport::Loops(dir) => match dir.find_if_any(kernel, volume)? {
+                Some(file) => file.end_claim(kernel),
+                None => Ok(()),
+            },
+            Transport::Disks(_) => Ok(()),
         }
     }
 

@@ -32,7 +32,7 @@ pub(crate) enum Found {
     Unsettled(Unsettled),
     /// Blank: every byte is zero, or every sample of a new disk.
     Blank(Blank),
-    /// Every byte is zero, and the volume was in use: its data is lost.
+    /// Every byte is zero, and nothing shows that the volume is new: its data is lost.
     Emptied,
     /// The remains of an interrupted format of this volume.
     Interrupted(Interrupted),
@@ -141,7 +141,7 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
     };
     let attempt = match witness {
         Witness::Formatting(attempt) => attempt,
-        Witness::Used | Witness::UseBegun | Witness::Absent | Witness::NoFile => Attempt::UNKNOWN,
+        Witness::New | Witness::UseBegun | Witness::Used | Witness::NoFile => Attempt::UNKNOWN,
     };
     let is_half_made = identity.may_be_half_made(attempt) && !has_log(disk, &identity)?;
     // In a valid filesystem, a mark is data that a user has stored, or older than a restore. It is
@@ -156,7 +156,7 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
         }
         return Ok(Ends::Found(match witness {
             Witness::Used | Witness::NoFile => Found::Known(sound),
-            Witness::UseBegun | Witness::Absent | Witness::Formatting(_) => {
+            Witness::New | Witness::UseBegun | Witness::Formatting(_) => {
                 Found::Unsettled(Unsettled { sound, witness })
             }
         }));
@@ -656,7 +656,7 @@ mod tests {
     #[test]
     fn a_mark_without_its_witness_is_what_a_user_has_stored() {
         for (contents, is) in contents() {
-            let found = examine_disk(&marked(&contents, Witness::Absent), "vol-1").unwrap();
+            let found = examine_disk(&marked(&contents, Witness::New), "vol-1").unwrap();
             match found {
                 Found::Unsettled(_) => assert_eq!(is, Is::Whole, "{contents:?}"),
                 Found::Foreign(foreign) => {

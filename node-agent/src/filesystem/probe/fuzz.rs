@@ -36,7 +36,7 @@ pub(crate) fn content(data: &[u8]) {
     };
     let mut disk = MemoryDisk::new(BYTES);
     disk.witness = match record % 6 {
-        0 => Witness::Absent,
+        0 => Witness::New,
         1 => Witness::NoFile,
         2 => Witness::Used,
         3 => Witness::UseBegun,

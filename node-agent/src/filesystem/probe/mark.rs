@@ -10,11 +10,12 @@
 //! witness (`filesystem/witness.rs`), on a disk only with the secret of the volume, which users do
 //! not know.
 
+use belay_contract::drivers::local::NEW;
 pub(in crate::filesystem) use belay_contract::format::MARK_AT;
 use belay_contract::mark::MarkSecret;
 use belay_server::call::Failure;
 
-use crate::filesystem::witness::{Attempt, RECORD, Witness};
+use crate::filesystem::witness::{Attempt, Witness};
 use crate::kernel::Kernel;
 
 use super::disk::{Area, DeviceUnderTest, Disk, KernelDisk};
@@ -138,7 +139,7 @@ impl Mark {
         match self {
             Mark::Absent => None,
             Mark::Of(id, _) if id == volume => Some(format!(
-                "a format mark without its witness ({RECORD} on the volume's file)"
+                "a format mark without its witness ({NEW} on the volume's file)"
             )),
             Mark::Unreadable => Some("a format mark that cannot be read".to_owned()),
             Mark::Of(id, _) => Some(format!("the format mark of volume {id:?}")),
@@ -227,7 +228,7 @@ pub(in crate::filesystem) fn attempt<K: Kernel>(
     Ok(
         match witness(&KernelDisk { kernel, device }, device.volume)? {
             Witness::Formatting(attempt) => Some(attempt),
-            Witness::Used | Witness::UseBegun | Witness::Absent | Witness::NoFile => None,
+            Witness::New | Witness::UseBegun | Witness::Used | Witness::NoFile => None,
         },
     )
 }

@@ -47,7 +47,7 @@ impl MemoryDisk {
             map_bytes: BLOCK,
             is_new: false,
             accepts_uncleared: false,
-            witness: Witness::Absent,
+            witness: Witness::New,
             failing_read: None,
             read_bytes_max: usize::MAX,
             reads: Cell::new(0),

@@ -17,8 +17,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
+use belay_contract::drivers::local::{IS_NEW, NEW};
 use belay_contract::format::FormatOptions;
 use belay_server::call::Failure;
+use rustix::fs::XattrFlags;
 use tempfile::TempDir;
 
 use super::{DeviceUnderTest, Found, FsType, Permit, examine};
@@ -84,7 +86,7 @@ struct State {
     modified: SystemTime,
 }
 
-/// A sparse file in its own directory.
+/// A sparse file in its own directory, recorded as new.
 struct Image {
     dir: TempDir,
     bytes: u64,
@@ -100,10 +102,9 @@ struct OpenDevice {
 impl Image {
     fn new(bytes: u64) -> Image {
         let dir = tempfile::tempdir().unwrap();
-        File::create(dir.path().join("image"))
-            .unwrap()
-            .set_len(bytes)
-            .unwrap();
+        let file = File::create(dir.path().join("image")).unwrap();
+        file.set_len(bytes).unwrap();
+        rustix::fs::fsetxattr(&file, NEW, IS_NEW, XattrFlags::empty()).unwrap();
         Image { dir, bytes }
     }
 

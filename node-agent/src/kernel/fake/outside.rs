@@ -11,6 +11,15 @@ impl Machine {
         self.lock().make_file(path, bytes);
     }
 
+    /// Sets an extended attribute, and syncs it.
+    pub(crate) fn set_attribute(&self, path: &Path, name: &str, value: &[u8]) {
+        let (name, value) = (name.to_owned(), value.to_owned());
+        let mut state = self.lock();
+        let attributes = &mut state.file_at(path).attributes;
+        attributes.change(move |all| all.insert(name.clone(), value.clone()));
+        attributes.sync();
+    }
+
     /// A directory with its parents.
     pub(crate) fn make_dir(&self, path: &Path) {
         self.lock().make_dir(path);

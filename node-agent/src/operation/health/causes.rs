@@ -91,7 +91,7 @@ fn backing(seen: &Observation<'_>, conditions: &mut Conditions) {
             volume::BACKING_FILE_SHORT,
             format!(
                 "{file} has {}, but {device} has {}: the data behind the end of the file is lost; \
-                 delete the pod, wait until the volume is detached, and restore the file",
+                 delete the pod, wait until the volume is unstaged, and restore the file",
                 Exact(*bytes),
                 Exact(*device_bytes)
             ),
@@ -104,7 +104,7 @@ fn backing(seen: &Observation<'_>, conditions: &mut Conditions) {
             format!(
                 "{file} has no data, although {path} shows a filesystem in it: it was truncated \
                  and enlarged again; what is in memory can still be read: copy it from the pod, \
-                 delete the pod, wait until the volume is detached, and restore the file"
+                 delete the pod, wait until the volume is unstaged, and restore the file"
             ),
         ),
         // A file that cannot be read was reported before.
@@ -121,8 +121,7 @@ fn backing(seen: &Observation<'_>, conditions: &mut Conditions) {
             volume::BACKING_FILE_GONE,
             format!(
                 "{file} was removed or replaced while {device} at {path} uses it: do not delete \
-                 the pod; link the file back, or copy the data out of the pod (docs/health.md, \
-                 A removed file)"
+                 the pod; copy the data out of it first (docs/health.md, A removed file)"
             ),
         ),
         Backing::Lost => conditions.add(
@@ -202,7 +201,7 @@ fn state(seen: &Observation<'_>, filesystem: &Filesystem, conditions: &mut Condi
             format!(
                 "the {fs_type} at {path} was staged for writing and is read-only now: the kernel \
                  does that after an error, see its log; delete the pod, wait until the volume \
-                 is detached, check the filesystem on {}, and start the pod again",
+                 is unstaged, check the filesystem on {}, and start the pod again",
                 seen.file.display()
             ),
         );
@@ -219,7 +218,7 @@ fn ext4(seen: &Observation<'_>, errors: &Ext4Errors, conditions: &mut Conditions
     };
     let message = format!(
         "the ext4 at {} has counted {} errors since it was last checked{}{}: it may be damaged; \
-         delete the pod, wait until the volume is detached, and start the pod again: the next \
+         delete the pod, wait until the volume is unstaged, and start the pod again: the next \
          stage runs e2fsck on {}",
         seen.path.display(),
         errors.count,
@@ -347,7 +346,7 @@ mod tests {
         bytes: 1 << 20,
         device_bytes: 1 << 20,
         allocated: Some(FILESYSTEM_BYTES),
-        names: Some(2),
+        names: Some(1),
     };
 
     fn told(conditions: &Conditions) -> Vec<Reason> {
@@ -387,13 +386,13 @@ mod tests {
             bytes: 1 << 20,
             device_bytes: 1 << 20,
             allocated: Some(FILESYSTEM_BYTES - 1),
-            names: Some(2),
+            names: Some(1),
         };
         let linked = Backing::There {
             bytes: 100,
             device_bytes: 100,
             allocated: None,
-            names: Some(3),
+            names: Some(2),
         };
         // The users of a raw volume may have discarded all of it.
         assert!(seen(emptied.clone(), None).is_empty());

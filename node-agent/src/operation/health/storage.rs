@@ -78,17 +78,17 @@ pub(crate) fn storage_health<K: Kernel>(
         }
     }
     let pending = pending(cx)?.into_iter();
-    conditions.extend(pending.map(|(volume, path)| detach_pending(&volume, &path)));
+    conditions.extend(pending.map(|(volume, path)| unstage_pending(&volume, &path)));
     Ok(conditions)
 }
 
 /// A raw device at its target may be in use by a pod, so only the operator can unmount it.
-fn detach_pending(volume: &VolumeId, path: &Path) -> StorageCondition {
+fn unstage_pending(volume: &VolumeId, path: &Path) -> StorageCondition {
     let path = path.display();
     Condition::new(
-        storage::DETACH_PENDING,
+        storage::UNSTAGE_PENDING,
         format!(
-            "volume {volume}: a detach is pending, but {path} is still mounted: if no pod on \
+            "volume {volume}: it is being deleted, but {path} is still mounted: if no pod on \
              this node uses it, a killed kubelet left it mounted; then run `umount {path}`"
         ),
     )

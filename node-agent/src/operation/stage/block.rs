@@ -40,10 +40,10 @@ pub(super) fn stage<K: Kernel>(
         Search::Missing(missing) => return Err(Obstacle::NoDisk(missing)),
     };
     if is_staged(cx, request, &path, read_only)? {
-        return Ok(());
+        return Ok(cx.transport.end_claim(&cx.kernel, &request.id)?);
     }
     let device = attach(cx, &request.id, storage, purpose)?;
-    let bound = fit(plan, &cx.kernel, &device).and_then(|bytes| {
+    let bound = fit(cx, &request.id, plan, &device).and_then(|bytes| {
         // The user's raw data must not count as an interrupted format of ours, nor zeros as a new
         // volume.
         cx.phase(Phase::Attach, || match device.backing_file() {
@@ -66,7 +66,8 @@ pub(super) fn stage<K: Kernel>(
         cx.bind_raw(&request.id, &path, &device)
     });
     let Err(failure) = bound else {
-        return Ok(());
+        let ended = device.end_claim(&cx.kernel);
+        return Ok(ended.map_err(Failure::may_be_running)?);
     };
     // The caller must retry: nothing else would free the device.
     Err(Obstacle::from(match cx.release_raw(&request.id, device) {

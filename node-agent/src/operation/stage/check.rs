@@ -94,7 +94,7 @@ fn refused<K: Kernel>(
     let named = cx.transport.named(volume)?;
     Ok(Failure::precondition(format!(
         "volume {volume}: not mounted: its ext4 {why}; delete the pod, wait until the volume is \
-         detached, run e2fsck -f on {} (docs/health.md), and start the pod again",
+         unstaged, run e2fsck -f on {} (docs/health.md), and start the pod again",
         named.display()
     )))
 }

@@ -51,7 +51,7 @@ pub(super) fn stage<K: Kernel>(
         .into());
     }
     if staging.mount_root && staged_before(cx, &spec, plan, staging)? {
-        return Ok(());
+        return Ok(cx.transport.end_claim(kernel, &request.id)?);
     }
     let purpose = Purpose::Filesystem;
     let storage = match cx.transport.find(kernel, &request.id, plan, purpose)? {
@@ -61,7 +61,7 @@ pub(super) fn stage<K: Kernel>(
     let device = attach(cx, &request.id, storage, purpose)?;
     let under_test = DeviceUnderTest {
         fd: device.fd(),
-        bytes: fit(plan, kernel, &device)?,
+        bytes: fit(cx, &request.id, plan, &device)?,
         backing: device.backing_file(),
         volume: request.id.as_str(),
         secrets: &plan.marks,
@@ -70,14 +70,17 @@ pub(super) fn stage<K: Kernel>(
         progress: cx.progress(),
     };
     let attempt = || prepare(cx, &spec, plan, &device, &under_test, lane);
-    match attempt() {
-        Err(Obstacle::Miscount) => {}
-        staged => return staged,
+    let mut staged = attempt();
+    if matches!(staged, Err(Obstacle::Miscount)) {
+        // Once more: there is no journal to replay now. A child that is being started may still
+        // have the context, and with it the superblock.
+        device.refuse_claimed(kernel)?;
+        staged = attempt();
     }
-    // Once more: there is no journal to replay now. A child that is being started may still have
-    // the context, and with it the superblock.
-    device.refuse_claimed(kernel)?;
-    attempt()
+    staged?;
+    // Only now: a deletion may have been refused during a long mkfs.
+    let ended = device.end_claim(kernel);
+    Ok(ended.map_err(Failure::may_be_running)?)
 }
 
 /// Decides what to mount, formats or repairs it if it has to, and mounts it.

@@ -1,15 +1,16 @@
-//! Whether a volume may be formatted, or must be checked: decided by its content, and by the
-//! content word of its attachment.
+//! Whether a volume may be formatted, or must be checked: decided by its content, and by the record
+//! of its file or the content word of its attachment.
 
 use std::path::Path;
 
+use belay_contract::drivers::local::NEW;
 use belay_contract::publish_context::{Content, PublishContext};
 use belay_server::call::{Failure, Kind};
 
 use super::super::Node;
 use super::spec::MountSpec;
 use super::tally::Refusal;
-use crate::filesystem::{DeviceUnderTest, Found, FsType, Origin, Permit, RECORD, Sound, settle};
+use crate::filesystem::{DeviceUnderTest, Found, FsType, Origin, Permit, Sound, settle};
 use crate::kernel::Kernel;
 
 /// The reason why a volume that held data is not formatted.
@@ -50,7 +51,7 @@ pub(super) fn judge<K: Kernel>(
     found: Found,
 ) -> Result<Decision, Failure> {
     let is_disk = under_test.backing.is_none();
-    if let Some((refusal, why)) = forbidden(spec, plan, is_disk, &found) {
+    if let Some((refusal, why)) = forbidden(spec, plan, &found) {
         return Err(refuse(spec, refusal, why));
     }
     let permit = match found {
@@ -107,7 +108,7 @@ fn known<K: Kernel>(
         let named = node.transport.named(&spec.request.id)?;
         return Err(Failure::precondition(format!(
             "volume {}: not mounted: the superblock of its ext4 has mount options that are not \
-             allowed: {why}; delete the pod, wait until the volume is detached, run tune2fs -E \
+             allowed: {why}; delete the pod, wait until the volume is unstaged, run tune2fs -E \
              mount_opts= on {}, and start the pod again",
             spec.request.id,
             named.display()
@@ -133,13 +134,11 @@ fn known<K: Kernel>(
 fn forbidden(
     spec: &MountSpec<'_>,
     plan: &PublishContext,
-    is_disk: bool,
     found: &Found,
 ) -> Option<(Refusal, &'static str)> {
     match found {
         Found::Blank(_) if plan.content == Content::Populated => Some((Refusal::Populated, LOST)),
-        // A file is `populated` as soon as mkfs has written to it.
-        Found::Interrupted(_) if is_disk && plan.content == Content::Populated => {
+        Found::Interrupted(_) if plan.content == Content::Populated => {
             Some((Refusal::Populated, LOST))
         }
         Found::Blank(_) if plan.content == Content::Unknown => Some((
@@ -188,13 +187,14 @@ fn same_as_asked(spec: &MountSpec<'_>, found: FsType) -> Result<FsType, Failure>
     }
 }
 
-/// The message for a volume that was in use and reads as zeros.
+/// The message for a file that reads as zeros and is not recorded as new.
 fn emptied(file: &Path) -> String {
     let file = file.display();
     format!(
-        "it has been in use ({RECORD} on its file), and every byte of it reads as zeros now, so \
-         its data is lost; restore {file}, or delete the volume; to format it instead: setfattr -x \
-         {RECORD} {file}"
+        "every byte of it reads as zeros, and its file does not record that it is new ({NEW}), as \
+         after an interrupted restore, a copy without its attributes, or a loss; restore {file}, \
+         or delete the volume; to format it although its data is lost: setfattr --name {NEW} \
+         --value 1 {file}"
     )
 }
 

@@ -32,7 +32,7 @@ pub(super) enum Refusal {
     OtherFilesystem,
     /// A mount elsewhere or another mkfs has the device.
     InUse,
-    /// Too small, or its file cannot record a format.
+    /// Too small for a filesystem.
     Unfit,
 }
 

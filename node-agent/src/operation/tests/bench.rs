@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use belay_contract::drivers::local::{self, IS_NEW, NEW};
 use belay_server::call::Failure;
 use belay_server::health::Conditions;
 use belay_server::request::{
@@ -131,9 +132,19 @@ pub(crate) trait World {
             staged_at: None,
         };
         self.make_file(&volume.file(), BYTES);
+        self.mark_new(&volume.file());
         self.make_dir(&volume.staging());
         self.make_dir(volume.target(1).parent().unwrap());
         self.attached(volume)
+    }
+
+    /// Sets an attribute of a file, bypassing the agent.
+    fn set_attribute(&self, path: &Path, name: &str, value: &[u8]);
+
+    /// Sets the attributes that the controller sets on a new file.
+    fn mark_new(&self, path: &Path) {
+        self.set_attribute(path, NEW, IS_NEW);
+        self.set_attribute(path, local::BYTES, BYTES.to_string().as_bytes());
     }
 
     /// The volume as its controller attaches it.
@@ -497,14 +508,13 @@ impl Volume {
 
     /// The entries of its publish context.
     pub(crate) fn entries(&self) -> Vec<(String, String)> {
-        let bytes = BYTES.to_string();
-        let (transport, key, name) = match &self.serial {
-            None => ("loop", "file", &self.id),
-            Some(serial) => ("disk", "serial", serial),
+        let Some(serial) = &self.serial else {
+            return Vec::new();
         };
+        let bytes = BYTES.to_string();
         let entries = [
-            ("transport", transport),
-            (key, name),
+            ("transport", "disk"),
+            ("serial", serial),
             ("bytes", &bytes),
             ("content", self.content),
         ];

@@ -107,10 +107,6 @@ fn every_reason_for_which_a_volume_is_not_formatted_is_counted() {
         (world, volume)
     };
 
-    let (world, mut volume) = blank();
-    volume.content = "populated";
-    expect(&world, &volume, None, &refusal("populated"));
-
     let (world, volume) = formatted();
     world.machine.truncate_file(&volume.file(), 0);
     world.make_file(&volume.file(), BYTES);
@@ -131,10 +127,6 @@ fn every_reason_for_which_a_volume_is_not_formatted_is_counted() {
     let (world, mut volume) = formatted();
     volume.form = Form::Xfs;
     expect(&world, &volume, None, &refusal("other_filesystem"));
-
-    let (world, volume) = blank();
-    let fault = Fault::Fail(first_call(Form::Ext4, "fsetxattr"), "EOPNOTSUPP");
-    expect(&world, &volume, Some(fault), &refusal("unfit"));
 
     let (world, volume) = blank();
     let kernel = world.kernel();

@@ -4,6 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
+use belay_contract::drivers::local::CLAIM;
 use belay_server::call::Kind;
 
 use super::bench::{Form, Verb, Volume, World, run, sweep};
@@ -45,7 +46,7 @@ fn unstage_by_hand(world: &Simulated, volume: &Volume) {
 pub(super) fn want_detached(world: &Simulated, volume: &Volume) {
     let kernel = world.kernel();
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
-    kernel.set_xattr(&file, "user.belay.detach", b"").unwrap();
+    kernel.set_xattr(&file, CLAIM, b"delete").unwrap();
 }
 
 #[track_caller]
@@ -161,7 +162,7 @@ fn a_target_under_the_mount_of_another_volume_keeps_it_staged_after_a_restart() 
 fn free_unasked(node: &Node<Fake>, volume: &Volume) {
     sweep(node);
     let mut unfit = volume.clone();
-    unfit.content = "strange";
+    (unfit.form, unfit.flags) = (Form::Ext4, &["remount"]);
     assert!(unfit.call(node, Verb::Stage).is_err());
     // It leaves alone a mount that it cannot identify.
     drop(run(node, Operation::Unstage, |cx| {

@@ -133,12 +133,16 @@ fn a_raw_reader_leaves_no_mark_of_use() {
 }
 
 #[test]
-fn a_volume_that_was_in_use_and_reads_as_zeros_is_named_with_the_way_to_format_it() {
+fn a_file_that_reads_as_zeros_and_is_not_new_is_named_with_the_way_to_format_it() {
     let (world, node, volume) = ready(Form::Ext4, &[Verb::Stage, Verb::Unstage]);
     world.machine.truncate_file(&volume.file(), 0);
     world.make_file(&volume.file(), super::bench::BYTES);
     let staged = volume.call(&node, Verb::Stage);
     let file = volume.file();
-    let words = ["it has been in use", "setfattr -x", file.to_str().unwrap()];
+    let words = [
+        "does not record that it is new",
+        "setfattr",
+        file.to_str().unwrap(),
+    ];
     refused(staged, Kind::Precondition, &words);
 }

@@ -28,6 +28,7 @@ pub(crate) mod bench;
 mod came_back;
 mod certainty;
 mod civo;
+mod claimed;
 mod cost;
 mod counted;
 mod covered;

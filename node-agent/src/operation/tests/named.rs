@@ -87,10 +87,11 @@ fn a_volume_whose_file_was_removed_is_not_published_again<W: World>(world: &W) {
     }
 }
 
-/// Renames the file, and puts a blank one in its place.
+/// Renames the file, and puts a new one in its place.
 fn move_away<W: World>(world: &W, volume: &Volume, folder: &Path) {
     world.move_file(&volume.file(), &folder.join(&volume.id));
     world.make_file(&volume.file(), BYTES);
+    world.mark_new(&volume.file());
 }
 
 fn a_raw_device_that_a_killed_unstage_left_is_freed_whatever_became_of_its_file<W: World>(

@@ -5,6 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 
+use belay_contract::drivers::local::{IS_NEW, NEW};
 use belay_server::call::Kind;
 
 use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World};
@@ -317,9 +318,9 @@ fn what_is_in_the_cache_of_a_leftover_device_is_no_blank() {
     };
     let pod = kernel.open(&loop_path(number), Open::FileWrite).unwrap();
     assert_eq!(kernel.pwrite(&pod, b"data", 300 * MIB).unwrap(), 4);
-    // The operator, or a tool that copies files, has removed the record of the use.
+    // The operator has removed the record of the use.
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
-    kernel.remove_xattr(&file, "trusted.belay.state").unwrap();
+    kernel.set_xattr(&file, NEW, IS_NEW).unwrap();
     drop(file);
     let staged = volume.staging().join("device");
     kernel.umount(&staged).unwrap();

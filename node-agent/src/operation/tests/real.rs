@@ -6,6 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::fs::XattrFlags;
+
 use tempfile::TempDir;
 
 use super::bench::World;
@@ -64,6 +66,10 @@ impl World for Real {
             .write(true)
             .open(path);
         file.unwrap().set_len(bytes).unwrap();
+    }
+
+    fn set_attribute(&self, path: &Path, name: &str, value: &[u8]) {
+        rustix::fs::setxattr(path, name, value, XattrFlags::empty()).unwrap();
     }
 
     fn make_dir(&self, path: &Path) {

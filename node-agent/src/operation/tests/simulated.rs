@@ -161,6 +161,10 @@ impl World for Simulated {
         self.machine.make_file(path, bytes);
     }
 
+    fn set_attribute(&self, path: &Path, name: &str, value: &[u8]) {
+        self.machine.set_attribute(path, name, value);
+    }
+
     fn make_dir(&self, path: &Path) {
         self.machine.make_dir(path);
     }

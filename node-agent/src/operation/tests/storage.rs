@@ -1,5 +1,6 @@
 //! The health and space of the storage behind all volumes: its directory and its filesystem.
 
+use belay_contract::drivers::local::CLAIM;
 use belay_server::call::Failure;
 use belay_server::facts::Space;
 use belay_server::health::StorageSeverity::{self, Degraded, Unreachable};
@@ -16,7 +17,6 @@ const GIB: u64 = 1 << 30;
 const UNREADABLE: (StorageSeverity, &str) = (Unreachable, "StorageUnreadable");
 const READ_ONLY: (StorageSeverity, &str) = (Degraded, "StorageReadOnly");
 const REPLACED: (StorageSeverity, &str) = (Unreachable, "StorageReplaced");
-const DETACH: &str = "user.belay.detach";
 
 fn health(node: &Node<Fake>) -> Result<Vec<StorageCondition>, Failure> {
     run(node, Operation::StorageHealth, operation::storage_health)
@@ -149,7 +149,7 @@ fn a_detach_that_a_mount_blocks_is_a_health_reason_until_the_mount_is_removed() 
     let node = world.start();
     let volume = held_back(&world, &node);
     for _ in 0..2 {
-        assert_eq!(reasons(&node), [(Degraded, "DetachPending")]);
+        assert_eq!(reasons(&node), [(Degraded, "UnstagePending")]);
     }
     let target = volume.target(1).display().to_string();
     let message = message(&node);
@@ -157,7 +157,7 @@ fn a_detach_that_a_mount_blocks_is_a_health_reason_until_the_mount_is_removed() 
     // A target under another mount still blocks it.
     let folder = volume.target(1).parent().unwrap().to_owned();
     world.machine.cover(&folder);
-    assert_eq!(reasons(&node), [(Degraded, "DetachPending")]);
+    assert_eq!(reasons(&node), [(Degraded, "UnstagePending")]);
     world.machine.uncover(&folder);
     volume.call(&node, Verb::Unpublish(1)).unwrap();
     assert_eq!(reasons(&node), []);
@@ -170,7 +170,7 @@ fn a_detach_that_is_no_longer_pending_is_no_health_reason() {
     let volume = held_back(&world, &node);
     let kernel = world.kernel();
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
-    kernel.remove_xattr(&file, DETACH).unwrap();
+    kernel.remove_xattr(&file, CLAIM).unwrap();
     assert_eq!(reasons(&node), []);
     // And it is not one again before it is found blocked again.
     want_detached(&world, &volume);

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use belay_contract::drivers::local::NEW;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{AccessMode, CapacityRange, NodeExpand};
 
@@ -153,8 +154,8 @@ fn foreign_data_is_never_formatted(world: &impl World) {
 
 fn a_populated_volume_without_data_is_never_formatted(world: &impl World) {
     let node = world.start();
-    let mut volume = world.volume("vol", Form::Ext4);
-    volume.content = "populated";
+    let volume = world.volume("vol", Form::Ext4);
+    world.set_attribute(&volume.file(), NEW, b"?");
     refused(volume.call(&node, Verb::Stage), Kind::Precondition);
     nothing_left(world);
 }

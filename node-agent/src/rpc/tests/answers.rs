@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use belay_contract::drivers::LOCAL;
+use belay_contract::drivers::local::CLAIM;
 use belay_proto::csi::v1 as csi;
 use csi::node_server::Node as _;
 use csi::node_service_capability::Type;
@@ -98,7 +99,7 @@ async fn the_capabilities_are_those_of_the_agent_and_of_the_driver() {
 fn want_detached(world: &Simulated, volume: &Volume) {
     let kernel = world.kernel();
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
-    kernel.set_xattr(&file, "user.belay.detach", b"").unwrap();
+    kernel.set_xattr(&file, CLAIM, b"delete").unwrap();
 }
 
 #[tokio::test]

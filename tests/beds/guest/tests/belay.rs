@@ -32,8 +32,6 @@ ready /run/node.sock >/dev/null 2>&1 || { cat /run/node.log; exit 1; }";
 pub(crate) struct Volume {
     pub(crate) id: String,
     pub(crate) filesystem: &'static str,
-    /// Flags of `belayctl node stage`.
-    context: String,
 }
 
 /// Runs a script that may use `node` and `controller`.
@@ -77,50 +75,25 @@ impl Volume {
         let create = format!("controller create {name} --size {mib}MiB --fs-type {filesystem}");
         let created = json(&call(guest, &create)?);
         let id = created["volume_id"].as_str().expect("an id").to_owned();
-        Ok(Volume {
-            id,
-            filesystem,
-            context: String::new(),
-        })
-    }
-
-    pub(crate) fn attach(&mut self, guest: &mut Guest<'_>) -> Result<(), Gone> {
-        let Volume { id, filesystem, .. } = &self;
-        let attach = format!("controller publish {id} --node-id guest --fs-type {filesystem}");
-        let attached = json(&call(guest, &attach)?);
-        let context = attached["publish_context"].as_object().expect("a context");
-        let flags = context.iter().map(|(key, value)| {
-            let value = value.as_str().expect("a text");
-            format!(" --context {key}={value}")
-        });
-        self.context = flags.collect();
-        Ok(())
+        Ok(Volume { id, filesystem })
     }
 
     pub(crate) fn stage(&self, guest: &mut Guest<'_>) -> Result<(), Gone> {
-        let Volume {
-            id,
-            filesystem,
-            context,
-        } = self;
+        let Volume { id, filesystem } = self;
         let staging = self.staging();
         let stage = format!(
             "mkdir -p {staging}
-             node stage {id} --staging {staging} --fs-type {filesystem}{context}"
+             node stage {id} --staging {staging} --fs-type {filesystem}"
         );
         call(guest, &stage).map(drop)
     }
 
     pub(crate) fn publish(&self, guest: &mut Guest<'_>) -> Result<(), Gone> {
-        let Volume {
-            id,
-            filesystem,
-            context,
-        } = self;
+        let Volume { id, filesystem } = self;
         let (staging, target) = (self.staging(), self.target());
         let publish = format!(
             "node publish {id} --staging {staging} --target {target} \
-                 --fs-type {filesystem}{context}"
+                 --fs-type {filesystem}"
         );
         call(guest, &publish).map(drop)
     }
@@ -146,10 +119,8 @@ impl Volume {
         call(guest, &format!("node unstage {id} --staging {staging}")).map(drop)
     }
 
-    pub(crate) fn detach_and_delete(&self, guest: &mut Guest<'_>) -> Result<(), Gone> {
-        let id = &self.id;
-        let end = format!("controller unpublish {id} --node-id guest && controller delete {id}");
-        call(guest, &end).map(drop)
+    pub(crate) fn delete(&self, guest: &mut Guest<'_>) -> Result<(), Gone> {
+        call(guest, &format!("controller delete {}", self.id)).map(drop)
     }
 
     /// Bytes of the filesystem, as NodeGetVolumeStats has them.

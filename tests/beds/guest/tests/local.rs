@@ -27,8 +27,7 @@ fn a_volume_of_each_filesystem_grows_under_its_pod_and_keeps_its_data() {
 }
 
 fn live(guest: &mut Guest<'_>, filesystem: &'static str, mib: u64, more: u64) -> Result<(), Gone> {
-    let mut volume = Volume::create(guest, filesystem, filesystem, mib)?;
-    volume.attach(guest)?;
+    let volume = Volume::create(guest, filesystem, filesystem, mib)?;
     volume.stage(guest)?;
     volume.publish(guest)?;
     let (staging, target) = (volume.staging(), volume.target());
@@ -61,7 +60,6 @@ fn live(guest: &mut Guest<'_>, filesystem: &'static str, mib: u64, more: u64) ->
         guest,
         &format!("! mountpoint -q {staging} && [ ! -e {target} ]"),
     )?;
-    volume.attach(guest)?;
     volume.stage(guest)?;
     volume.publish(guest)?;
     call(
@@ -73,5 +71,5 @@ fn live(guest: &mut Guest<'_>, filesystem: &'static str, mib: u64, more: u64) ->
     assert_eq!(volume.total(guest)?, large, "{filesystem}: staged again");
     volume.unpublish(guest)?;
     volume.unstage(guest)?;
-    volume.detach_and_delete(guest)
+    volume.delete(guest)
 }

@@ -266,8 +266,7 @@ fn a_server_that_does_not_answer_hurts_its_own_volumes_alone() {
 }
 
 pub(crate) fn local_volume(guest: &mut Guest<'_>) -> Volume {
-    let mut local = Volume::create(guest, "beside", "ext4", 64).expect("power");
-    local.attach(guest).expect("power");
+    let local = Volume::create(guest, "beside", "ext4", 64).expect("power");
     local.stage(guest).expect("power");
     local.publish(guest).expect("power");
     local

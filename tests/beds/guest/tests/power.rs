@@ -122,9 +122,8 @@ fn live(
     arm: impl Fn(Step),
 ) -> Result<(), Gone> {
     arm(Step::Create);
-    let mut volume = Volume::create(guest, "data", filesystem, SIZE)?;
+    let volume = Volume::create(guest, "data", filesystem, SIZE)?;
     known.volume = Some(volume.clone());
-    volume.attach(guest)?;
     arm(Step::Stage);
     volume.stage(guest)?;
     known.uuid = Some(volume.uuid(guest)?);
@@ -140,7 +139,6 @@ fn live(
     volume.unpublish(guest)?;
     volume.unstage(guest)?;
     arm(Step::StageAgain);
-    volume.attach(guest)?;
     volume.stage(guest)?;
     volume.publish(guest)?;
     write(guest, &volume, known)
@@ -168,11 +166,10 @@ pub(crate) fn record(number: u32) -> String {
 
 /// After the power is back: the same calls, and everything that was acknowledged is there.
 fn judge(guest: &mut Guest<'_>, filesystem: &'static str, known: &Known) -> Result<(), Gone> {
-    let mut volume = Volume::create(guest, "data", filesystem, SIZE)?;
+    let volume = Volume::create(guest, "data", filesystem, SIZE)?;
     if let Some(known) = &known.volume {
         assert_eq!(volume.id, known.id, "the volume of that name");
     }
-    volume.attach(guest)?;
     volume.stage(guest)?;
     volume.publish(guest)?;
     let uuid = volume.uuid(guest)?;
@@ -199,11 +196,10 @@ fn judge(guest: &mut Guest<'_>, filesystem: &'static str, known: &Known) -> Resu
     write(guest, &volume, &mut known)?;
     volume.unpublish(guest)?;
     volume.unstage(guest)?;
-    volume.attach(guest)?;
     volume.stage(guest)?;
     assert_eq!(volume.uuid(guest)?, uuid, "formatted at a later stage");
     volume.unstage(guest)?;
-    volume.detach_and_delete(guest)?;
+    volume.delete(guest)?;
     let left = call(guest, "ls -A /state/belay/volumes")?;
     assert_eq!(left, "", "left behind");
     Ok(())

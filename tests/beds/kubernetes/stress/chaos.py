@@ -24,7 +24,7 @@ import lives
 import objects
 
 CAP_SYS_RESOURCE = 24
-# The last detach and deletion may be a retry.
+# The last deletion may be a retry.
 LEFT_SECONDS = 60
 
 

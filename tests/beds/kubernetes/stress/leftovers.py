@@ -16,9 +16,6 @@ def _api(cluster, driver):
         if volume["spec"].get("csi", {}).get("driver") == driver:
             yield (f"PersistentVolume {volume['metadata']['name']} "
                    f"({volume['status'].get('phase')}, {volume['spec']['csi']['volumeHandle']})")
-    for attachment in cluster.items("/apis/storage.k8s.io/v1/volumeattachments"):
-        if attachment["spec"]["attacher"] == driver:
-            yield f"VolumeAttachment {attachment['metadata']['name']}: {attachment.get('status')}"
 
 
 def _contents(cluster, driver):

@@ -1,121 +1,151 @@
-//! Properties that a file records about itself in extended attributes (xattr(7)): the size to which
-//! it was enlarged, and whether it is complete. Once a size is recorded, all of the file may be in
-//! use, and a smaller file was truncated. A complete file is never copied again, even if its record
-//! is older than the file. A copy of the file, with or without shared blocks, does not have the
-//! mark.
+//! What a file records about itself in extended attributes (xattr(7)), described in
+//! [`belay_contract::drivers::local`]: whether it was ever used, its recorded size, and the
+//! controller's claim. A file with a recorded size is complete: it is never copied again, even if
+//! its record is older than the file. A copy that shares its blocks does not have the attributes.
 
 #[cfg(test)]
 use super::journal::{self, Call};
 use super::{Backing, Files};
 use crate::backend::local::fault::os;
+use belay_contract::drivers::local::{
+    BYTES, BYTES_DIGITS_MAX, CLAIM, CLAIM_BYTES_MAX, Claim, IS_NEW, NEW, parse_bytes,
+};
 use belay_server::call::Failure;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-/// The extended attribute with the size to which the file was last enlarged, in bytes.
-const GROWN: &str = "user.belay.grown";
-/// The number of digits of 2^64.
-const DIGITS_MAX: usize = 20;
+/// The length of a UUID as text.
+const UUID_DIGITS: usize = 36;
+
+/// Whether a file was used, by its attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::backend::local) enum Use {
+    /// The file was never used.
+    New,
+    /// The node is formatting the file.
+    Formatting,
+    /// The file was used, or nothing shows that it was not.
+    Used,
+}
 
 impl Backing {
+    /// Marks the file as never used. A power cut may undo that until [`Self::sync`].
+    ///
+    /// # Errors
+    /// Returns `Unreachable` on a filesystem without extended attributes: no volume on it could be
+    /// formatted.
+    pub(in crate::backend::local) fn mark_new(&self) -> Result<(), Failure> {
+        self.set(NEW, IS_NEW)
+    }
+
+    /// Returns whether the file was used.
+    pub(in crate::backend::local) fn use_so_far(&self) -> Result<Use, Failure> {
+        let mut value = [0; 64];
+        Ok(match self.read(NEW, &mut value)? {
+            None => Use::Used,
+            Some(IS_NEW) => Use::New,
+            Some(value) if value.len() == UUID_DIGITS => Use::Formatting,
+            Some(_) => Use::Used,
+        })
+    }
+
     /// Enlarges the file to at least `bytes`; never shrinks it.
     ///
     /// # Errors
     /// Returns `Range` if the filesystem does not support a file of this size, and otherwise
     /// `Quota` or `Unreachable`.
     pub(in crate::backend::local) fn grow(&self, bytes: u64) -> Result<(), Failure> {
-        let before = self.bytes()?;
-        if before < bytes {
-            let grown = rustix::fs::ftruncate(&self.file, bytes);
-            grown.map_err(|errno| os("ftruncate", &self.path, errno))?;
-            #[cfg(test)]
-            journal::note(Call::Change(self.path.clone()));
-        }
-        // Record the size after the change is on disk: a crash in between leaves an expansion that
-        // the next call completes. In the opposite order, the file would look truncated. A new file
-        // needs no record.
-        if before > 0 && self.grown_to()? < bytes {
+        self.enlarge(bytes)?;
+        if self.recorded_bytes()?.unwrap_or(0) < bytes {
+            // Record the size after the change is on disk: a crash in between leaves an expansion
+            // that the next call completes. In the opposite order, the file would look truncated.
             self.sync()?;
-            self.note_grown(bytes)?;
+            self.record_bytes(bytes)?;
         }
         self.sync()
     }
 
-    fn note_grown(&self, bytes: u64) -> Result<(), Failure> {
-        let value = bytes.to_string();
-        #[cfg(test)]
-        journal::note(Call::Mark(self.path.clone()));
-        match rustix::fs::fsetxattr(&self.file, GROWN, value.as_bytes(), XattrFlags::empty()) {
-            // On a filesystem without extended attributes, nothing is recorded.
-            Ok(()) | Err(Errno::NOTSUP) => Ok(()),
-            Err(errno) => Err(os("fsetxattr", &self.path, errno)),
+    /// Enlarges the file to at least `bytes`. A power cut may undo that until [`Self::sync`].
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::grow`].
+    pub(in crate::backend::local) fn enlarge(&self, bytes: u64) -> Result<(), Failure> {
+        if self.bytes()? >= bytes {
+            return Ok(());
         }
+        let grown = rustix::fs::ftruncate(&self.file, bytes);
+        grown.map_err(|errno| os("ftruncate", &self.path, errno))?;
+        #[cfg(test)]
+        journal::note(Call::Change(self.path.clone()));
+        Ok(())
     }
 
-    /// Returns the size to which the file was last enlarged, in bytes; 0 if it never was.
-    pub(in crate::backend::local) fn grown_to(&self) -> Result<u64, Failure> {
-        let mut value = [0; DIGITS_MAX];
-        let read = rustix::fs::fgetxattr(&self.file, GROWN, &mut value);
-        grown(read, &value).map_err(|errno| os("fgetxattr", &self.path, errno))
+    /// Records the size of the file, whose data is on disk. A power cut may undo that until
+    /// [`Self::sync`].
+    pub(in crate::backend::local) fn record_bytes(&self, bytes: u64) -> Result<(), Failure> {
+        self.set(BYTES, bytes.to_string().as_bytes())
+    }
+
+    /// Returns the recorded size of the file; `None` if it is not complete, or a copy.
+    pub(in crate::backend::local) fn recorded_bytes(&self) -> Result<Option<u64>, Failure> {
+        let mut value = [0; BYTES_DIGITS_MAX];
+        Ok(self.read(BYTES, &mut value)?.map(parse_bytes))
+    }
+
+    /// Sets the claim. Each call triggers an event at the node agent, even if the claim exists. A
+    /// power cut may undo it until [`Self::sync`].
+    pub(in crate::backend::local) fn claim(&self, claim: &Claim) -> Result<(), Failure> {
+        self.set(CLAIM, claim.value().as_bytes())
+    }
+
+    /// Returns the claim.
+    pub(in crate::backend::local) fn claimed(&self) -> Result<Option<Claim>, Failure> {
+        let mut value = [0; CLAIM_BYTES_MAX];
+        Ok(self.read(CLAIM, &mut value)?.and_then(Claim::parse))
+    }
+
+    /// Removes this claim, if the file has it.
+    pub(in crate::backend::local) fn end_claim(&self, claim: &Claim) -> Result<(), Failure> {
+        if self.claimed()?.as_ref() != Some(claim) {
+            return Ok(());
+        }
+        rustix::fs::fremovexattr(&self.file, CLAIM)
+            .map_err(|errno| os("fremovexattr", &self.path, errno))
+    }
+
+    fn set(&self, name: &str, value: &[u8]) -> Result<(), Failure> {
+        #[cfg(test)]
+        journal::note(match name {
+            BYTES => Call::Mark(self.path.clone()),
+            _ => Call::Change(self.path.clone()),
+        });
+        rustix::fs::fsetxattr(&self.file, name, value, XattrFlags::empty())
+            .map_err(|errno| os("fsetxattr", &self.path, errno))
+    }
+
+    /// Returns the value of an attribute; empty if it is longer than all known values.
+    fn read<'a>(&self, name: &str, value: &'a mut [u8]) -> Result<Option<&'a [u8]>, Failure> {
+        let read = rustix::fs::fgetxattr(&self.file, name, &mut *value);
+        shown(read, value).map_err(|errno| os("fgetxattr", &self.path, errno))
     }
 }
 
 impl Files {
-    /// Returns the size to which the file with this ID was last enlarged, without opening it.
-    pub(in crate::backend::local) fn grown_to(&self, id: &str) -> Result<u64, Failure> {
+    /// Returns the recorded size of the file with this ID, without opening it; 0 if there is none.
+    pub(in crate::backend::local) fn recorded_bytes(&self, id: &str) -> Result<u64, Failure> {
         let path = self.path_of(id);
-        let mut value = [0; DIGITS_MAX];
-        let read = rustix::fs::lgetxattr(&path, GROWN, &mut value);
-        grown(read, &value).map_err(|errno| os("lgetxattr", &path, errno))
+        let mut value = [0; BYTES_DIGITS_MAX];
+        let read = rustix::fs::lgetxattr(&path, BYTES, &mut value);
+        let shown = shown(read, &value).map_err(|errno| os("lgetxattr", &path, errno))?;
+        Ok(shown.map_or(0, parse_bytes))
     }
 }
 
-fn grown(read: Result<usize, Errno>, value: &[u8]) -> Result<u64, Errno> {
+fn shown(read: Result<usize, Errno>, value: &[u8]) -> Result<Option<&[u8]>, Errno> {
     match read {
-        Ok(length) => {
-            let digits = value
-                .get(..length)
-                .and_then(|value| str::from_utf8(value).ok());
-            Ok(digits.and_then(|digits| digits.parse().ok()).unwrap_or(0))
-        }
-        Err(Errno::NODATA | Errno::NOTSUP | Errno::NOENT | Errno::RANGE) => Ok(0),
+        Ok(length) => Ok(Some(value.get(..length).unwrap_or_default())),
+        Err(Errno::RANGE) => Ok(Some(&[])),
+        Err(Errno::NODATA | Errno::NOTSUP | Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno),
-    }
-}
-
-/// The extended attribute that marks the complete file of a volume or snapshot that was created
-/// from a source.
-const COMPLETE: &str = "user.belay.complete";
-/// Values of the attribute: whether the source was in use, or new.
-const POPULATED: &[u8] = b"populated";
-const NEW: &[u8] = b"new";
-
-impl Backing {
-    /// Marks the file, whose data is on disk, as complete. The mark is on disk when this returns.
-    /// Has no effect on a filesystem without extended attributes.
-    pub(in crate::backend::local) fn mark_complete(&self, populated: bool) -> Result<(), Failure> {
-        let value = if populated { POPULATED } else { NEW };
-        match rustix::fs::fsetxattr(&self.file, COMPLETE, value, XattrFlags::empty()) {
-            Ok(()) => {
-                #[cfg(test)]
-                journal::note(Call::Mark(self.path.clone()));
-                self.sync()
-            }
-            Err(Errno::NOTSUP) => Ok(()),
-            Err(errno) => Err(os("fsetxattr", &self.path, errno)),
-        }
-    }
-
-    /// Returns whether the file was created from data; `None` if the file is not marked as
-    /// complete.
-    pub(in crate::backend::local) fn completed(&self) -> Result<Option<bool>, Failure> {
-        let mut value = [0; POPULATED.len()];
-        match rustix::fs::fgetxattr(&self.file, COMPLETE, &mut value) {
-            Ok(length) => Ok(Some(value.get(..length) != Some(NEW))),
-            // The value is longer than both known ones, so assume data.
-            Err(Errno::RANGE) => Ok(Some(true)),
-            Err(Errno::NODATA | Errno::NOTSUP) => Ok(None),
-            Err(errno) => Err(os("fgetxattr", &self.path, errno)),
-        }
     }
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 pub(in crate::backend::local) enum Call {
     /// A change of content or names.
     Change(PathBuf),
-    /// A change of an attribute that describes the content.
+    /// The size is recorded, which marks the content as complete.
     Mark(PathBuf),
     Sync(PathBuf),
     Commit,
@@ -61,6 +61,16 @@ pub(in crate::backend::local) fn commits<T>(work: impl FnOnce() -> T) -> (T, [us
 /// Runs `work`, and checks that its effect survives a power loss: content is on disk before its
 /// mark, and everything is on disk before the last commit.
 pub(in crate::backend::local) fn expect_durable<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    expect_synced(what, true, work)
+}
+
+/// Like [`expect_durable`], for a new volume without a source. It has no content, and the start
+/// removes a file whose creation is not committed, so the mark may be on disk before the size.
+pub(in crate::backend::local) fn expect_durable_blank<T>(work: impl FnOnce() -> T) -> T {
+    expect_synced("a blank volume", false, work)
+}
+
+fn expect_synced<T>(what: &str, is_marked_last: bool, work: impl FnOnce() -> T) -> T {
     CALLS.take();
     let result = work();
     let calls = CALLS.take();
@@ -72,7 +82,7 @@ pub(in crate::backend::local) fn expect_durable<T>(what: &str, work: impl FnOnce
             Call::Mark(path) => {
                 let is_new = unsynced.insert(path);
                 assert!(
-                    is_new,
+                    is_new || !is_marked_last,
                     "{what}: marked before its sync: {path:?} in {calls:#?}"
                 );
             }

@@ -2,6 +2,7 @@
 //! marks the snapshot as ready. If blocks cannot be shared, the cut is the moment from which no
 //! process can write to the volume, and the file is filled in the background.
 
+use super::fill::{refuse_growing, torn};
 use super::{SnapshotRecord, SnapshotState};
 use crate::backend::local::fault::unread;
 use crate::backend::local::files::{Backing, Copied};
@@ -9,6 +10,7 @@ use crate::backend::local::id;
 use crate::backend::local::record::Record;
 use crate::backend::local::store::{Store, fits, ready, whole_bytes};
 use crate::backend::{Snapshot, SnapshotOrder};
+use belay_contract::drivers::local::Claim;
 use belay_server::call::Failure;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -34,8 +36,14 @@ impl Store {
             Intent::Made(id) => id,
             Intent::Remains(_) => return Err(busy(order)),
             Intent::Exists(snapshot) => {
-                return match self.copies.repeat(snapshot.id.as_str()) {
-                    None => Ok(snapshot),
+                return match self.copies.failure(snapshot.id.as_str()) {
+                    None if snapshot.ready => Ok(snapshot),
+                    None => {
+                        // The call that has cut it may have failed before it was queued.
+                        let (id, source) = (snapshot.id.as_str(), snapshot.source.as_str());
+                        self.copies.resume(id, source);
+                        Ok(snapshot)
+                    }
                     // The snapshot was cut, so the caller must not conclude that nothing happened.
                     Some(failure) => Err(failure.may_be_running()),
                 };
@@ -108,7 +116,7 @@ impl Store {
         let volume = ready(source, self.ledger.get(source)?)?;
         let from = self.backing_for_reading(source)?;
         let least_bytes = whole_bytes(&from, &volume)?;
-        self.refuse_replaced(source, &volume, &from)?;
+        self.refuse_replaced(source, &from, false)?;
         // FICLONE writes dirty data back with the file locked, which blocks the volume's users, so
         // write most of it before.
         from.sync()?;
@@ -117,21 +125,26 @@ impl Store {
             return self.leave_to_copier(id, source, &from);
         }
         let cut_at = SystemTime::now();
-        // Without this, the mark could reach the disk before the data.
-        file.sync()?;
-        if let Some(volume) = self.ledger.get(source)? {
-            let written = self.data_in(&file, source, &volume)?;
-            file.mark_complete(written || volume.was_written())?;
-        }
-        self.snapshots.sync()?;
-        self.complete_snapshot(id, source, &file, cut_at)
+        self.finish_file(&file, &from, &volume)?;
+        self.complete_snapshot(id, &file, cut_at)
     }
 
-    /// Marks the snapshot as ready, and records the size and content of its file.
+    /// Records on the complete file of a snapshot whether it is new, and its size.
+    fn finish_file(&self, file: &Backing, from: &Backing, volume: &Record) -> Result<(), Failure> {
+        if self.is_new(from, file, volume)? {
+            file.mark_new()?;
+        }
+        // Without this, the size could reach the disk before the data.
+        file.sync()?;
+        file.record_bytes(file.bytes()?)?;
+        file.sync()?;
+        self.snapshots.sync()
+    }
+
+    /// Marks the snapshot as ready, and records the size of its file.
     pub(in crate::backend::local) fn complete_snapshot(
         &self,
         id: &str,
-        source: &str,
         file: &Backing,
         cut_at: SystemTime,
     ) -> Result<Snapshot, Failure> {
@@ -142,23 +155,14 @@ impl Store {
             record.state = SnapshotState::Ready;
             record.bytes = bytes;
             let snapshot = visible(id, &record)?;
-            // Inspect the volume after the cut: a volume never becomes new again.
-            record.populated = match changes.get(source)? {
-                None => file.holds_data()?,
-                Some(volume) => {
-                    let written = self.data_in(file, source, &volume)?;
-                    self.note_data(changes, source, volume, written)?
-                        .was_written()
-                }
-            };
             changes.put_snapshot(id, &record)?;
             Ok(snapshot)
         })
     }
 
-    /// Completes a snapshot whose file is marked as complete although its record is not: a crash
-    /// came in between, or state.redb was restored from an older backup. Returns `None` if the file
-    /// has no such mark.
+    /// Completes a snapshot whose file is complete although its record is not: a crash came in
+    /// between, or state.redb was restored from an older backup. Returns `None` if the file has no
+    /// recorded size.
     pub(in crate::backend::local) fn complete_whole_snapshot(
         &self,
         id: &str,
@@ -175,16 +179,15 @@ impl Store {
         let Some(file) = self.snapshots.find(id)? else {
             return Ok(None);
         };
-        let Some(populated) = file.completed()? else {
+        if file.recorded_bytes()?.is_none() {
             return Ok(None);
-        };
+        }
         // The time of the cut is not recorded yet; the file's mtime is the closest.
         let (bytes, modified) = (file.bytes()?, file.modified()?);
         let completed = self.ledger.change(|changes| {
             let mut record = known(id, changes.snapshot(id)?)?;
             if !is_copied {
                 record.cut_at(modified);
-                record.populated = populated;
             }
             record.bytes = bytes;
             record.state = SnapshotState::Ready;
@@ -196,7 +199,7 @@ impl Store {
     }
 
     /// Hands a snapshot whose blocks cannot be shared over to the copier. From here on the volume
-    /// is locked.
+    /// is locked, and a claim on its file keeps it from being staged if this process ends.
     pub(in crate::backend::local) fn leave_to_copier(
         &self,
         id: &str,
@@ -204,61 +207,67 @@ impl Store {
         from: &Backing,
     ) -> Result<Snapshot, Failure> {
         self.refuse_writer(source, from)?;
-        let held = self.ledger.change(|changes| {
+        let lock = self.lock_source(id, source)?;
+        let claimed = lock.claim(&Claim::Copy(id.to_owned()));
+        let held = claimed
+            .and_then(|()| lock.sync())
+            .and_then(|()| self.hold(id, source, from));
+        match held {
+            // Queue the copy only now, since the copier must find the record written.
+            Ok(_) => self.copies.queue(id, source, Some(lock)),
+            Err(_) => self.copies.end(id),
+        }
+        held
+    }
+
+    /// Records that a snapshot was cut and is being copied from the locked volume.
+    fn hold(&self, id: &str, source: &str, from: &Backing) -> Result<Snapshot, Failure> {
+        self.ledger.change(|changes| {
             let volume = ready(source, changes.get(source)?)?;
-            let lock = self.lock_source(source, &volume)?;
             whole_bytes(from, &volume)?;
+            refuse_growing(source, &volume)?;
+            self.is_new(from, from, &volume)?;
             let mut record = known(id, changes.snapshot(id)?)?;
             record.cut_at(SystemTime::now());
             record.state = SnapshotState::Copying;
-            // An expansion may be recorded but not complete.
-            record.bytes = volume.bytes.min(from.bytes()?);
+            record.bytes = volume.bytes;
             let snapshot = visible(id, &record)?;
-            let written = self.data_in(from, source, &volume)?;
-            let volume = self.note_data(changes, source, volume, written)?;
-            record.populated = volume.was_written();
             changes.put_snapshot(id, &record)?;
-            self.copies.begin(id, source, Some(lock));
             Ok(snapshot)
-        });
-        match held {
-            Ok(snapshot) => {
-                // Queue the copy only now, since the copier must find the record written.
-                let lock = self.copies.lock_of(source);
-                self.copies.queue(id, source, lock);
-                Ok(snapshot)
-            }
-            Err(failure) => {
-                self.copies.end(id);
-                Err(failure)
-            }
-        }
+        })
     }
 
     /// Copies a snapshot. Called by the copier.
     pub(in crate::backend::local) fn copy_snapshot(&self, id: &str) -> Result<(), Failure> {
         match self.try_copy_snapshot(id) {
             Ok(Copied::Whole) => {
+                let ended = self.end_copy(id);
                 self.copies.end(id);
-                Ok(())
+                ended
             }
+            // The claim remains: the next start resumes the copy.
             Ok(Copied::Stopped) => {
                 let failure = Failure::busy(format!("snapshot {id}: copy cancelled"));
                 self.copies.fail(id, failure);
                 Ok(())
             }
             Err(failure) => {
-                let message = format!(
-                    "snapshot {id}: the copy failed and starts again now (delete the snapshot to \
-                     stop it): {failure}"
-                );
-                let told = Failure {
-                    message,
-                    ..failure.clone()
-                };
+                let told = Failure::precondition(format!(
+                    "snapshot {id}: the copy failed, and the volume may change now; delete the \
+                     snapshot and create another: {failure}"
+                ));
+                let ended = self.end_copy(id);
                 self.copies.fail(id, told);
-                Err(failure)
+                ended.and(Err(failure))
             }
+        }
+    }
+
+    /// Ends the claim of a copy that has ended, by its open file if possible.
+    fn end_copy(&self, id: &str) -> Result<(), Failure> {
+        match self.copies.lock(id) {
+            Some(source) => source.end_claim(&Claim::Copy(id.to_owned())),
+            None => self.end_claim(id),
         }
     }
 
@@ -271,8 +280,11 @@ impl Store {
             return Ok(Copied::Whole);
         }
         let source = record.source.as_str();
-        self.refuse_writer(source, &self.files.get_for_reading(source)?)?;
-        let (record, volume, lock) = self.lock_cut(id, source)?;
+        let lock = match self.copies.lock(id) {
+            Some(lock) => lock,
+            None => self.lock_again(id, source)?,
+        };
+        let volume = ready(source, self.ledger.get(source)?)?;
         let file = match self.snapshots.find(id)? {
             Some(file) => file,
             None => self.snapshots.begin(id)?,
@@ -281,9 +293,7 @@ impl Store {
         if copied == Copied::Stopped {
             return Ok(copied);
         }
-        self.data_in(&file, source, &volume)?;
-        file.mark_complete(record.populated)?;
-        self.snapshots.sync()?;
+        self.finish_file(&file, &lock, &volume)?;
         self.ledger.change(|changes| {
             let mut record = known(id, changes.snapshot(id)?)?;
             if record.state == SnapshotState::Copying {
@@ -296,33 +306,23 @@ impl Store {
 }
 
 impl Store {
-    /// Locks a volume for its copy, unless the copy has held the lock since the cut. Without the
-    /// lock, the volume may have been used since, and is cut again.
-    fn lock_cut(
-        &self,
-        id: &str,
-        source: &str,
-    ) -> Result<(SnapshotRecord, Record, Arc<Backing>), Failure> {
-        self.provision(|changes, ceiling| {
-            let mut record = known(id, changes.snapshot(id)?)?;
-            let volume = ready(source, changes.get(source)?)?;
-            let lock = self.lock_source(source, &volume)?;
-            if self.copies.has_lock(id) {
-                return Ok((record, volume, lock));
-            }
-            whole_bytes(&lock, &volume)?;
-            // An expansion may be recorded but not complete.
-            let bytes = volume.bytes.min(lock.bytes()?);
-            fits(changes, ceiling, bytes.saturating_sub(record.bytes))?;
-            let written = self.data_in(&lock, source, &volume)?;
-            let volume = self.note_data(changes, source, volume, written)?;
-            record.cut_at(SystemTime::now());
-            record.bytes = bytes;
-            record.populated = volume.was_written();
-            changes.put_snapshot(id, &record)?;
-            self.copies.keep_lock(id, Arc::clone(&lock));
-            Ok((record, volume, lock))
-        })
+    /// Locks a volume whose copy began before this process did. Without the claim, the volume may
+    /// have changed since the cut.
+    fn lock_again(&self, id: &str, source: &str) -> Result<Arc<Backing>, Failure> {
+        self.refuse_writer(source, &self.files.get_for_reading(source)?)?;
+        let backing = self.backing(source)?;
+        if !backing.lock_soon()? {
+            return Err(torn(source, "bound to a loop device of this node"));
+        }
+        if backing.claimed()? != Some(Claim::Copy(id.to_owned())) {
+            return Err(Failure::precondition(format!(
+                "snapshot {id}: its copy was interrupted, and volume {source} may have changed \
+                 since"
+            )));
+        }
+        let lock = Arc::new(backing);
+        self.copies.keep_lock(id, Arc::clone(&lock));
+        Ok(lock)
     }
 }
 

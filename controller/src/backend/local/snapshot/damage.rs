@@ -42,7 +42,7 @@ impl Store {
         let (path, recorded) = (self.snapshots.path_of(id), record.bytes);
         let named = self.snapshots.named(id);
         if let Ok(named) = &named
-            && let Some(linked) = named.linked(&path, 1)
+            && let Some(linked) = named.linked(&path)
         {
             return Some(linked);
         }
@@ -52,12 +52,14 @@ impl Store {
             }
             // A file with allocated blocks is not opened, so that a list stays cheap.
             Ok(Named::File { allocated, .. }) if allocated > HARDLY_ANY => None,
-            Ok(Named::File { .. }) if !record.must_hold_data(self.tells_holes) => None,
-            Ok(Named::File { .. }) => match self.snapshots.get_for_reading(id) {
-                Ok(file) if file.holds_data() == Ok(false) => Some(emptied(path.display())),
-                Ok(_) => None,
-                Err(failure) => Some(failure.message),
-            },
+            Ok(Named::File { .. }) if !record.is_filesystem() => None,
+            Ok(Named::File { .. }) => {
+                let file = self.snapshots.get_for_reading(id);
+                match file.and_then(|file| file.is_emptied()) {
+                    Ok(is_emptied) => is_emptied.then(|| emptied(path.display())),
+                    Err(failure) => Some(failure.message),
+                }
+            }
             Ok(Named::Nothing) => Some(missing(&path)),
             Ok(Named::Other) => Some(foreign(&path)),
             Err(failure) => Some(failure.message),
@@ -71,7 +73,7 @@ impl Store {
 /// # Errors
 /// Returns `Precondition`.
 pub(super) fn refuse_changed(file: &Backing, recorded: u64) -> Result<(), Failure> {
-    file.refuse_linked(1)?;
+    file.refuse_linked()?;
     match file.bytes()? {
         bytes if bytes != recorded => Err(Failure::precondition(resized(
             file.path().display(),

@@ -3,7 +3,8 @@
 
 use super::SnapshotState;
 use crate::backend::local::store::Store;
-use belay_server::call::Failure;
+use belay_contract::drivers::local::Claim;
+use belay_server::call::{Failure, Kind};
 
 impl Store {
     pub(in crate::backend::local) fn discard(&self, id: &str) -> Result<(), Failure> {
@@ -25,11 +26,12 @@ impl Store {
     /// another snapshot.
     pub(in crate::backend::local) fn finish_discard(&self, id: &str) -> Result<(), Failure> {
         let named = self.snapshots.named(id)?;
-        if let Some(linked) = named.linked(&self.snapshots.path_of(id), 1) {
+        if let Some(linked) = named.linked(&self.snapshots.path_of(id)) {
             return Err(Failure::precondition(linked));
         }
         self.begin_discard(id)?;
         self.copies.cancel(id);
+        self.end_claim(id)?;
         let bytes = self.snapshots.allocated(id);
         self.snapshots.remove(id).map_err(Failure::may_be_running)?;
         self.ceiling.freed(bytes);
@@ -38,7 +40,21 @@ impl Store {
             .map_err(Failure::may_be_running)
     }
 
-    /// Marks the snapshot as being deleted; from then on it no longer exists for callers.
+    /// Ends the claim of a copy to this snapshot.
+    pub(in crate::backend::local) fn end_claim(&self, id: &str) -> Result<(), Failure> {
+        let Some(record) = self.ledger.snapshot(id)? else {
+            return Ok(());
+        };
+        match self.files.find(&record.source) {
+            Ok(Some(source)) => source.end_claim(&Claim::Copy(id.to_owned())),
+            Ok(None) => Ok(()),
+            // Another object has the name of the file, so there is no claim.
+            Err(failure) if failure.kind == Kind::Precondition => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Marks the snapshot as being deleted; from then on it does not exist for callers.
     pub(in crate::backend::local) fn begin_discard(&self, id: &str) -> Result<(), Failure> {
         self.ledger.change(|changes| {
             let Some(mut record) = changes.snapshot(id)? else {

@@ -3,8 +3,7 @@
 use super::damage::refuse_changed;
 use super::{SnapshotRecord, SnapshotState};
 use crate::backend::local::fault::emptied;
-use crate::backend::local::files::{Backing, Copied};
-use crate::backend::local::ledger::Changes;
+use crate::backend::local::files::{Backing, Copied, Use};
 use crate::backend::local::record::Record;
 use crate::backend::local::store::{Store, ready, whole_bytes};
 use belay_server::call::Failure;
@@ -14,7 +13,7 @@ use std::sync::Arc;
 
 impl Store {
     /// Fills the empty file of the volume `id`, which will have at least `bytes`. Returns whether
-    /// the source holds data.
+    /// the file is as new as a blank one.
     ///
     /// # Errors
     /// Returns `NotFound` for the source, `Precondition` if it cannot be read now, and `Invalid` if
@@ -31,7 +30,7 @@ impl Store {
             ContentSource::Volume(from) => self.fill_from_volume(id, file, from.as_str()),
         };
         self.copies.end(id);
-        let populated = filled?;
+        let is_new = filled?;
         let taken_over = file.bytes()?;
         if taken_over > bytes {
             return Err(Failure::precondition(format!(
@@ -39,7 +38,7 @@ impl Store {
                 Exact(taken_over)
             )));
         }
-        Ok(populated)
+        Ok(is_new)
     }
 
     fn fill_from_snapshot(&self, id: &str, file: &Backing, from: &str) -> Result<bool, Failure> {
@@ -51,18 +50,17 @@ impl Store {
             Err(missing)
         })?;
         refuse_changed(&origin, record.bytes)?;
-        self.refuse_emptied(id, &origin, &record)?;
+        self.refuse_emptied(id, &origin)?;
         self.refuse_other_filesystem(id, &format!("snapshot {from}"), &origin)?;
-        if file.share(&origin, record.bytes)? {
-            return Ok(record.populated);
+        if !file.share(&origin, record.bytes)? {
+            self.ledger.change(|changes| {
+                cut(from, changes.snapshot(from)?)?;
+                self.copies.begin(id, from, None);
+                Ok(())
+            })?;
+            self.copy_volume(id, file, &origin, record.bytes)?;
         }
-        self.ledger.change(|changes| {
-            cut(from, changes.snapshot(from)?)?;
-            self.copies.begin(id, from, None);
-            Ok(())
-        })?;
-        self.copy_volume(id, file, &origin, record.bytes)?;
-        Ok(record.populated)
+        Ok(origin.use_so_far()? == Use::New)
     }
 
     /// Refuses the file of a snapshot that has lost all its data, if the volume `id` has a
@@ -70,15 +68,10 @@ impl Store {
     ///
     /// # Errors
     /// Returns `Precondition`.
-    fn refuse_emptied(
-        &self,
-        id: &str,
-        origin: &Backing,
-        cut: &SnapshotRecord,
-    ) -> Result<(), Failure> {
+    fn refuse_emptied(&self, id: &str, origin: &Backing) -> Result<(), Failure> {
         let target = self.ledger.get(id)?;
         let is_filesystem = target.is_some_and(|target| target.is_filesystem());
-        if !(cut.populated && is_filesystem && self.tells_holes) || origin.holds_data()? {
+        if !is_filesystem || !origin.is_emptied()? {
             return Ok(());
         }
         Err(Failure::precondition(emptied(origin.path().display())))
@@ -89,50 +82,20 @@ impl Store {
         let volume = ready(from, self.ledger.get(from)?)?;
         let origin = self.backing_for_reading(from)?;
         let least_bytes = whole_bytes(&origin, &volume)?;
-        self.refuse_replaced(from, &volume, &origin)?;
+        self.refuse_replaced(from, &origin, false)?;
         self.refuse_other_filesystem(id, &format!("volume {from}"), &origin)?;
         // FICLONE writes dirty data back with the file locked, which blocks the volume's users, so
         // write most of it before.
         origin.sync()?;
         if !file.share(&origin, least_bytes)? {
             self.refuse_writer(from, &origin)?;
-            let bytes = self.ledger.change(|changes| {
-                let record = ready(from, changes.get(from)?)?;
-                let lock = self.lock_source(from, &record)?;
-                // An expansion may be recorded but not complete.
-                let least_bytes = record.least_bytes(origin.grown_to()?);
-                let bytes = record.bytes.min(origin.bytes()?).max(least_bytes);
-                self.copies.begin(id, from, Some(lock));
-                Ok(bytes)
-            })?;
-            self.copy_volume(id, file, &origin, bytes)?;
+            self.lock_source(id, from)?;
+            let record = ready(from, self.ledger.get(from)?)?;
+            whole_bytes(&origin, &record)?;
+            refuse_growing(from, &record)?;
+            self.copy_volume(id, file, &origin, record.bytes)?;
         }
-        // Inspect the volume after the cut: a volume never becomes new again.
-        let Some(mut record) = self.ledger.get(from)? else {
-            return Ok(true);
-        };
-        let data = self.data_in(file, from, &record)?;
-        if record.observe(data, self.tells_holes) {
-            self.ledger.change(|changes| match changes.get(from)? {
-                Some(record) => self.note_data(changes, from, record, data).map(drop),
-                None => Ok(()),
-            })?;
-        }
-        Ok(record.was_written())
-    }
-
-    /// Records whether the volume holds data; returns the updated record.
-    pub(in crate::backend::local) fn note_data(
-        &self,
-        changes: &mut Changes<'_>,
-        id: &str,
-        mut record: Record,
-        data: bool,
-    ) -> Result<Record, Failure> {
-        if record.observe(data, self.tells_holes) {
-            changes.put(id, &record)?;
-        }
-        Ok(record)
+        self.is_new(&origin, file, &volume)
     }
 
     /// Performs a copy that was added by [`Copies::begin`](super::super::copies::Copies::begin).
@@ -161,14 +124,10 @@ impl Store {
         id: &str,
         from: &Backing,
     ) -> Result<(), Failure> {
-        // If the volume is attached or being copied, the lock decides instead: this process may
-        // have the file open for writing itself. Check again afterwards, since either may have
+        // If the file is locked, by a loop device or a copy, the lock decides instead: this process
+        // may have the file open for writing itself. Check again afterwards, since either may have
         // begun meanwhile.
-        let is_ours = || {
-            let record = ready(id, self.ledger.get(id)?)?;
-            Ok::<_, Failure>(record.node().is_some() || self.copies.lock_of(id).is_some())
-        };
-        if is_ours()? || !from.has_writer() || is_ours()? {
+        if from.is_locked()? || !from.has_writer() || from.is_locked()? {
             return Ok(());
         }
         Err(torn(
@@ -177,25 +136,40 @@ impl Store {
         ))
     }
 
-    /// Locks a volume for copying, or shares the lock of another copy. Must be called within a
-    /// change of the ledger, so that no attachment can be made in between.
+    /// Refuses a volume that is being copied.
     ///
     /// # Errors
-    /// Returns `Precondition` if another process may write to the volume.
+    /// Returns `Busy`.
+    pub(in crate::backend::local) fn refuse_while_copied(&self, id: &str) -> Result<(), Failure> {
+        match self.copies.reading(id) {
+            None => Ok(()),
+            Some(target) => Err(copied(id, &target)),
+        }
+    }
+
+    /// Adds a copy of a volume to `target`, which holds the volume's lock.
+    ///
+    /// # Errors
+    /// Returns `Busy` while another copy is made of it, and `Precondition` if another process may
+    /// write to it.
     pub(in crate::backend::local) fn lock_source(
         &self,
+        target: &str,
         id: &str,
-        record: &Record,
     ) -> Result<Arc<Backing>, Failure> {
-        if let Some(node) = record.node() {
-            return Err(torn(id, &format!("attached to node {node}")));
+        let begun = self.copies.begin_alone(target, id);
+        begun.map_err(|other| copied(id, &other))?;
+        let locked = self.try_lock_source(id);
+        match &locked {
+            Ok(lock) => self.copies.keep_lock(target, Arc::clone(lock)),
+            Err(_) => self.copies.end(target),
         }
-        if let Some(lock) = self.copies.lock_of(id) {
-            return Ok(lock);
-        }
-        let backing = self.files.get(id)?;
-        self.refuse_linked(id, &backing)?;
-        if !backing.try_lock()? {
+        locked
+    }
+
+    fn try_lock_source(&self, id: &str) -> Result<Arc<Backing>, Failure> {
+        let backing = self.backing(id)?;
+        if !backing.lock_soon()? {
             return Err(torn(id, "bound to a loop device of this node"));
         }
         Ok(Arc::new(backing))
@@ -219,10 +193,30 @@ fn cut(id: &str, record: Option<SnapshotRecord>) -> Result<SnapshotRecord, Failu
     )))
 }
 
-fn torn(id: &str, why: &str) -> Failure {
+/// Refuses to copy a volume that is being expanded: its file changes.
+///
+/// # Errors
+/// Returns `Busy`.
+pub(super) fn refuse_growing(id: &str, record: &Record) -> Result<(), Failure> {
+    match record.growing_from {
+        None => Ok(()),
+        Some(_) => Err(Failure::busy(format!(
+            "volume {id}: is being expanded; repeat the call when that is done"
+        ))),
+    }
+}
+
+/// Returns the error for a volume of which a copy is being made.
+fn copied(id: &str, target: &str) -> Failure {
+    Failure::busy(format!(
+        "volume {id}: {target} is being copied from it; repeat the call when {target} is ready"
+    ))
+}
+
+pub(super) fn torn(id: &str, why: &str) -> Failure {
     Failure::precondition(format!(
-        "volume {id}: {why}, and a plain copy of a file in use would be inconsistent; detach it \
-         first, or use xfs or btrfs for the state directory, where a snapshot or clone shares the \
-         blocks of the file at one instant"
+        "volume {id}: {why}, and a plain copy of a file in use would be inconsistent; delete the \
+         pods that use it first, or use xfs or btrfs for the state directory, where a snapshot or \
+         clone shares the blocks of the file at one instant"
     ))
 }

@@ -1,4 +1,4 @@
-//! Snapshots: separate files, cut by sharing blocks, or copied while the volume is detached.
+//! Snapshots: separate files, cut by sharing blocks, or copied while no process uses the volume.
 
 mod cut;
 mod damage;

@@ -63,6 +63,7 @@ impl Store {
                     "recovery: its file was complete, so it is ready"
                 );
                 done.completed += 1;
+                self.end_claim(id)?;
             }
             SnapshotState::Cutting => {
                 self.finish_discard(id)?;
@@ -73,7 +74,7 @@ impl Store {
                 done.deleted += 1;
             }
             SnapshotState::Copying => {
-                // The record has prevented the use of the volume; the copier locks it.
+                // The claim has prevented the use of the volume; the copier locks it.
                 self.copies.queue(id, &record.source, None);
                 done.resumed += 1;
             }

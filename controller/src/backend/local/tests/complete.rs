@@ -1,9 +1,10 @@
 //! A volume or snapshot that was once ready remains complete although its record is older, after a
 //! restore of state.redb or a crash between the last two steps.
 
+use super::copied::left_to_copier;
 use super::emptied::{empty, written};
-use super::snapshots::left_to_copier;
 use super::{Bed, MIB, ids, of_volume, order, snapshot_order};
+use crate::backend::local::files::Use;
 use crate::backend::local::record::State;
 use crate::backend::local::snapshot::SnapshotState;
 use crate::backend::local::store::Store;
@@ -15,7 +16,6 @@ fn forget_clone(store: &Store, id: &str) {
     let forgotten = store.ledger.change(|changes| {
         let mut record = changes.get(id)?.unwrap();
         record.state = State::Creating;
-        record.populated = false;
         changes.put(id, &record)
     });
     forgotten.unwrap();
@@ -34,6 +34,7 @@ fn forget_snapshot(store: &Store, id: &str, state: SnapshotState) {
 super::everywhere! {
     a_clone_that_was_ready_once_is_kept_with_what_was_written_since,
     a_snapshot_that_was_ready_once_is_not_copied_again,
+    the_file_of_a_snapshot_says_its_size_and_whether_its_volume_was_ever_used,
 }
 
 fn a_clone_that_was_ready_once_is_kept_with_what_was_written_since(folder: &Path) {
@@ -57,7 +58,6 @@ fn a_clone_that_was_ready_once_is_kept_with_what_was_written_since(folder: &Path
         let found = store.create(&wanted, of_volume(&volume).as_ref()).unwrap();
         assert_eq!(found.id.as_str(), id, "{again}");
         assert!(fs::read(bed.file(id)).unwrap() == vec![7; 1 << 20]);
-        assert!(store.ledger.get(id).unwrap().unwrap().populated);
     }
 }
 
@@ -101,11 +101,9 @@ fn a_snapshot_that_was_ready_once_is_not_copied_again(folder: &Path) {
     }
 }
 
-/// If blocks are shared, the mark is all that a crash between the cut and its record leaves.
-#[test]
-#[ignore = "mounts an xfs; needs root: make test"]
-fn the_mark_of_a_shared_snapshot_says_populated_for_data_that_is_or_was_in_the_volume() {
-    let bed = Bed::beneath(super::xfs());
+/// If blocks are shared, the attributes are all that a crash between the cut and its record leaves.
+fn the_file_of_a_snapshot_says_its_size_and_whether_its_volume_was_ever_used(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let raw = |name| order(name, MIB);
     let [now, never] = ["now", "never"].map(|name| store.create(&raw(name), None).unwrap());
@@ -113,10 +111,11 @@ fn the_mark_of_a_shared_snapshot_says_populated_for_data_that_is_or_was_in_the_v
     // The user of the volume has discarded all blocks since.
     let once = written(&bed, &store, &raw("once"));
     empty(&bed.file(once.id.as_str()));
-    for (volume, populated) in [(now, true), (once, true), (never, false)] {
+    for (volume, used) in [(now, Use::Used), (once, Use::Used), (never, Use::New)] {
         let order = snapshot_order(volume.id.as_str(), &volume);
         let snapshot = super::cut(&store, &order);
         let file = store.snapshots.get(snapshot.id.as_str()).unwrap();
-        assert_eq!(file.completed(), Ok(Some(populated)), "{volume:?}");
+        assert_eq!(file.use_so_far(), Ok(used), "{volume:?}");
+        assert_eq!(file.recorded_bytes(), Ok(Some(MIB)), "{volume:?}");
     }
 }

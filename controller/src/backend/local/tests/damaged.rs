@@ -1,8 +1,8 @@
 //! Snapshots with changed files, and unreadable records: each is reported, and affects no other
 //! volume or snapshot.
 
+use super::copied::left_to_copier;
 use super::emptied::{empty, filesystem, written};
-use super::snapshots::left_to_copier;
 use super::{Bed, MIB, cut, of_snapshot, order, snapshot_order};
 use crate::backend::local::Local;
 use crate::backend::local::health::HARDLY_ANY;

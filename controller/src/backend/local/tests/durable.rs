@@ -2,10 +2,8 @@
 //! acknowledged. The power losses of tests/blackbox are on real filesystems, which sync more than
 //! required.
 
-use super::{Bed, MIB, cut, of_snapshot, of_volume, order, snapshot_order};
-use crate::backend::local::files::Files;
-use crate::backend::local::files::journal::{Call, expect_durable, note};
-use std::fs;
+use super::{Bed, MIB, cut, delete, of_snapshot, of_volume, order, snapshot_order};
+use crate::backend::local::files::journal::{Call, expect_durable, expect_durable_blank, note};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -17,11 +15,12 @@ fn what_a_call_has_acknowledged_is_on_disk(folder: &Path) {
     let bed = Bed::beneath(folder);
     let store = bed.open();
     for is_written in [false, true] {
+        let named = |kind: &str| order(&format!("{kind}-{is_written}"), MIB);
         let create = |kind: &str, source: Option<_>| {
-            let order = order(&format!("{kind}-{is_written}"), MIB);
+            let order = named(kind);
             expect_durable(kind, || store.create(&order, source.as_ref()).unwrap())
         };
-        let volume = create("new", None);
+        let volume = expect_durable_blank(|| store.create(&named("new"), None).unwrap());
         if is_written {
             bed.write(volume.id.as_str());
         }
@@ -35,18 +34,10 @@ fn what_a_call_has_acknowledged_is_on_disk(folder: &Path) {
             let grown = expect_durable("expand", || store.resize(id, bytes));
             assert_eq!(grown, Ok(bytes));
         }
-        expect_durable("delete", || store.delete(id).unwrap());
+        expect_durable("delete", || delete(&store, id).unwrap());
         let id = snapshot.id.as_str();
         expect_durable("delete a snapshot", || store.discard(id).unwrap());
     }
-}
-
-#[test]
-fn a_second_name_is_on_disk_before_the_first_may_be_removed() {
-    let dir = tempfile::tempdir().unwrap();
-    let files = Files::open(dir.path().join("files")).unwrap();
-    fs::write(files.path_of("vol-1"), b"data").unwrap();
-    expect_durable("set aside", || files.set_aside("vol-1").unwrap());
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Emptied files of filesystem volumes: none counts as complete, and none is copied as such.
 
-use super::snapshots::left_to_copier;
-use super::{Bed, MIB, attach_order, node, of_snapshot, of_volume, order, snapshot_order};
+use super::copied::left_to_copier;
+use super::{Bed, MIB, delete, of_snapshot, of_volume, order, snapshot_order};
 use crate::backend::local::store::Store;
 use crate::backend::{Order, Usage, Volume};
+use belay_contract::drivers::local::{IS_NEW, NEW};
 use belay_server::call::{Failure, Kind};
 use belay_server::health::Severity;
-use std::fs::OpenOptions;
+use rustix::fs::XattrFlags;
+use std::fs::{self, File, OpenOptions};
 use std::path::Path;
 
 pub(super) fn filesystem(name: &str) -> Order {
@@ -23,13 +25,10 @@ pub(super) fn empty(file: &Path) {
     file.set_len(MIB).unwrap();
 }
 
-/// Creates a detached volume that is known to have been written to.
+/// Creates a volume that was written to.
 pub(super) fn written(bed: &Bed, store: &Store, order: &Order) -> Volume {
     let volume = store.create(order, None).unwrap();
     bed.write(volume.id.as_str());
-    store.attach(&attach_order(&volume, "node-1")).unwrap();
-    let detached = store.detach(volume.id.as_str(), &node("node-1"));
-    detached.unwrap();
     volume
 }
 
@@ -52,6 +51,7 @@ super::everywhere! {
     a_volume_that_is_emptied_before_its_copy_begins_makes_no_snapshot_ready,
     an_emptied_snapshot_of_a_filesystem_is_not_restored,
     an_emptied_snapshot_of_a_filesystem_is_not_listed_as_ready,
+    a_file_without_data_and_without_attributes_is_not_taken_for_new,
     a_raw_volume_may_have_been_discarded_and_a_new_one_is_empty,
 }
 
@@ -65,8 +65,6 @@ fn an_emptied_filesystem_gives_no_snapshot_and_no_clone_and_is_reported(folder: 
     assert_lost(&store.cut(&snapshot_order("s", &volume)).unwrap_err(), id);
     let cloned = store.create(&filesystem("pvc-2"), of_volume(&volume).as_ref());
     assert_lost(&cloned.unwrap_err(), id);
-    let attached = store.attach(&attach_order(&volume, "node-1"));
-    assert_lost(&attached.unwrap_err(), id);
     assert_eq!((bed.snapshot_files(), bed.files().len()), (0, 1));
     let lost = (Severity::DataLoss, "BackingFileEmpty");
     assert_eq!(reasons(&store, &volume), [lost]);
@@ -88,13 +86,11 @@ fn a_volume_that_is_emptied_before_its_copy_begins_makes_no_snapshot_ready(folde
     let volume = written(&bed, &store, &filesystem("pvc-1"));
     let snapshot = left_to_copier(&bed, &store, &volume);
     empty(&bed.file(volume.id.as_str()));
-    for _ in 0..2 {
-        let copied = store.copy_snapshot(&store.copies.next().unwrap());
-        assert_lost(&copied.unwrap_err(), volume.id.as_str());
-        assert!(!store.snapshot(&snapshot).unwrap().unwrap().ready);
-        // This is the next retry.
-        store.cut(&snapshot_order("snap", &volume)).unwrap_err();
-    }
+    let copied = store.copy_snapshot(&store.copies.next().unwrap());
+    assert_lost(&copied.unwrap_err(), volume.id.as_str());
+    assert!(!store.snapshot(&snapshot).unwrap().unwrap().ready);
+    let again = store.cut(&snapshot_order("snap", &volume));
+    assert_lost(&again.unwrap_err(), volume.id.as_str());
 }
 
 fn an_emptied_snapshot_of_a_filesystem_is_not_restored(folder: &Path) {
@@ -118,7 +114,7 @@ fn an_emptied_snapshot_of_a_filesystem_is_not_listed_as_ready(folder: &Path) {
         let volume = written(&bed, &store, &order);
         let snapshot = super::cut(&store, &snapshot_order(name, &volume));
         // The volume may have been deleted by then.
-        store.delete(volume.id.as_str()).unwrap();
+        delete(&store, volume.id.as_str()).unwrap();
         snapshot.id
     });
     let ready = || {
@@ -137,6 +133,24 @@ fn an_emptied_snapshot_of_a_filesystem_is_not_listed_as_ready(folder: &Path) {
     assert!(damage.contains(of_filesystem.as_str()), "{damage}");
 }
 
+fn a_file_without_data_and_without_attributes_is_not_taken_for_new(folder: &Path) {
+    let bed = Bed::beneath(folder);
+    let store = bed.open();
+    let volume = store.create(&filesystem("pvc-1"), None).unwrap();
+    let file = bed.file(volume.id.as_str());
+    // A tool that keeps no attributes has copied the file.
+    fs::remove_file(&file).unwrap();
+    File::create(&file).unwrap().set_len(MIB).unwrap();
+    let lost = (Severity::DataLoss, "BackingFileEmpty");
+    assert_eq!(reasons(&store, &volume), [lost]);
+    let cut = store.cut(&snapshot_order("s", &volume));
+    assert_lost(&cut.unwrap_err(), volume.id.as_str());
+    // This is the remedy for a volume that was never used.
+    rustix::fs::setxattr(&file, NEW, IS_NEW, XattrFlags::empty()).unwrap();
+    assert_eq!(reasons(&store, &volume), []);
+    super::cut(&store, &snapshot_order("s", &volume));
+}
+
 fn a_raw_volume_may_have_been_discarded_and_a_new_one_is_empty(folder: &Path) {
     let bed = Bed::beneath(folder);
     let store = bed.open();
@@ -146,6 +160,5 @@ fn a_raw_volume_may_have_been_discarded_and_a_new_one_is_empty(folder: &Path) {
     for (name, volume) in [("s-1", &raw), ("s-2", &new)] {
         assert_eq!(reasons(&store, volume), []);
         super::cut(&store, &snapshot_order(name, volume));
-        store.attach(&attach_order(volume, "node-1")).unwrap();
     }
 }

@@ -1,10 +1,10 @@
-//! Backing files: which files are opened and with which flags, their sizes, and their second names.
+//! Backing files: which files are opened and with which flags, their sizes, and their attributes.
 
-use super::{Bed, attach_order, order};
-use crate::backend::local::files::Files;
-use belay_contract::drivers::local::DETACH;
+use super::{Bed, delete, order, snapshot_order};
+use crate::backend::local::files::{Files, Use};
+use belay_contract::drivers::local::{BYTES, Claim, NEW};
 use belay_server::call::Kind;
-use rustix::fs::{CWD, FileType, Mode, SeekFrom};
+use rustix::fs::{CWD, FileType, Mode, SeekFrom, XattrFlags};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -58,9 +58,9 @@ fn no_call_changes_a_volume_whose_file_gave_way_to_another_kind() {
         fs::rename(&path, &away).unwrap();
         foreign(kind, &path);
         let failures = [
-            store.attach(&attach_order(&volume, "node-1")).unwrap_err(),
             store.resize(volume.id.as_str(), 2 * MIB).unwrap_err(),
-            store.delete(volume.id.as_str()).unwrap_err(),
+            delete(&store, volume.id.as_str()).unwrap_err(),
+            store.cut(&snapshot_order("snap", &volume)).unwrap_err(),
         ];
         for failure in failures {
             assert_eq!(failure.kind, Kind::Precondition, "{kind}: {failure}");
@@ -73,7 +73,7 @@ fn no_call_changes_a_volume_whose_file_gave_way_to_another_kind() {
             _ => fs::remove_file(&path).unwrap(),
         }
         fs::rename(&away, &path).unwrap();
-        store.attach(&attach_order(&volume, "node-1")).unwrap();
+        delete(&store, volume.id.as_str()).unwrap();
     }
 }
 
@@ -130,54 +130,61 @@ fn the_largest_file_is_the_last_offset_that_the_filesystem_accepts() {
 }
 
 #[test]
-fn a_file_records_its_size_but_when_it_is_made() {
+fn a_file_records_its_size_and_only_once_it_has_it() {
     let (_dir, files) = files();
     let file = files.begin("vol-1").unwrap();
-    let (one, two) = (MIB, 2 * MIB);
-    for (bytes, recorded) in [(one, 0), (one, one), (two, two), (one, two)] {
+    file.enlarge(MIB).unwrap();
+    assert_eq!(file.recorded_bytes(), Ok(None));
+    assert_eq!(files.recorded_bytes("vol-1"), Ok(0));
+    for (bytes, recorded) in [(MIB, MIB), (2 * MIB, 2 * MIB), (MIB, 2 * MIB)] {
         file.grow(bytes).unwrap();
-        assert_eq!(file.grown_to(), Ok(recorded));
-        assert_eq!(files.grown_to("vol-1"), Ok(recorded));
+        assert_eq!(file.recorded_bytes(), Ok(Some(recorded)));
+        assert_eq!(files.recorded_bytes("vol-1"), Ok(recorded));
     }
     assert_eq!(file.bytes(), Ok(2 * MIB));
+    let mut value = [0; 16];
+    let read = rustix::fs::lgetxattr(files.path_of("vol-1"), BYTES, &mut value);
+    assert_eq!(&value[..read.unwrap()], b"2097152");
 }
 
 #[test]
-fn a_file_may_be_written_while_a_process_has_it_open_for_writing() {
-    let (_dir, files) = files();
-    let writer = files.begin("vol-1").unwrap();
-    let reader = files.get_for_reading("vol-1").unwrap();
-    assert!(reader.may_be_written());
-    drop(writer);
-    assert!(!reader.may_be_written());
-}
-
-#[test]
-fn a_pending_detach_stands_on_the_file_until_it_is_attached_again() {
+fn a_file_is_new_until_its_attribute_says_that_its_use_begins_or_is_gone() {
     let (_dir, files) = files();
     let file = files.begin("vol-1").unwrap();
+    assert_eq!(file.use_so_far(), Ok(Use::Used));
+    file.mark_new().unwrap();
     let path = files.path_of("vol-1");
-    let is_pending = || rustix::fs::lgetxattr(&path, DETACH, &mut [0; 8]).is_ok();
-    file.leave_there().unwrap();
-    assert!(!is_pending());
-    file.want_back();
-    assert!(is_pending());
-    file.leave_there().unwrap();
-    assert!(!is_pending());
+    let mut value = [0; 8];
+    let read = rustix::fs::lgetxattr(&path, NEW, &mut value);
+    assert_eq!(&value[..read.unwrap()], b"1");
+    assert_eq!(file.use_so_far(), Ok(Use::New));
+    let uuid: &[u8] = b"7b0b2f4c-60a3-4b6e-9b0c-3b8d8a9f3f5e";
+    for (value, used) in [
+        (uuid, Use::Formatting),
+        (b"0", Use::Used),
+        (b"", Use::Used),
+        (b"unknown", Use::Used),
+    ] {
+        rustix::fs::lsetxattr(&path, NEW, value, XattrFlags::empty()).unwrap();
+        assert_eq!(file.use_so_far(), Ok(used));
+    }
+    rustix::fs::lremovexattr(&path, NEW).unwrap();
+    assert_eq!(file.use_so_far(), Ok(Use::Used));
 }
 
 #[test]
-fn a_file_that_is_set_aside_keeps_its_content_under_a_name_of_its_own() {
+fn only_the_claim_that_a_file_has_is_ended() {
     let (_dir, files) = files();
-    assert_eq!(files.inode("vol-1"), Ok(None));
     let file = files.begin("vol-1").unwrap();
-    assert_eq!(files.inode("vol-1").unwrap(), Some(file.inode().unwrap()));
-    let aside = [1, 2].map(|_| files.set_aside("vol-1").unwrap());
-    files.remove("vol-1").unwrap();
-    assert_eq!(files.inode("vol-1"), Ok(None));
-    assert_ne!(aside[0], aside[1]);
-    for path in &aside {
-        assert_eq!(fs::metadata(path).unwrap().nlink(), 2, "{}", path.display());
+    let [copy, other] = ["snap-1", "snap-2"].map(|id| Claim::Copy(id.to_owned()));
+    let claims = [Claim::Delete, Claim::Deleting, copy];
+    file.end_claim(&other).unwrap();
+    for claim in claims {
+        file.claim(&claim).unwrap();
+        file.end_claim(&other).unwrap();
+        assert_eq!(file.claimed(), Ok(Some(claim.clone())));
+        file.end_claim(&claim).unwrap();
+        assert_eq!(file.claimed(), Ok(None));
     }
 }
 
@@ -225,8 +232,6 @@ fn a_file_that_has_the_size_is_not_touched_by_growing_it() {
         let stat = fs::metadata(files.path_of("vol-1")).unwrap();
         (stat.ctime(), stat.ctime_nsec())
     };
-    // The second enlargement records the size.
-    backing.grow(MIB).unwrap();
     backing.grow(2 * MIB).unwrap();
     let before = changed();
     // The clock of time stamps ticks every few milliseconds.

@@ -1,6 +1,6 @@
 //! The health of volumes whose files cannot be inspected, or are removed meanwhile.
 
-use super::{Bed, MIB, attach_order, node, order};
+use super::{Bed, MIB, delete, order};
 use crate::backend::Volume;
 use crate::backend::local::store::Store;
 use belay_server::health::{Conditions, Severity};
@@ -55,53 +55,6 @@ fn a_file_that_cannot_be_looked_at_is_unhealthy_alone() {
 }
 
 #[test]
-fn a_file_that_replaced_the_one_in_use_is_not_the_volume() {
-    let bed = Bed::new();
-    let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
-    let id = volume.id.as_str();
-    store.attach(&attach_order(&volume, "node-1")).unwrap();
-    let health = || told(&store.health(&volume.id).unwrap().unwrap());
-    let of_all = || store.list_unhealthy(None, usize::MAX).unwrap().volumes;
-    // The node agent and the loop device lock the file in this way.
-    let bound = fs::File::open(bed.file(id)).unwrap();
-    bound.try_lock().unwrap();
-    assert_eq!(health(), []);
-
-    let aside = bed.dir.path().join("aside");
-    fs::rename(bed.file(id), &aside).unwrap();
-    fs::write(bed.file(id), vec![1; usize::try_from(MIB).unwrap()]).unwrap();
-    let gone = [(Severity::DataLoss, "BackingFileGone")];
-    assert_eq!(health(), gone);
-    let [unhealthy] = of_all().try_into().unwrap();
-    let message = &unhealthy.conditions.iter().next().unwrap().message;
-    let file = bed.file(id).display().to_string();
-    assert!(
-        message.contains(&file) && message.contains("node-1"),
-        "{message}"
-    );
-    let listed = [(volume.id.clone(), MIB)];
-    assert_eq!(told(&store.conditions(&listed).unwrap()[0]), gone);
-
-    // The shared locks of concurrent checks do not count as a use.
-    drop(bound);
-    let asking = fs::File::open(&aside).unwrap();
-    asking.try_lock_shared().unwrap();
-    assert_eq!(health(), []);
-    drop(asking);
-
-    // Test the file under its name again, and a file that was restored before it was staged.
-    let restored = bed.dir.path().join("restored");
-    fs::rename(bed.file(id), &restored).unwrap();
-    fs::rename(&aside, bed.file(id)).unwrap();
-    assert_eq!(health(), []);
-    fs::rename(&restored, bed.file(id)).unwrap();
-    assert_eq!(health(), []);
-    store.detach(id, &node("node-1")).unwrap();
-    assert_eq!((health(), of_all().len()), (vec![], 0));
-}
-
-#[test]
 fn a_file_that_is_about_to_follow_its_volume_is_not_called_cut() {
     let bed = Bed::new();
     let store = bed.open();
@@ -131,7 +84,7 @@ fn a_volume_that_is_deleted_since_it_was_listed_is_not_lost() {
     let listed = store.list(None, usize::MAX).unwrap().volumes;
     store.begin_delete(deleting.id.as_str()).unwrap();
     fs::remove_file(bed.file(deleting.id.as_str())).unwrap();
-    store.delete(deleted.id.as_str()).unwrap();
+    delete(&store, deleted.id.as_str()).unwrap();
     fs::remove_file(bed.file(lost.id.as_str())).unwrap();
 
     let listed: Vec<_> = listed.into_iter().map(|it| (it.id, it.bytes)).collect();

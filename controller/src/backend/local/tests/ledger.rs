@@ -1,6 +1,6 @@
 //! The database file, which is created once, and never created again in place of a lost one.
 
-use super::{Bed, MIB, opened, order, snapshot_order};
+use super::{Bed, MIB, cut, delete, opened, order, snapshot_order};
 use crate::backend::Usage;
 use crate::backend::local::record::Record;
 use crate::backend::local::snapshot::SnapshotRecord;
@@ -50,9 +50,8 @@ fn snapshots_whose_ledger_is_lost_are_not_taken_for_deleted() {
     let bed = Bed::new();
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
-    let snapshot = store.cut(&snapshot_order("snap", &volume)).unwrap();
-    store.copies.cancel(snapshot.id.as_str());
-    store.delete(volume.id.as_str()).unwrap();
+    let snapshot = cut(&store, &snapshot_order("snap", &volume));
+    delete(&store, volume.id.as_str()).unwrap();
     drop(store);
     fs::remove_file(state_file(&bed)).unwrap();
     let failure = opened(&bed.config()).unwrap_err();

@@ -1,6 +1,6 @@
 //! Files to which another program has added names, as a deduplicating tool does.
 
-use super::{Bed, MIB, attach_order, cut, node, of_snapshot, of_volume, order, snapshot_order};
+use super::{Bed, MIB, cut, delete, of_snapshot, of_volume, order, snapshot_order};
 use crate::backend::local::store::Store;
 use crate::backend::{Snapshot, Volume};
 use belay_contract::reason::volume;
@@ -45,12 +45,11 @@ fn two_volumes_that_are_one_file_are_refused_by_every_verb_until_they_are_two_ag
     dedup(&files[0], &files[1]);
     for (volume, file) in pair.iter().zip(&files) {
         let id = volume.id.as_str();
-        expect_linked(store.attach(&attach_order(volume, "node-1")), file);
         expect_linked(store.resize(id, 2 * MIB), file);
         expect_linked(store.cut(&snapshot_order("snap", volume)), file);
         let clone = store.create(&order("pvc-3", MIB), of_volume(volume).as_ref());
         expect_linked(clone, file);
-        expect_linked(store.delete(id), file);
+        expect_linked(delete(&store, id), file);
         assert!(is_foreign(&store, volume));
     }
     drop(store);
@@ -61,33 +60,9 @@ fn two_volumes_that_are_one_file_are_refused_by_every_verb_until_they_are_two_ag
         let id = volume.id.as_str();
         assert!(!is_foreign(&store, volume));
         store.resize(id, 2 * MIB).unwrap();
-        store.attach(&attach_order(volume, "node-1")).unwrap();
-        assert!(!is_foreign(&store, volume));
-        store.detach(id, &node("node-1")).unwrap();
-        store.delete(id).unwrap();
+        delete(&store, id).unwrap();
     }
     assert!(bed.files().is_empty());
-}
-
-/// The controller's own second name is allowed, but no further name, until the detach.
-#[test]
-fn an_attached_volume_whose_file_has_a_third_name_can_be_detached_and_nothing_else() {
-    let bed = Bed::new();
-    let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
-    let id = volume.id.as_str();
-    let (file, third) = (bed.file(id), bed.dir.path().join("third"));
-    store.attach(&attach_order(&volume, "node-1")).unwrap();
-    store.resize(id, 2 * MIB).unwrap();
-    assert!(!is_foreign(&store, &volume));
-    fs::hard_link(&file, &third).unwrap();
-    assert!(is_foreign(&store, &volume));
-    expect_linked(store.attach(&attach_order(&volume, "node-1")), &file);
-    expect_linked(store.resize(id, 3 * MIB), &file);
-    store.detach(id, &node("node-1")).unwrap();
-    expect_linked(store.delete(id), &file);
-    fs::remove_file(&third).unwrap();
-    store.delete(id).unwrap();
 }
 
 /// The file gets another name between the two steps, whether a call or a start repeats them.
@@ -100,13 +75,13 @@ fn a_deletion_that_died_keeps_a_file_that_may_be_another_volumes() {
     let files = [&one, &other].map(|volume| bed.file(volume.id.as_str()));
     store.begin_delete(one.id.as_str()).unwrap();
     dedup(&files[1], &files[0]);
-    expect_linked(store.delete(one.id.as_str()), &files[0]);
+    expect_linked(delete(&store, one.id.as_str()), &files[0]);
     drop(store);
     let (store, recovered) = bed.recover();
     assert_eq!((recovered.deleted, recovered.troubles), (0, 2));
     separate(&files[0]);
-    store.delete(one.id.as_str()).unwrap();
-    store.attach(&attach_order(&other, "node-1")).unwrap();
+    delete(&store, one.id.as_str()).unwrap();
+    store.resize(other.id.as_str(), 2 * MIB).unwrap();
 }
 
 #[test]
@@ -121,7 +96,12 @@ fn a_snapshot_that_is_the_file_of_its_volume_is_damaged_and_not_deleted() {
     let seen = |store: &Store| -> Snapshot { store.snapshot(&snapshot.id).unwrap().unwrap() };
     let damaged = seen(&store);
     assert!(!damaged.ready);
-    assert!(damaged.damage.unwrap().contains("has 2 names"));
+    assert!(
+        damaged
+            .damage
+            .unwrap()
+            .contains("has 2 names (hard links) instead of one")
+    );
     let restored = store.create(&order("pvc-2", MIB), of_snapshot(&snapshot).as_ref());
     expect_linked(restored, &file);
     expect_linked(store.discard(snapshot.id.as_str()), &file);

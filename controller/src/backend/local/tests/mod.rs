@@ -16,10 +16,11 @@ macro_rules! everywhere {
 }
 use everywhere;
 
-mod attaching;
 mod batch;
 mod complete;
+mod copied;
 mod damaged;
+mod deleting;
 mod durable;
 mod emptied;
 mod facts;
@@ -41,16 +42,17 @@ mod special;
 mod volumes;
 
 use super::create::Intent;
+use super::delete::Deletion;
 use super::recover::Recovered;
 use super::snapshot;
 use super::store::Store;
 use super::{Config, Overcommit};
-use crate::backend::{AttachOrder, Attempt, Order, Snapshot, SnapshotOrder, Terms, Usage, Volume};
+use crate::backend::{Attempt, Order, Snapshot, SnapshotOrder, Usage, Volume};
+use belay_contract::drivers::local::NEW;
 use belay_server::call::Failure;
-use belay_server::request::{
-    AccessMode, ContentSource, Context, MountFlags, Name, NodeId, Secrets,
-};
+use belay_server::request::{ContentSource, Context, MountFlags, Name, Secrets};
 use mounts::Xfs;
+use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
@@ -110,7 +112,6 @@ impl Bed {
     fn config(&self) -> Config {
         Config {
             state_dir: self.dir.path().join("state"),
-            node: node("node-1"),
             place: None,
             overcommit: self.overcommit,
             require_state: false,
@@ -147,16 +148,16 @@ impl Bed {
         fs::read_dir(dir).unwrap().count()
     }
 
-    /// Writes to a volume as its node would.
+    /// Writes to a volume as its node would: from then on, the file is not new.
     fn write(&self, id: &str) {
         let file = OpenOptions::new().write(true).open(self.file(id)).unwrap();
+        match rustix::fs::fremovexattr(&file, NEW) {
+            Ok(()) | Err(Errno::NODATA) => {}
+            Err(errno) => panic!("{errno}"),
+        }
         file.write_all_at(b"data", 4096).unwrap();
         file.sync_all().unwrap();
     }
-}
-
-fn node(id: &str) -> NodeId {
-    NodeId::new(id).unwrap()
 }
 
 fn order(name: &str, bytes: u64) -> Order {
@@ -200,18 +201,11 @@ fn of_volume(volume: &Volume) -> Option<ContentSource> {
     Some(ContentSource::Volume(volume.id.clone()))
 }
 
-fn attach_order(volume: &Volume, node_id: &str) -> AttachOrder {
-    AttachOrder {
-        id: volume.id.clone(),
-        node: node(node_id),
-        terms: Terms {
-            read_only: false,
-            block: true,
-            mode: AccessMode::SingleNodeWriter,
-        },
-        context: Context::default(),
-        node_limit: None,
-        secrets: Secrets::default(),
+/// Deletes a volume, or is refused, as a call that does not wait.
+fn delete(store: &Store, id: &str) -> Result<(), Failure> {
+    match store.try_delete(id)? {
+        Deletion::Done => Ok(()),
+        Deletion::InUse => Err(store.refuse_used(id)),
     }
 }
 

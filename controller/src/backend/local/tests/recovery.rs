@@ -1,12 +1,12 @@
 //! A crash after every step of every change, and its recovery at the next start.
 
-use super::{Bed, MIB, attach_order, ids, intended, node, order, snapshot_order};
+use super::{Bed, MIB, delete, ids, intended, order, snapshot_order};
 use crate::backend::Volume;
+use crate::backend::local::delete::Deletion;
 use crate::backend::local::recover::Recovered;
 use crate::backend::local::store::Store;
 use belay_server::call::Kind;
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt as _;
 
 #[test]
 fn a_half_made_ledger_is_begun_again() {
@@ -21,9 +21,10 @@ fn a_half_made_ledger_is_begun_again() {
 #[test]
 fn a_creation_that_died_after_any_step_leaves_nothing_and_frees_the_name() {
     type Step = fn(&Store, &str);
-    let steps: [Step; 4] = [
+    let steps: [Step; 5] = [
         |_, _| {},
         |store, id| drop(store.files.begin(id).unwrap()),
+        |store, id| store.files.get(id).unwrap().mark_new().unwrap(),
         |store, id| store.files.get(id).unwrap().grow(MIB).unwrap(),
         |store, _| store.files.sync().unwrap(),
     ];
@@ -140,7 +141,7 @@ fn a_name_that_is_being_made_or_whose_volume_is_being_deleted_is_busy() {
     assert!(deleting.try_lock().unwrap());
     store.begin_delete(id).unwrap();
     assert_eq!(store.create(&order, None).unwrap_err().kind, Kind::Busy);
-    assert_eq!(store.delete(id).unwrap_err().kind, Kind::Busy);
+    assert_eq!(store.try_delete(id), Ok(Deletion::InUse));
     drop(deleting);
     // This is the state during another thread's CreateVolume.
     let guard = store.in_progress.begin("pvc-1").unwrap();
@@ -183,36 +184,25 @@ fn promise(store: &Store, volume: &Volume, bytes: u64) {
 }
 
 #[test]
-fn a_growth_that_died_after_any_step_is_finished_by_the_next_growth_or_attachment() {
+fn a_growth_that_died_after_any_step_is_finished_by_the_next_growth() {
     for steps in 0..3 {
-        for attach in [false, true] {
-            let bed = Bed::new();
-            let store = bed.open();
-            let volume = store.create(&order("pvc-1", MIB), None).unwrap();
-            let id = volume.id.as_str();
-            promise(&store, &volume, 2 * MIB);
-            promise(&store, &volume, 3 * MIB);
-            let file = File::options().write(true).open(bed.file(id)).unwrap();
-            match steps {
-                0 => {}
-                1 => file.set_len(3 * MIB).unwrap(),
-                _ => store.files.get(id).unwrap().grow(3 * MIB).unwrap(),
-            }
-            assert!(store.health(&volume.id).unwrap().unwrap().is_empty());
-            let bytes = match attach {
-                true => {
-                    store
-                        .attach(&attach_order(&volume, "node-1"))
-                        .unwrap()
-                        .bytes
-                }
-                false => store.resize(id, 2 * MIB).unwrap(),
-            };
-            assert_eq!(bytes, 3 * MIB);
-            assert_eq!(fs::metadata(bed.file(id)).unwrap().len(), 3 * MIB);
-            assert_eq!(store.ledger.get(id).unwrap().unwrap().growing_from, None);
-            assert_eq!(store.files.grown_to(id).unwrap(), 3 * MIB);
+        let bed = Bed::new();
+        let store = bed.open();
+        let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+        let id = volume.id.as_str();
+        promise(&store, &volume, 2 * MIB);
+        promise(&store, &volume, 3 * MIB);
+        let file = File::options().write(true).open(bed.file(id)).unwrap();
+        match steps {
+            0 => {}
+            1 => file.set_len(3 * MIB).unwrap(),
+            _ => store.files.get(id).unwrap().grow(3 * MIB).unwrap(),
         }
+        assert!(store.health(&volume.id).unwrap().unwrap().is_empty());
+        assert_eq!(store.resize(id, 2 * MIB).unwrap(), 3 * MIB);
+        assert_eq!(fs::metadata(bed.file(id)).unwrap().len(), 3 * MIB);
+        assert_eq!(store.ledger.get(id).unwrap().unwrap().growing_from, None);
+        assert_eq!(store.files.recorded_bytes(id).unwrap(), 3 * MIB);
     }
 }
 
@@ -241,7 +231,6 @@ fn a_file_that_an_unfinished_growth_had_enlarged_is_not_enlarged_again_once_it_w
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = volume.id.as_str();
-    store.attach(&attach_order(&volume, "node-1")).unwrap();
     promise(&store, &volume, 2 * MIB);
     store.files.get(id).unwrap().grow(2 * MIB).unwrap();
     drop(store);
@@ -253,7 +242,6 @@ fn a_file_that_an_unfinished_growth_had_enlarged_is_not_enlarged_again_once_it_w
     let refusals = [
         store.resize(id, 2 * MIB).map(drop),
         store.resize(id, 3 * MIB).map(drop),
-        store.attach(&attach_order(&volume, "node-1")).map(drop),
         store.cut(&snapshot_order("snap", &volume)).map(drop),
     ];
     for refusal in refusals {
@@ -317,7 +305,6 @@ fn a_volume_without_its_file_is_kept_and_every_verb_names_the_path() {
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = volume.id.as_str();
-    store.attach(&attach_order(&volume, "node-1")).unwrap();
     fs::remove_file(bed.file(id)).unwrap();
     drop(store);
     let (store, recovered) = bed.recover();
@@ -329,8 +316,7 @@ fn a_volume_without_its_file_is_kept_and_every_verb_names_the_path() {
         }
     );
     let failures = [
-        store.attach(&attach_order(&volume, "node-1")).unwrap_err(),
-        store.detach(id, &node("node-1")).unwrap_err(),
+        delete(&store, id).unwrap_err(),
         store.resize(id, 2 * MIB).unwrap_err(),
     ];
     for failure in failures {
@@ -342,8 +328,7 @@ fn a_volume_without_its_file_is_kept_and_every_verb_names_the_path() {
     }
     // This is the remedy in the message.
     File::create(bed.file(id)).unwrap();
-    store.detach(id, &node("node-1")).unwrap();
-    store.delete(id).unwrap();
+    delete(&store, id).unwrap();
     assert!(ids(&store).is_empty());
 }
 
@@ -385,29 +370,4 @@ fn a_database_without_the_tables_of_this_release_is_refused() {
     let refused = super::opened(&bed.config()).unwrap_err();
     assert_eq!(refused.kind, Kind::Precondition);
     assert!(refused.message.contains("run the release"), "{refused}");
-}
-
-/// The attachment is on the disk, but its second name is not.
-#[test]
-fn a_second_name_that_a_power_loss_has_taken_is_there_after_the_start() {
-    let bed = Bed::new();
-    let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
-    let id = volume.id.as_str();
-    store.attach(&attach_order(&volume, "node-1")).unwrap();
-    drop(store);
-    let second = bed.dir.path().join("state/attached").join(id);
-    fs::remove_file(&second).unwrap();
-    let (store, _) = bed.recover();
-    let inode = |path: &std::path::Path| fs::metadata(path).unwrap().ino();
-    assert_eq!(inode(&second), inode(&bed.file(id)));
-    // The volume is staged, and its file is replaced.
-    let bound = fs::File::open(bed.file(id)).unwrap();
-    bound.try_lock().unwrap();
-    let restored = bed.dir.path().join("restored");
-    fs::copy(bed.file(id), &restored).unwrap();
-    fs::rename(&restored, bed.file(id)).unwrap();
-    let refused = store.detach(id, &node("node-1")).unwrap_err();
-    assert_eq!(refused.kind, Kind::Busy);
-    assert!(refused.message.contains("was replaced"), "{refused}");
 }

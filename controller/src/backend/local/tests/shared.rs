@@ -81,21 +81,3 @@ fn what_was_shared_is_refused_if_it_is_less_than_was_promised() {
         assert!(failure.message.contains(number), "{failure}");
     }
 }
-
-/// A crash before the ledger has the cut leaves the mark, by which the next start completes it.
-#[test]
-#[ignore = "mounts an xfs; needs root: make test"]
-fn the_file_of_a_cut_is_marked_with_what_it_holds() {
-    let bed = Bed::beneath(xfs());
-    let store = bed.open();
-    for is_written in [false, true] {
-        let name = format!("pvc-{is_written}");
-        let volume = store.create(&order(&name, MIB), None).unwrap();
-        if is_written {
-            bed.write(volume.id.as_str());
-        }
-        let snapshot = store.cut(&snapshot_order(&name, &volume)).unwrap();
-        let file = store.snapshots.find(snapshot.id.as_str()).unwrap();
-        assert_eq!(file.unwrap().completed(), Ok(Some(is_written)));
-    }
-}

@@ -1,13 +1,13 @@
-//! The file that a cut or a clone reads is truncated, replaced, or opened by another program.
+//! The file that a cut or a clone reads is truncated, or opened by another program.
 
-use super::snapshots::left_to_copier;
+use super::copied::left_to_copier;
 use super::{
-    Bed, MIB, attach_order, cut, intended_snapshot, of_snapshot, of_volume, order, snapshot_order,
+    Bed, MIB, cut, delete, intended_snapshot, of_snapshot, of_volume, order, snapshot_order,
 };
 use crate::backend::local::store::Store;
 use crate::backend::{Order, Usage, Volume};
-use belay_server::call::{Failure, Kind};
-use std::fs::{self, File, OpenOptions};
+use belay_server::call::Kind;
+use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
 
 fn made(bed: &Bed) -> (Store, Volume) {
@@ -23,36 +23,6 @@ fn shorten(bed: &Bed, volume: &Volume) {
     file.set_len(MIB - 1).unwrap();
 }
 
-/// Returns the refusals of a cut and of a clone.
-fn refusals(store: &Store, volume: &Volume) -> [Failure; 2] {
-    let cut = store.cut(&snapshot_order("snap", volume));
-    let clone = store.create(&order("pvc-2", MIB), of_volume(volume).as_ref());
-    [cut.unwrap_err(), clone.unwrap_err()]
-}
-
-#[test]
-fn a_file_that_has_replaced_the_one_in_use_is_neither_cut_nor_cloned() {
-    let bed = Bed::new();
-    let (store, volume) = made(&bed);
-    let id = volume.id.as_str();
-    store.attach(&attach_order(&volume, "node-1")).unwrap();
-    // The node agent and the loop device lock the file in this way.
-    let bound = File::open(bed.file(id)).unwrap();
-    bound.try_lock().unwrap();
-    let other = bed.dir.path().join("other");
-    fs::copy(bed.file(id), &other).unwrap();
-    fs::rename(&other, bed.file(id)).unwrap();
-    for refused in refusals(&store, &volume) {
-        assert_eq!(refused.kind, Kind::Precondition, "{refused}");
-        assert!(refused.message.contains("was replaced"), "{refused}");
-    }
-    // No process uses the old file, so the file with the name is the volume's.
-    drop(bound);
-    let record = store.ledger.get(id).unwrap().unwrap();
-    let present = store.files.get_for_reading(id).unwrap();
-    store.refuse_replaced(id, &record, &present).unwrap();
-}
-
 #[test]
 fn a_file_that_is_truncated_before_it_is_left_to_the_copier_is_not_cut() {
     let bed = Bed::new();
@@ -63,7 +33,7 @@ fn a_file_that_is_truncated_before_it_is_left_to_the_copier_is_not_cut() {
     shorten(&bed, &volume);
     let refused = store.leave_to_copier(&id, volume.id.as_str(), &from);
     assert_eq!(refused.unwrap_err().kind, Kind::Precondition);
-    assert!(!store.copies.has_lock(&id));
+    assert!(store.copies.lock(&id).is_none());
 }
 
 #[test]
@@ -92,8 +62,10 @@ fn a_file_that_another_program_writes_to_when_its_copy_resumes_is_not_copied() {
     assert_eq!(refused.kind, Kind::Precondition);
     assert!(refused.message.contains("open for writing"), "{refused}");
     drop(writer);
-    store.copy_snapshot(id.as_str()).unwrap();
-    assert!(store.snapshot(&id).unwrap().unwrap().ready);
+    // The program may have written to the file.
+    let refused = store.copy_snapshot(id.as_str()).unwrap_err();
+    assert!(refused.message.contains("may have changed"), "{refused}");
+    assert!(!store.snapshot(&id).unwrap().unwrap().ready);
 }
 
 /// The magic numbers, as mkfs writes them.
@@ -128,7 +100,7 @@ fn a_copy_that_is_requested_with_another_filesystem_than_its_source_has_is_not_c
             for (asked, ..) in SUPERBLOCKS {
                 let made = create(&as_filesystem("copy", asked));
                 if asked == contained {
-                    store.delete(made.unwrap().id.as_str()).unwrap();
+                    delete(&store, made.unwrap().id.as_str()).unwrap();
                     continue;
                 }
                 let failure = made.unwrap_err();
@@ -139,7 +111,7 @@ fn a_copy_that_is_requested_with_another_filesystem_than_its_source_has_is_not_c
             }
             // The node agent decides; a raw volume may contain anything.
             for order in [as_filesystem("copy", ""), order("copy", MIB)] {
-                store.delete(create(&order).unwrap().id.as_str()).unwrap();
+                delete(&store, create(&order).unwrap().id.as_str()).unwrap();
             }
         }
     }
@@ -151,11 +123,11 @@ fn a_copy_of_a_source_that_may_have_the_requested_filesystem_is_left_to_the_node
     let (store, volume) = made(&bed);
     let create = |asked| store.create(&as_filesystem("copy", asked), of_volume(&volume).as_ref());
     // The source has no known magic number.
-    store.delete(create("xfs").unwrap().id.as_str()).unwrap();
+    delete(&store, create("xfs").unwrap().id.as_str()).unwrap();
     for (_, at, magic) in SUPERBLOCKS {
         write_at(&bed, &volume, at, magic);
     }
     for (asked, ..) in SUPERBLOCKS {
-        store.delete(create(asked).unwrap().id.as_str()).unwrap();
+        delete(&store, create(asked).unwrap().id.as_str()).unwrap();
     }
 }

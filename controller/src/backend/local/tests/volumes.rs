@@ -1,6 +1,6 @@
 //! Volumes, their capacity, and the totals over all of them.
 
-use super::{Bed, MIB, attach_order, cut, ids, intended, node, opened, order, snapshot_order};
+use super::{Bed, MIB, cut, delete, ids, intended, opened, order, snapshot_order};
 use crate::backend::local::record::State;
 use crate::backend::local::space::ours;
 use crate::backend::local::store::Store;
@@ -55,12 +55,11 @@ fn a_second_process_cannot_have_the_same_state_directory() {
 }
 
 #[test]
-fn an_unknown_volume_is_deleted_and_detached_already() {
+fn an_unknown_volume_is_deleted_already() {
     let bed = Bed::new();
     let store = &bed.open();
-    store.delete("vol-0").unwrap();
-    store.delete("../state.redb").unwrap();
-    store.detach("vol-0", &node("node-1")).unwrap();
+    delete(store, "vol-0").unwrap();
+    delete(store, "../state.redb").unwrap();
     assert_eq!(store.resize("vol-0", MIB).unwrap_err().kind, Kind::NotFound);
 }
 
@@ -101,7 +100,7 @@ fn creates_expansions_and_deletes_do_not_scan_the_files() {
         let volume = volume.unwrap();
         store.resize(volume.id.as_str(), 2 * MIB).unwrap();
         if number % 2 == 0 {
-            store.delete(volume.id.as_str()).unwrap();
+            delete(&store, volume.id.as_str()).unwrap();
         }
     }
     assert_eq!(store.ceiling.scans(), before);
@@ -169,7 +168,7 @@ fn the_blocks_of_removed_files_count_as_freed() {
     let of_volume = written(bed.file(volume.id.as_str()));
     store.discard(snapshot.id.as_str()).unwrap();
     assert_eq!(store.ceiling.freed_bytes(), of_snapshot);
-    store.delete(volume.id.as_str()).unwrap();
+    delete(&store, volume.id.as_str()).unwrap();
     assert_eq!(store.ceiling.freed_bytes(), of_snapshot + of_volume);
     assert!(of_snapshot > 0 && of_volume > 0);
 }
@@ -279,7 +278,7 @@ fn a_file_that_grew_although_its_growth_failed_keeps_its_promise() {
 fn a_creation_that_cannot_be_completed_may_be_running() {
     let bed = Bed::new();
     let store = bed.open();
-    let failure = store.complete("vol-0", false).unwrap_err();
+    let failure = store.complete("vol-0").unwrap_err();
     assert_eq!(failure.certainty, Certainty::MayBeRunning);
 }
 
@@ -297,7 +296,7 @@ fn pages_hold_what_is_ready_and_follow_a_token_whose_volume_is_gone() {
     assert_eq!(all.len(), 5);
     let first = store.list(None, 2).unwrap();
     assert_eq!(first.next.as_deref(), Some(all[1].as_str()));
-    store.delete(&all[1]).unwrap();
+    delete(store, &all[1]).unwrap();
     let second = store.list(first.next.as_deref(), 3).unwrap();
     let seen: Vec<_> = second
         .volumes
@@ -325,23 +324,11 @@ fn the_sums_and_indexes_follow_every_change() {
     store.finish_delete(&half).unwrap();
     assert_eq!(store.resize(one.id.as_str(), 4 * MIB).unwrap(), 4 * MIB);
     assert_eq!(store.resize(one.id.as_str(), MIB).unwrap(), 4 * MIB);
-    store.attach(&attach_order(&two, "node-1")).unwrap();
     drop(store);
     let store = bed.open();
     assert_eq!(totals(&store), (2, 6 * MIB));
-    let attached = store
-        .ledger
-        .change(|changes| changes.attached_to("node-1"))
-        .unwrap();
-    assert_eq!(attached, 1);
-    store.detach(two.id.as_str(), &node("node-1")).unwrap();
-    store.delete(two.id.as_str()).unwrap();
+    delete(&store, two.id.as_str()).unwrap();
     assert_eq!(totals(&store), (1, 4 * MIB));
-    let attached = store
-        .ledger
-        .change(|changes| changes.attached_to("node-1"))
-        .unwrap();
-    assert_eq!(attached, 0);
     assert_eq!(store.find(&Name::new("pvc-2").unwrap()).unwrap(), None);
 }
 
