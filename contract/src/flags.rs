@@ -118,8 +118,8 @@ openstack and digitalocean: read from the cloud's metadata by default. Kind civo
 --instance-file by default, else --node-name";
 /// The help of `--node-id` of the controller.
 const NODE_ID_OF_CONTROLLER: &str = "\
-Backend local, required: id of the node with --state-dir, as its node agent has it: 1 to 256 \
-bytes; with --with-topology a valid label value of at most 63. Other backends need none";
+Backend local with --with-topology, required: id of the node with --state-dir, as its node agent \
+has it: a valid label value of at most 63 bytes. Not needed otherwise";
 
 /// Returns the default of `--node-id`: the node's name, from a flag of the node agent.
 fn node_name(matches: &ArgMatches, is_agent: bool) -> Result<NodeId, clap::Error> {
@@ -144,22 +144,21 @@ impl<const AGENT: bool> FromArgMatches for DriverArgs<AGENT> {
         let has_metadata = AGENT && profile.metadata.is_some();
         // The controller of a cloud may run anywhere.
         let has_file = AGENT && profile.instance_file.is_some();
-        let needs_none = has_metadata || has_file || !AGENT && !profile.place_is_node;
+        let with_topology = flags.with_topology || profile.always_topology;
+        let has_place = profile.place_is_node && with_topology;
+        let needs_none = has_metadata || has_file || !AGENT && !has_place;
         let id = match flags.node_id {
             None if needs_none => None,
             None => Some(node_name(matches, AGENT)?),
             given => given,
         };
-        let with_topology = flags.with_topology || profile.always_topology;
         let has_zones =
             profile.always_topology || profile.is_regional || profile.metadata.is_some();
         if with_topology && !profile.place_is_node && !has_zones {
             let why = "its volumes are not bound to a node or a zone";
             return Err(bad("--with-topology", &why));
         }
-        let place = id
-            .as_ref()
-            .filter(|_| with_topology && profile.place_is_node);
+        let place = id.as_ref().filter(|_| has_place);
         let topology = place.map(|id| Topology::new(profile.topology_key, id.as_str()));
         let topology = topology.transpose();
         let topology = topology.map_err(|error| bad("--node-id with --with-topology", &error))?;
@@ -346,7 +345,14 @@ mod tests {
 
     #[test]
     fn a_needed_flag_without_a_value_is_asked_for() {
-        let args = ["belay", "--endpoint", "/run/csi.sock", "--node-id", ""];
+        let args = [
+            "belay",
+            "--endpoint",
+            "/s",
+            "--with-topology",
+            "--node-id",
+            "",
+        ];
         let error = parse_from::<Args>(args.map(OsString::from)).unwrap_err();
         assert!(error.to_string().contains("--node-id <ID>"), "{error}");
     }

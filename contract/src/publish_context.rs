@@ -140,15 +140,11 @@ impl PublishContext {
 
     /// Reads the publish context of a volume for a driver with this profile. Keys of other drivers
     /// are ignored. A context without Belay's keys is from the controller that this driver
-    /// replaces, and only identifies the attached volume. If volumes are files, nothing attaches
-    /// them, and the context is ignored.
+    /// replaces, and only identifies the attached volume.
     ///
     /// # Errors
     /// Returns `Invalid`, naming the key.
     pub fn read(volume: &VolumeId, context: &Context, profile: &Profile) -> Result<Self, Failure> {
-        if profile.transport != TRANSPORT_DISK {
-            return Ok(Self::of_file());
-        }
         let read_only = read_only(context)?;
         if context.get(TRANSPORT).is_none() && !profile.disk_names.is_empty() {
             let names = profile.names_of(named_by(volume, context, profile)?);
@@ -277,7 +273,7 @@ fn invalid(key: &str, why: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drivers::{CIVO, DIGITALOCEAN, LOCAL, OPENSTACK};
+    use crate::drivers::{CIVO, DIGITALOCEAN, OPENSTACK};
 
     fn context(entries: impl IntoIterator<Item = (String, String)>) -> Context {
         Context::new("publish_context", entries).unwrap()
@@ -390,15 +386,6 @@ mod tests {
             };
             let context = context(said.entries());
             assert_eq!(read_by(&OPENSTACK, &context), Ok(said));
-        }
-    }
-
-    #[test]
-    fn no_context_says_anything_about_a_file() {
-        let contexts = [Vec::new(), example().entries().collect()];
-        for entries in contexts {
-            let context = context(entries);
-            assert_eq!(read_by(&LOCAL, &context), Ok(PublishContext::of_file()));
         }
     }
 

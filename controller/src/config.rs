@@ -418,7 +418,10 @@ mod tests {
                 &LOCAL[..2],
                 "--state-dir <DIR> is required for --backend local",
             ),
-            (&LOCAL[2..], "--node-id <ID> is required"),
+            (
+                &[&LOCAL[2..], &["--with-topology"]].concat(),
+                "--node-id <ID> is required",
+            ),
         ] {
             let error = with(flags).unwrap_err();
             assert!(error.contains(why), "{flags:?}: {error}");

@@ -324,7 +324,7 @@ impl Driver {
         let given = given.into_iter().find(|(_, is_given)| *is_given);
         let why = match profile.transport {
             TRANSPORT_DISK => return Ok(()),
-            TRANSPORT_LOOP => "the controller knows the content of its files",
+            TRANSPORT_LOOP => "its files record whether they are new",
             _ => "its volumes are not disks",
         };
         match given {

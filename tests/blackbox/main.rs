@@ -35,7 +35,7 @@ mod foreign;
 #[cfg(test)]
 mod forgotten;
 #[cfg(test)]
-mod full_btrfs;
+mod full_disk;
 #[cfg(test)]
 mod garbage;
 #[cfg(test)]

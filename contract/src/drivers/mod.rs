@@ -20,8 +20,7 @@ use belay_server::identity::PluginCapability;
 use belay_server::request::{AccessMode, Context};
 use std::net::SocketAddr;
 
-/// Name of the transport, in profiles and publish contexts, for volumes that are files in a
-/// directory of the node.
+/// Name of the transport for volumes that are files in a directory of the node.
 pub const TRANSPORT_LOOP: &str = "loop";
 /// Name of the transport for volumes that a cloud attaches to the node as disks.
 pub const TRANSPORT_DISK: &str = "disk";

@@ -106,7 +106,9 @@ pub(super) fn testify_use<K: Kernel>(
     }
     match kernel.set_xattr(file, NEW, USE_BEGUN) {
         Ok(()) => kernel.fsync(file)?,
-        // A full disk must not prevent the pod's access to the data: a removal needs no space.
+        // A full disk need not prevent the pod's access to its data: on most filesystems, a removal
+        // needs no space. On an xfs without free blocks, the stage fails, since a volume that is in
+        // use must not count as new.
         Err(error) if error.cause() == Cause::Full => {
             kernel.remove_xattr(file, NEW)?;
             return Ok(kernel.fsync(file)?);

@@ -5,7 +5,7 @@ use super::record::State;
 use super::snapshot_record::SnapshotState;
 use super::store::{Store, ready};
 use belay_contract::drivers::local::Claim;
-use belay_server::call::{Certainty, Failure};
+use belay_server::call::{Failure, Kind};
 
 /// The result of an attempt to delete a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +41,13 @@ impl Store {
             return Err(failure);
         }
         self.refuse_claimed(id, &backing)?;
-        // If this process ends now, no stage may use the file.
-        backing.claim(&Claim::Deleting)?;
-        backing.sync()?;
+        claim_deleting(id, &backing)?;
         if let Err(failure) = self.begin_delete(id) {
-            if failure.certainty != Certainty::MayBeRunning {
-                backing.end_claim(&Claim::Deleting)?;
+            let record = self.ledger.get(id);
+            if record.is_ok_and(|record| record.is_some_and(|it| it.state == State::Ready))
+                && let Err(also) = backing.end_claim(&Claim::Deleting)
+            {
+                tracing::warn!(volume = id, "{also}; the next start ends the claim");
             }
             return Err(failure);
         }
@@ -58,9 +59,9 @@ impl Store {
     pub(super) fn refuse_used(&self, id: &str) -> Failure {
         self.want_back(id);
         Failure::precondition(format!(
-            "volume {id}: {} is bound to a loop device of this node; it is deleted once no pod \
-             uses the volume and it is unstaged",
-            self.files.path_of(id).display()
+            "volume {id}: {path} is bound to a loop device of this node (`losetup --associated \
+             {path}`); it is deleted once no pod uses the volume and it is unstaged",
+            path = self.files.path_of(id).display()
         ))
     }
 
@@ -68,7 +69,7 @@ impl Store {
         let claimed = self.files.get(id).and_then(|file| match file.claimed()? {
             Some(Claim::Copy(_)) => Ok(()),
             Some(claim) => file.claim(&claim),
-            None => file.claim(&Claim::Delete),
+            None => file.claim_first(&Claim::Delete),
         });
         if let Err(failure) = claimed {
             tracing::warn!(volume = id, "cannot ask the node to unstage it: {failure}");
@@ -132,8 +133,24 @@ impl Store {
     }
 }
 
+/// Keeps the file from being staged if this process ends before it is removed.
+fn claim_deleting(id: &str, backing: &Backing) -> Result<(), Failure> {
+    match backing
+        .claim(&Claim::Deleting)
+        .and_then(|()| backing.sync())
+    {
+        // An xfs without free blocks accepts no attribute, but a deletion must free some.
+        Err(failure) if failure.kind == Kind::Quota => {
+            tracing::warn!(volume = id, "deleted without a claim: {failure}");
+            Ok(())
+        }
+        claimed => claimed,
+    }
+}
+
 fn being_copied(id: &str, target: &str) -> Failure {
     Failure::precondition(format!(
-        "volume {id}: {target} is being copied from it; delete it when {target} is ready"
+        "volume {id}: {target} is being copied from it; delete it when {target} is ready, or \
+         delete {target} first"
     ))
 }

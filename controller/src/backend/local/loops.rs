@@ -54,8 +54,8 @@ impl Store {
         };
         Err(Failure::precondition(format!(
             "volume {id}: {path} of this node is bound to {file:?}, an earlier file of the volume \
-             that {} has replaced, or was bound by another program; copy the data out of the pods \
-             that use it, and delete them, so that the volume is unstaged; only if none uses it: \
+             that {} has replaced, or was bound by another program; if pods use the volume, copy \
+             its data out of them, and delete them, so that it is unstaged; only if none does: \
              losetup --detach {path} (docs/health.md, {})",
             present.path().display(),
             volume::BACKING_FILE_GONE.name()

@@ -190,7 +190,8 @@ impl Store {
             // The file may hold zeros. Other data is never formatted.
             (Use::New, _) | (Use::Formatting, false) => Ok(true),
             (Use::Formatting, true) => Err(Failure::busy(format!(
-                "{}: is being formatted; repeat the call once the volume is staged",
+                "{}: its format has begun and not ended; start a pod that uses the volume, and \
+                 repeat the call",
                 file.path().display()
             ))),
             (Use::Used, false) if record.is_filesystem() => {

@@ -106,7 +106,8 @@ impl<K: Kernel> VolumeFile<K> {
         match self.claim(kernel)? {
             None | Some(Claim::Delete) => Ok(()),
             Some(Claim::Deleting) => Err(Failure::not_found(format!(
-                "{path}: its volume is being deleted; if the controller is down, start it"
+                "{path}: its volume is being deleted; if the controller is down, start it; to keep \
+                 the volume, restart it"
             ))),
             Some(Claim::Copy(snapshot)) => Err(Failure::busy(format!(
                 "{path} is being copied to {snapshot}; repeat the call when that is ready, or \
@@ -121,9 +122,17 @@ impl<K: Kernel> VolumeFile<K> {
     /// # Errors
     /// Returns the kernel's error.
     pub(crate) fn end_claim(&self, kernel: &K) -> Result<(), Failure> {
-        match self.claim(kernel)? {
-            Some(Claim::Delete) => Ok(kernel.remove_xattr(&self.fd, CLAIM)?),
-            _ => Ok(()),
+        if self.claim(kernel)? != Some(Claim::Delete) {
+            return Ok(());
+        }
+        match kernel.remove_xattr(&self.fd, CLAIM) {
+            // On an xfs without free blocks: the next stage ends the claim.
+            Err(error) if error.cause() == Cause::Full => {
+                let path = self.path.display();
+                tracing::warn!("{path}: a claim to delete the volume is left: {error}");
+                Ok(())
+            }
+            removed => Ok(removed?),
         }
     }
 

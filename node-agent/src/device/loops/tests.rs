@@ -253,7 +253,7 @@ fn a_device_that_is_claimed_is_not_unbound() {
 }
 
 #[test]
-fn a_pending_detach_is_read_from_the_file() {
+fn a_pending_deletion_is_read_from_the_file() {
     let bench = Bench::new();
     let is_wanted = || bench.dir.is_wanted_back(&bench.kernel, &vol());
     assert_eq!(is_wanted(), Ok(false));

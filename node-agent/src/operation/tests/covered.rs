@@ -43,7 +43,7 @@ fn unstage_by_hand(world: &Simulated, volume: &Volume) {
     }
 }
 
-pub(super) fn want_detached(world: &Simulated, volume: &Volume) {
+pub(super) fn want_unstaged(world: &Simulated, volume: &Volume) {
     let kernel = world.kernel();
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
     kernel.set_xattr(&file, CLAIM, b"delete").unwrap();
@@ -184,7 +184,7 @@ fn no_failure_and_no_death_at_any_call_of_a_start_or_a_release_frees_it() {
                 let world = Simulated::new();
                 let (volume, folder) = covered(&world, form);
                 unstage_by_hand(&world, &volume);
-                want_detached(&world, &volume);
+                want_unstaged(&world, &volume);
                 let node = world.start();
                 world.machine.begin(Some(fault));
                 let freed = catch_unwind(AssertUnwindSafe(|| free_unasked(&node, &volume)));

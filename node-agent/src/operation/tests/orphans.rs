@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use belay_server::call::Kind;
 
 use super::bench::{BYTES, Form, Verb, Volume, World, hear, run};
-use super::covered::want_detached;
+use super::covered::want_unstaged;
 use super::kubelet_dir::start_unseen;
 use super::simulated::{Media, Simulated};
 use super::suite::{all_ok, nothing_left};
@@ -545,7 +545,7 @@ fn a_refused_unstage_of_a_volume_whose_file_was_moved_unmounts_nothing() {
 
 /// A kubelet that was killed knows neither the pod nor the volume, so that no call names it.
 #[test]
-fn a_pending_detach_unmounts_the_targets_of_a_pod_that_does_not_exist() {
+fn a_pending_deletion_unmounts_the_targets_of_a_pod_that_does_not_exist() {
     let world = Simulated::new();
     let volume = world.volume_of_kubelet("vol", Form::Block);
     let targets = targets(&world, &volume, "pod-1");
@@ -556,7 +556,7 @@ fn a_pending_detach_unmounts_the_targets_of_a_pod_that_does_not_exist() {
     all_ok(&node, &volume, &[Verb::Stage]);
     publish_at(&node, &volume, &targets[0]);
     bind(&node.kernel, &targets[0], &targets[1]);
-    want_detached(&world, &volume);
+    want_unstaged(&world, &volume);
     let pod = world.base().join("pods/pod-1");
     world.make_dir(&pod);
     let release = || {
@@ -578,14 +578,14 @@ fn a_pending_detach_unmounts_the_targets_of_a_pod_that_does_not_exist() {
 
 /// Such as a mount of it in another namespace, or an mkfs of an agent before.
 #[test]
-fn a_pending_detach_leaves_the_device_of_a_replaced_file_while_it_is_claimed() {
+fn a_pending_deletion_leaves_the_device_of_a_replaced_file_while_it_is_claimed() {
     let world = Simulated::new();
     let volume = world.volume("vol", Form::Block);
     let node = world.start();
     all_ok(&node, &volume, &[Verb::Stage]);
     let path = loop_path(left_bound(&world, &volume));
     world.make_file(&volume.file(), BYTES);
-    want_detached(&world, &volume);
+    want_unstaged(&world, &volume);
     let release = || {
         run(&node, Operation::Unstage, |cx| {
             release(cx, &volume.volume_id())

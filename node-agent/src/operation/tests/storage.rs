@@ -6,7 +6,7 @@ use belay_server::facts::Space;
 use belay_server::health::StorageSeverity::{self, Degraded, Unreachable};
 
 use super::bench::{Form, Verb, Volume, World, run};
-use super::covered::want_detached;
+use super::covered::want_unstaged;
 use super::simulated::{Media, Simulated};
 use crate::kernel::fake::{Call, Fake, Fault, Trouble};
 use crate::kernel::{Kernel, Open};
@@ -137,7 +137,7 @@ fn held_back(world: &Simulated, node: &Node<Fake>) -> Volume {
     for verb in [Verb::Stage, Verb::Publish(1)] {
         volume.call(node, verb).unwrap();
     }
-    want_detached(world, &volume);
+    want_unstaged(world, &volume);
     let id = volume.volume_id();
     run(node, Operation::Unstage, |cx| release(cx, &id)).unwrap();
     volume
@@ -173,6 +173,6 @@ fn a_detach_that_is_no_longer_pending_is_no_health_reason() {
     kernel.remove_xattr(&file, CLAIM).unwrap();
     assert_eq!(reasons(&node), []);
     // And it is not one again before it is found blocked again.
-    want_detached(&world, &volume);
+    want_unstaged(&world, &volume);
     assert_eq!(reasons(&node), []);
 }

@@ -98,6 +98,17 @@ impl Backing {
         self.set(CLAIM, claim.value().as_bytes())
     }
 
+    /// Sets the claim, unless there is one by now.
+    pub(in crate::backend::local) fn claim_first(&self, claim: &Claim) -> Result<(), Failure> {
+        let (name, value) = (CLAIM, claim.value());
+        #[cfg(test)]
+        journal::note(Call::Mark(self.path.clone()));
+        match rustix::fs::fsetxattr(&self.file, name, value.as_bytes(), XattrFlags::CREATE) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(errno) => Err(os("fsetxattr", &self.path, errno)),
+        }
+    }
+
     /// Returns the claim.
     pub(in crate::backend::local) fn claimed(&self) -> Result<Option<Claim>, Failure> {
         let mut value = [0; CLAIM_BYTES_MAX];

@@ -100,7 +100,7 @@ impl Backing {
         if from.version()? != before {
             return Err(Failure::busy(format!(
                 "{}: changed while it was copied, so the copy is inconsistent and discarded; stop \
-                 other programs from writing to the file and repeat the call",
+                 other programs from changing the file",
                 from.path.display()
             )));
         }
@@ -120,7 +120,7 @@ impl Backing {
 
     /// Returns a value that differs after every change of the content: the size, and the ctime with
     /// nanoseconds. The mtime can be set to an earlier time (utimensat(2)). A change of an
-    /// attribute changes the ctime, too; the copy is then repeated unnecessarily.
+    /// attribute changes the ctime, too; the copy then fails unnecessarily.
     fn version(&self) -> Result<(i64, i64, i64), Failure> {
         let stat = self.stat()?;
         let nanoseconds = i64::try_from(stat.st_ctime_nsec).unwrap_or_default();

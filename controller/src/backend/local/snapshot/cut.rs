@@ -44,8 +44,15 @@ impl Store {
                         self.copies.resume(id, source);
                         Ok(snapshot)
                     }
-                    // The snapshot was cut, so the caller must not conclude that nothing happened.
-                    Some(failure) => Err(failure.may_be_running()),
+                    Some(failure) => match self.complete_whole_snapshot(snapshot.id.as_str())? {
+                        // Only the last change of the ledger has failed.
+                        Some(snapshot) => {
+                            self.copies.end(snapshot.id.as_str());
+                            Ok(snapshot)
+                        }
+                        // It was cut, so the caller must not conclude that nothing happened.
+                        None => Err(failure.may_be_running()),
+                    },
                 };
             }
         };
@@ -253,8 +260,8 @@ impl Store {
             }
             Err(failure) => {
                 let told = Failure::precondition(format!(
-                    "snapshot {id}: the copy failed, and the volume may change now; delete the \
-                     snapshot and create another: {failure}"
+                    "snapshot {id}: the copy failed: {failure}; the volume may have changed since, \
+                     so delete the snapshot and create another"
                 ));
                 let ended = self.end_copy(id);
                 self.copies.fail(id, told);
@@ -263,10 +270,14 @@ impl Store {
         }
     }
 
-    /// Ends the claim of a copy that has ended, by its open file if possible.
+    /// Ends the claim of a copy that has ended, by its open file if possible. The disk has no claim
+    /// when this returns: a claim that a power loss restores would resume a copy that has failed.
     fn end_copy(&self, id: &str) -> Result<(), Failure> {
         match self.copies.lock(id) {
-            Some(source) => source.end_claim(&Claim::Copy(id.to_owned())),
+            Some(source) => {
+                source.end_claim(&Claim::Copy(id.to_owned()))?;
+                source.sync()
+            }
             None => self.end_claim(id),
         }
     }

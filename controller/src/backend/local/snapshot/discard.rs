@@ -46,7 +46,10 @@ impl Store {
             return Ok(());
         };
         match self.files.find(&record.source) {
-            Ok(Some(source)) => source.end_claim(&Claim::Copy(id.to_owned())),
+            Ok(Some(source)) => {
+                source.end_claim(&Claim::Copy(id.to_owned()))?;
+                source.sync()
+            }
             Ok(None) => Ok(()),
             // Another object has the name of the file, so there is no claim.
             Err(failure) if failure.kind == Kind::Precondition => Ok(()),

@@ -90,10 +90,13 @@ impl Store {
         if !file.share(&origin, least_bytes)? {
             self.refuse_writer(from, &origin)?;
             self.lock_source(id, from)?;
-            let record = ready(from, self.ledger.get(from)?)?;
-            whole_bytes(&origin, &record)?;
-            refuse_growing(from, &record)?;
-            self.copy_volume(id, file, &origin, record.bytes)?;
+            let bytes = self.ledger.change(|changes| {
+                let record = ready(from, changes.get(from)?)?;
+                whole_bytes(&origin, &record)?;
+                refuse_growing(from, &record)?;
+                Ok(record.bytes)
+            })?;
+            self.copy_volume(id, file, &origin, bytes)?;
         }
         self.is_new(&origin, file, &volume)
     }

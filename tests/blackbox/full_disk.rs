@@ -1,5 +1,6 @@
-//! A full btrfs below the state directory. On btrfs, an overwrite takes new blocks unless the file
-//! is NOCOW, and reserved blocks suffice only for the first overwrite.
+//! A full filesystem below the state directory. On btrfs, an overwrite takes new blocks unless the
+//! file is NOCOW, and reserved blocks suffice only for the first overwrite. On xfs, an attribute
+//! cannot be set without free blocks.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -9,7 +10,7 @@ use std::path::Path;
 use crate::rig::{Disk, Pair, TestDir, orders, run, text};
 
 const DISK_BYTES: u64 = 512 << 20;
-/// The number of volumes; without NOCOW, not all of them can be deleted.
+/// The number of volumes; on a btrfs without NOCOW, not all of them can be deleted.
 const VOLUMES: usize = 20;
 /// The files that fill the filesystem.
 const FILLING: [(&str, usize); 2] = [("filling", 1 << 20), ("and the rest", 4096)];
@@ -44,9 +45,9 @@ fn expect_deletions(pair: &mut Pair, volumes: &[String]) {
     }
 }
 
-fn with_volumes(act: impl FnOnce(&mut Pair, &[String])) {
+fn with_volumes(filesystem: &str, act: impl FnOnce(&mut Pair, &[String])) {
     let test_dir = TestDir::new();
-    let disk = Disk::of(&test_dir, "btrfs", "state", DISK_BYTES);
+    let disk = Disk::of(&test_dir, filesystem, "state", DISK_BYTES);
     let mut pair = Pair::on(test_dir, disk);
     let controller = pair.site().controller();
     let volumes: Vec<_> = (0..VOLUMES)
@@ -62,8 +63,10 @@ fn with_volumes(act: impl FnOnce(&mut Pair, &[String])) {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn volumes_are_deleted_on_a_full_btrfs() {
-    with_volumes(expect_deletions);
+fn volumes_are_deleted_on_a_full_disk() {
+    for filesystem in ["btrfs", "xfs", "ext4"] {
+        with_volumes(filesystem, expect_deletions);
+    }
 }
 
 /// New files in a compressed directory cannot be NOCOW, so copying the database at each start would
@@ -71,7 +74,7 @@ fn volumes_are_deleted_on_a_full_btrfs() {
 #[test]
 #[ignore = "needs root: make test"]
 fn a_database_in_a_compressed_directory_is_served_and_not_copied() {
-    with_volumes(|pair, volumes| {
+    with_volumes("btrfs", |pair, volumes| {
         pair.stop_controller();
         let state = pair.site().top.join("state");
         run("chattr", &["+c", text(&state)]);
