@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use belay_bed::requests;
+use belay_contract::drivers::local::{IS_NEW, NEW};
 use belay_proto::csi::v1 as csi;
 use csi::node_client::NodeClient;
 use csi::volume_capability::access_mode::Mode;
+use rustix::fs::XattrFlags;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
@@ -53,7 +55,9 @@ impl Volume {
     ) -> io::Result<Self> {
         let _turn = bench_dir.turn();
         let file = bench_dir.directory("volumes")?.join(id);
-        File::create_new(&file)?.set_len(VOLUME_BYTES)?;
+        let made = File::create_new(&file)?;
+        made.set_len(VOLUME_BYTES)?;
+        rustix::fs::fsetxattr(&made, NEW, IS_NEW, XattrFlags::empty())?;
         let volume = Self {
             id: id.to_owned(),
             fs_type,
@@ -61,26 +65,10 @@ impl Volume {
             staging: bench_dir.directory(&format!("staging/{id}"))?,
             target: bench_dir.directory(&format!("pods/{id}"))?.join("mount"),
         };
-        let mut life = Ours::on_new(&agent.client, volume.clone());
+        let mut life = Ours::new(&agent.client, volume.clone());
         life.run(Call::Stage)?;
         life.run(Call::Unstage)?;
         Ok(volume)
-    }
-
-    /// Returns the volume's publish context, as the controller would return it, with this word for
-    /// its content.
-    #[must_use]
-    pub fn context(&self, content: &str) -> HashMap<String, String> {
-        let bytes = VOLUME_BYTES.to_string();
-        let context = [
-            ("transport", "loop"),
-            ("file", &self.id),
-            ("bytes", &bytes),
-            ("content", content),
-        ];
-        context
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into()
     }
 }
 
@@ -172,28 +160,17 @@ pub fn total(side: &mut impl Side, call: Call, times: u64) -> io::Result<Duratio
 pub struct Ours<'a> {
     client: &'a Client,
     volume: Volume,
-    context: HashMap<String, String>,
     /// The number of calls that returned ABORTED and were retried, as the kubelet does. There are
     /// some on a machine where other processes open all loop devices, as losetup and udev do.
     pub repeated: usize,
 }
 
 impl<'a> Ours<'a> {
-    /// Creates the side for a volume that was staged before.
+    /// Creates the side for a volume.
     #[must_use]
     pub fn new(client: &'a Client, volume: Volume) -> Self {
-        Self::with_content(client, volume, "used")
-    }
-
-    /// Creates the side for a volume that may be formatted.
-    pub(crate) fn on_new(client: &'a Client, volume: Volume) -> Self {
-        Self::with_content(client, volume, "new")
-    }
-
-    fn with_content(client: &'a Client, volume: Volume, content: &str) -> Self {
         Self {
             client,
-            context: volume.context(content),
             volume,
             repeated: 0,
         }
@@ -208,17 +185,16 @@ impl<'a> Ours<'a> {
             ..
         } = &self.volume;
         let capability = || requests::capability(fs_type, Mode::SingleNodeWriter);
-        let context = || self.context.clone();
         match call {
             Call::Probe => self.client.probe(),
             Call::Stage => {
-                let request = requests::stage(id, context(), staging, capability());
+                let request = requests::stage(id, HashMap::new(), staging, capability());
                 self.timed(request, async |mut node, request| {
                     node.node_stage_volume(request).await
                 })
             }
             Call::Publish => {
-                let request = requests::publish(id, context(), staging, target, capability());
+                let request = requests::publish(id, HashMap::new(), staging, target, capability());
                 self.timed(request, async |mut node, request| {
                     node.node_publish_volume(request).await
                 })

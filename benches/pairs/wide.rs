@@ -1,6 +1,7 @@
 //! Many concurrent calls: 64 callers on new connections, as the kubelet's, each about its own
 //! volume. Their floor is the same number of concurrent Probes, in alternating rounds.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -88,8 +89,8 @@ async fn make(channel: Channel, call: Call, volume: Volume) -> Result<(), Status
     match call {
         Call::Publish => {
             let capability = requests::capability(volume.fs_type, Mode::SingleNodeWriter);
-            let (context, staging) = (volume.context("used"), &volume.staging);
-            let request = requests::publish(id, context, staging, &volume.target, capability);
+            let (none, staging) = (HashMap::new(), &volume.staging);
+            let request = requests::publish(id, none, staging, &volume.target, capability);
             node.node_publish_volume(with_deadline(request))
                 .await
                 .map(drop)

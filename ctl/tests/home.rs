@@ -41,7 +41,6 @@ fn without_an_endpoint_each_call_finds_its_socket() {
         "NodeStageVolume: FAILED_PRECONDITION: staging_target_path",
     );
     let volume = "$(ls /run/belay/state/volumes)";
-    at_home(&scene, &format!("volume detach {volume}")).ok();
     at_home(&scene, &format!("volume delete {volume}")).ok();
     // Both programs serve it.
     let both = "several sockets may serve identity: /run/belay/controller.sock, /run/belay";

@@ -219,7 +219,6 @@ fn every_verb_of_the_node() {
     scene
         .node(&format!("node unstage {id} --staging %staging"))
         .ok();
-    scene.controller(&format!("volume detach {id}")).ok();
     scene.controller(&format!("volume delete {id}")).ok();
     let info = scene.node("node info").ok();
     assert!(

@@ -272,6 +272,14 @@ claim_on() {
         "/var/lib/belay/volumes/$1"
 }
 
+# is_unpublished VOLUME: whether the kubelet has removed the pod's directory of the volume, by which it
+# would find the volume again.
+is_unpublished() {
+    local found
+    found=$(inside find /var/lib/kubelet/pods -maxdepth 4 -path "*/kubernetes.io~csi/$1") || return 1
+    [ -z "$found" ]
+}
+
 # The kubelet, killed between unpublish and unstage, does not find the volume again, because the pod's
 # directory is gone. So the agent unstages the volume once its deletion was refused.
 check_deletes_what_the_kubelet_forgot() {
@@ -283,6 +291,7 @@ check_deletes_what_the_kubelet_forgot() {
     # Makes the kubelet's unstage fail until the kubelet is killed.
     hold "$(staging_of "$id")"
     remove pod/last
+    await "$seconds_max" "the unpublish of the volume" is_unpublished "$volume"
     "$here/cluster.sh" kill kubelet
     seen=$(wc -c <"$log")
     remove persistentvolumeclaim/forgotten

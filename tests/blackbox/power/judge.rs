@@ -147,9 +147,15 @@ fn expect_use(file: &Path, is_used: bool) {
     assert!(is_true, "{file}, used: {is_used}, has {name}: {value:?}");
 }
 
-/// Checks that a volume is claimed until each snapshot that was cut of it is ready: until then, it
-/// must not be staged.
+/// Checks that no volume is claimed by a deletion that was not completed, and that a volume is
+/// claimed until each snapshot that was cut of it is ready: until then, it must not be staged.
 fn expect_claims(user: &User, doubt: Option<&Act>) {
+    let deleting = Some(Claim::Deleting.value().into_bytes());
+    for id in user.known.volumes.keys() {
+        let volume = user.volume(id);
+        let is_claimed = volume.file.exists() && volume.attribute(local::CLAIM) == deleting;
+        assert!(!is_claimed, "{id} exists, and is claimed by its deletion");
+    }
     for (id, cut) in &user.known.snapshots {
         let is_going = matches!(doubt, Some(Act::Discard(going)) if going == id);
         if cut.is_ready || is_going {
