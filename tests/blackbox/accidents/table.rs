@@ -198,7 +198,6 @@ pub(super) const ACCIDENTS: &[Accident] = &[
     },
     Accident {
         name: "disk mounted over",
-        loses_copy: true,
         strike: mount_over_disk,
         end: unmount_by_hand,
         ..DISK
