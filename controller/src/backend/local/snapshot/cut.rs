@@ -263,9 +263,11 @@ impl Store {
                     "snapshot {id}: the copy failed: {failure}; the volume may have changed since, \
                      so delete the snapshot and create another"
                 ));
-                let ended = self.end_copy(id);
+                if let Err(also) = self.end_copy(id) {
+                    tracing::error!(snapshot = id, "the claim of its copy is left: {also}");
+                }
                 self.copies.fail(id, told);
-                ended.and(Err(failure))
+                Err(failure)
             }
         }
     }
