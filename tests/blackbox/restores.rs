@@ -1,5 +1,5 @@
 //! A volume's file that a backup tool restored, as a whole or in part. A tool that keeps no
-//! extended attributes leaves a file that does not record that it is new, so it is never formatted.
+//! extended attributes does not restore the record that a file is new: Belay never formats it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

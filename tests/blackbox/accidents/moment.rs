@@ -40,7 +40,7 @@ pub(super) enum Moment {
     Snapshot,
     /// A pod uses the volume; the controller has expanded it, but the node has not yet.
     Growing,
-    /// The volume is unstaged; a snapshot of it is being copied.
+    /// A snapshot of the unstaged volume is being copied.
     Copying,
 }
 

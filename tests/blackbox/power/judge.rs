@@ -147,8 +147,8 @@ fn expect_use(file: &Path, is_used: bool) {
     assert!(is_true, "{file}, used: {is_used}, has {name}: {value:?}");
 }
 
-/// Checks that no volume is claimed by a deletion that was not completed, and that a volume is
-/// claimed until each snapshot that was cut of it is ready: until then, it must not be staged.
+/// Checks that no volume is claimed by a deletion that was not completed, and that the claim on a
+/// volume prevents its stage until all snapshots of it are ready.
 fn expect_claims(user: &User, doubt: Option<&Act>) {
     let deleting = Some(Claim::Deleting.value().into_bytes());
     for id in user.known.volumes.keys() {

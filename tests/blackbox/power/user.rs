@@ -58,7 +58,7 @@ pub(super) struct Known {
 pub(super) struct Held {
     pub(super) kind: &'static str,
     pub(super) bytes: i64,
-    /// Whether the volume was staged, or is a copy of one that was.
+    /// Whether the volume, or the source of its copy, was staged.
     pub(super) is_used: bool,
     /// The identity of the volume's filesystem.
     pub(super) identity: Option<Vec<u8>>,

@@ -75,13 +75,14 @@ impl Store {
         if is_new {
             file.mark_new()?;
         }
-        file.enlarge(bytes)?;
         if source.is_some() {
-            // Without this, the size could reach the disk before the data.
+            file.grow(bytes)?;
+        } else {
+            // Without data, nothing must be on the disk before the size.
+            file.enlarge(bytes)?;
+            file.record_bytes(bytes)?;
             file.sync()?;
         }
-        file.record_bytes(bytes)?;
-        file.sync()?;
         self.files.sync()
     }
 

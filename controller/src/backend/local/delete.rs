@@ -2,7 +2,6 @@
 
 use super::files::Backing;
 use super::record::State;
-use super::snapshot_record::SnapshotState;
 use super::store::{Store, ready};
 use belay_contract::drivers::local::Claim;
 use belay_server::call::{Failure, Kind};
@@ -101,9 +100,9 @@ impl Store {
         let Some(Claim::Copy(snapshot)) = backing.claimed()? else {
             return Ok(());
         };
-        match self.ledger.snapshot(&snapshot)?.map(|record| record.state) {
-            Some(SnapshotState::Copying) => Err(being_copied(id, &snapshot)),
-            _ => Ok(()),
+        match self.is_copying(&snapshot)? {
+            true => Err(being_copied(id, &snapshot)),
+            false => Ok(()),
         }
     }
 

@@ -5,7 +5,6 @@
 
 use super::files::Backing;
 use super::record::{Record, State};
-use super::snapshot_record::SnapshotState;
 use super::store::{Store, whole_bytes};
 use belay_contract::drivers::local::Claim;
 use belay_server::call::Failure;
@@ -155,10 +154,7 @@ impl Store {
         let is_stale = match &claim {
             Claim::Delete => false,
             Claim::Deleting => true,
-            Claim::Copy(snapshot) => {
-                let record = self.ledger.snapshot(snapshot)?;
-                record.is_none_or(|record| record.state != SnapshotState::Copying)
-            }
+            Claim::Copy(snapshot) => !self.is_copying(snapshot)?,
         };
         match is_stale {
             true => backing.end_claim(&claim),

@@ -8,6 +8,7 @@ use super::id;
 use super::ledger::{Changes, Ledger};
 use super::record::{Record, State};
 use super::slots::InProgress;
+use super::snapshot_record::SnapshotState;
 use super::space::Ceiling;
 use super::state_file::{damaged, is_there, sync_names};
 use super::{Config, STEP_BYTES};
@@ -172,6 +173,12 @@ impl Store {
         })?;
         file.refuse_linked()?;
         Ok(file)
+    }
+
+    /// Whether the snapshot was cut and its file is still being filled.
+    pub(super) fn is_copying(&self, snapshot: &str) -> Result<bool, Failure> {
+        let record = self.ledger.snapshot(snapshot)?;
+        Ok(record.is_some_and(|record| record.state == SnapshotState::Copying))
     }
 
     /// Whether a copy of the volume's file may be formatted: the volume was not used before the

@@ -141,10 +141,7 @@ impl Store {
         if self.is_new(from, file, volume)? {
             file.mark_new()?;
         }
-        // Without this, the size could reach the disk before the data.
-        file.sync()?;
-        file.record_bytes(file.bytes()?)?;
-        file.sync()?;
+        file.grow(file.bytes()?)?;
         self.snapshots.sync()
     }
 
