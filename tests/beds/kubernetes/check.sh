@@ -3,7 +3,7 @@
 # read by another pod, expanded with and without a pod, and taken over by hand; the examples of
 # `local` in deploy/examples run; and they leave nothing.
 #
-#   check.sh [CHECK...]     by default, all but deletes_what_the_kubelet_forgot, which kills it
+#   check.sh [CHECK...]     by default, all
 #
 # The official suite tests a hundred times more; this check shows within half a minute whether the
 # suite can succeed.
@@ -115,10 +115,6 @@ id_of() {
 staging_of() {
     printf '/var/lib/kubelet/plugins/kubernetes.io/csi/%s/%s/globalmount\n' "$driver" \
         "$(printf %s "$1" | sha256sum | cut -d ' ' -f 1)"
-}
-
-is_staged() {
-    inside mountpoint --quiet "$(staging_of "$1")"
 }
 
 is_unstaged() {
@@ -250,59 +246,6 @@ spec:
   persistentVolumeReclaimPolicy: Delete
   csi: {driver: $driver, volumeHandle: $handle, fsType: ext4}
 YAML
-}
-
-# hold PATH: starts a process that keeps the mount at PATH busy. The file `holder` has its PID inside.
-hold() {
-    inside bash -c 'cd "$1" && echo $$ >"$2" && exec sleep 600' bash "$1" "$notes/holder" &
-    await "$seconds_max" "a process in $1" test -s "$notes/holder"
-}
-
-# is_refused VOLUME: whether DeleteVolume was refused.
-is_refused() {
-    kubectl --namespace default get events --output jsonpath='{.items[*].message}' \
-        --field-selector "involvedObject.name=$1,reason=VolumeFailedDelete" |
-        grep -q FailedPrecondition
-}
-
-# Prints the controller's claim on the file of a volume.
-claim_on() {
-    inside python3 -c \
-        'import os, sys; print(os.getxattr(sys.argv[1], "user.belay.claim").decode())' \
-        "/var/lib/belay/volumes/$1"
-}
-
-# is_unpublished VOLUME: whether the kubelet has removed the pod's directory of the volume, by which it
-# would find the volume again.
-is_unpublished() {
-    local found
-    found=$(inside find /var/lib/kubelet/pods -maxdepth 4 -path "*/kubernetes.io~csi/$1") || return 1
-    [ -z "$found" ]
-}
-
-# The kubelet, killed between unpublish and unstage, does not find the volume again, because the pod's
-# directory is gone. So the agent unstages the volume once its deletion was refused.
-check_deletes_what_the_kubelet_forgot() {
-    local volume id log=$BASE/log/kubelet.log seen
-    claim forgotten belay-local 256Mi
-    pod last forgotten 'echo fast >/data/file'
-    volume=$(volume_of forgotten)
-    id=$(id_of "$volume")
-    # Makes the kubelet's unstage fail until the kubelet is killed.
-    hold "$(staging_of "$id")"
-    remove pod/last
-    await "$seconds_max" "the unpublish of the volume" is_unpublished "$volume"
-    "$here/cluster.sh" kill kubelet
-    seen=$(wc -c <"$log")
-    remove persistentvolumeclaim/forgotten
-    await "$seconds_max" "the refusal of the deletion" is_refused "$volume"
-    [ "$(claim_on "$id")" = delete ]
-    is_staged "$id"
-    inside kill "$(cat "$notes/holder")"
-    kubectl wait --for=delete "persistentvolume/$volume" --timeout="${seconds_max}s" >/dev/null
-    is_unstaged "$id"
-    ! tail -c "+$((seen + 1))" "$log" | grep "UnmountDevice.*$id" ||
-        give_up "the kubelet has not forgotten the volume, but unstaged it"
 }
 
 # Whether nothing of the driver is left in the API, on the disk or in the kernel.
