@@ -121,12 +121,8 @@ pub(super) fn testify_use<K: Kernel>(
 
 /// Reads the record of the file behind a device.
 pub(super) fn ask<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<Witness, Error> {
-    let value = match kernel.xattr(file, NEW) {
+    Ok(match kernel.xattr(file, NEW)?.as_deref() {
         // On a filesystem without such attributes, nothing is ever formatted.
-        Err(error) if error.cause() == Cause::Unsupported => None,
-        value => value?,
-    };
-    Ok(match value.as_deref() {
         None => Witness::Used,
         Some(IS_NEW) => Witness::New,
         Some(USE_BEGUN) => Witness::UseBegun,

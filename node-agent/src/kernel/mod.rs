@@ -159,8 +159,8 @@ pub(crate) trait Kernel:
     /// description opened with [`Open::Name`] does not count, a loop device does. While the lease
     /// is held, a process that opens the file waits, or gets [`Cause::Again`] with `O_NONBLOCK`.
     fn openers(&self, fd: &Self::Fd, readers_too: bool) -> Result<Openers>;
-    /// fgetxattr(2): the attribute's value, `None` if the file does not have it; empty if it is
-    /// longer than 64 bytes.
+    /// fgetxattr(2): the attribute's value, `None` if the file does not have it, or if its
+    /// filesystem has no such attributes; empty if it is longer than 64 bytes.
     fn xattr(&self, fd: &Self::Fd, name: &str) -> Result<Option<Vec<u8>>>;
     /// fsetxattr(2).
     fn set_xattr(&self, fd: &Self::Fd, name: &str, value: &[u8]) -> Result<()>;

@@ -11,7 +11,7 @@ use belay_server::size::Exact;
 use super::Node;
 use crate::device::OpenDevice;
 use crate::filesystem::FsType;
-use crate::kernel::{Cause, Kernel};
+use crate::kernel::Kernel;
 
 /// The size of the device. A smaller one than the controller's means that it is the wrong device.
 ///
@@ -50,10 +50,8 @@ pub(super) fn fit<K: Kernel>(
 
 /// The size that the file records; 0 if it records none.
 fn recorded_bytes<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<u64, Failure> {
-    match kernel.xattr(file, local::BYTES) {
-        Err(error) if error.cause() == Cause::Unsupported => Ok(0),
-        value => Ok(value?.map_or(0, |value| local::parse_bytes(&value))),
-    }
+    let value = kernel.xattr(file, local::BYTES)?;
+    Ok(value.map_or(0, |value| local::parse_bytes(&value)))
 }
 
 /// Whether the workload may only read.

@@ -91,10 +91,8 @@ impl<K: Kernel> VolumeFile<K> {
     /// # Errors
     /// Returns the kernel's error.
     pub(super) fn claim(&self, kernel: &K) -> Result<Option<Claim>, Failure> {
-        match kernel.xattr(&self.fd, CLAIM) {
-            Err(error) if error.cause() == Cause::Unsupported => Ok(None),
-            value => Ok(value?.and_then(|value| Claim::parse(&value))),
-        }
+        let value = kernel.xattr(&self.fd, CLAIM)?;
+        Ok(value.and_then(|value| Claim::parse(&value)))
     }
 
     /// Refuses a file that its controller needs for something else.

@@ -11,7 +11,7 @@ use super::disks::DISKS;
 use super::state::{Context, File, InodeKind, Names, Object, State, loop_dev};
 use super::{Fake, Fd, mkfs};
 use crate::kernel::{
-    Child, ChildEnd, Dev, Kernel, LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry,
+    Cause, Child, ChildEnd, Dev, Kernel, LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry,
     MountFacts, Open, Openers, Result, Stat, Usage,
 };
 
@@ -136,9 +136,13 @@ impl Kernel for Fake {
     }
 
     fn xattr(&self, fd: &Fd, name: &str) -> Result<Option<Vec<u8>>> {
-        self.call("fgetxattr", named(fd), NONE, |state| {
+        let value = self.call("fgetxattr", named(fd), NONE, |state| {
             Ok(state.opened_file(fd.id)?.attributes.get(name).cloned())
-        })
+        });
+        match value {
+            Err(error) if error.cause() == Cause::Unsupported => Ok(None),
+            value => value,
+        }
     }
 
     fn set_xattr(&self, fd: &Fd, name: &str, value: &[u8]) -> Result<()> {

@@ -259,7 +259,7 @@ pub(super) fn xattr(fd: &OwnedFd, name: &str) -> Result<Option<Vec<u8>>> {
     match rustix::fs::fgetxattr(fd, name, &mut value) {
         Ok(length) => Ok(Some(value[..length].to_vec())),
         Err(Errno::RANGE) => Ok(Some(Vec::new())),
-        Err(Errno::NODATA) => Ok(None),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
         Err(errno) => Err(of("fgetxattr", fd)(errno)),
     }
 }
