@@ -51,6 +51,20 @@ impl<K: Kernel> Context<'_, K> {
         })
     }
 
+    /// Returns the failure of a call that mounts at `path`, as uncertain if it is an error of the
+    /// kernel and something is mounted there: it may be what an earlier call has mounted, which the
+    /// kubelet forgets after a final error.
+    pub(super) fn unless_mounted(&self, path: &Path, failure: Failure) -> Failure {
+        let is_mounted = || match self.kernel.look(path) {
+            Ok(found) => found.is_some_and(|stat| stat.mount_root),
+            Err(_) => true,
+        };
+        match failure.kind {
+            Kind::System | Kind::Quota if is_mounted() => failure.may_be_running(),
+            _ => failure,
+        }
+    }
+
     /// umount2; retries EBUSY: the last user may just have closed it.
     pub(super) fn umount(&self, path: &Path) -> crate::kernel::Result<()> {
         let umount = || self.kernel.umount(path);

@@ -43,6 +43,15 @@ pub(crate) fn publish<K: Kernel>(
     request: &Publish,
     thread: Thread,
 ) -> Result<Published, Failure> {
+    let published = run(cx, request, thread);
+    published.map_err(|failure| cx.unless_mounted(&request.target, failure))
+}
+
+fn run<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Publish,
+    thread: Thread,
+) -> Result<Published, Failure> {
     let kernel = &cx.kernel;
     if thread == Thread::Only && !can_be_in_place(cx, request)? {
         return Ok(Published::WantsPool);

@@ -23,6 +23,7 @@ use super::Context;
 use super::act::unless_orphans;
 use crate::device::{Missing, OpenDevice, Purpose, Storage};
 use crate::kernel::{self, FileKind, Kernel};
+use crate::mounts::block_path;
 use crate::work::{Lane, Phase};
 
 /// The reason why a run has not staged the volume. Unless it failed, nothing was changed, and the
@@ -76,6 +77,18 @@ pub(crate) fn stage<K: Kernel>(
     request: &Stage,
     lane: Lane,
 ) -> Result<(), Obstacle> {
+    let staged = admit(cx, request, lane);
+    let Err(Obstacle::Failure(failure)) = staged else {
+        return staged;
+    };
+    let failure = match request.capability.access {
+        Access::Block => cx.unless_mounted(&block_path(&request.staging), failure),
+        Access::Mount { .. } => cx.unless_mounted(&request.staging, failure),
+    };
+    Err(failure.into())
+}
+
+fn admit<K: Kernel>(cx: &Context<'_, K>, request: &Stage, lane: Lane) -> Result<(), Obstacle> {
     cx.admit("staging_target_path", &request.staging)?;
     cx.admit_mounts()?;
     let staged = run(cx, request, lane);

@@ -66,8 +66,7 @@ pub(super) fn stage<K: Kernel>(
         cx.bind_raw(&request.id, &path, &device)
     });
     let Err(failure) = bound else {
-        let ended = device.end_claim(&cx.kernel);
-        return Ok(ended.map_err(Failure::may_be_running)?);
+        return Ok(device.end_claim(&cx.kernel)?);
     };
     // The caller must retry: nothing else would free the device.
     Err(Obstacle::from(match cx.release_raw(&request.id, device) {

@@ -79,8 +79,7 @@ pub(super) fn stage<K: Kernel>(
     }
     staged?;
     // Only now: a deletion may have been refused during a long mkfs.
-    let ended = device.end_claim(kernel);
-    Ok(ended.map_err(Failure::may_be_running)?)
+    Ok(device.end_claim(kernel)?)
 }
 
 /// Decides what to mount, formats or repairs it if it has to, and mounts it.

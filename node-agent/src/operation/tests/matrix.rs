@@ -461,7 +461,11 @@ fn fail(case: &Case, good: &Good, fault: Fault, row: &mut Row) -> Result<(), Str
     run.check()?;
     let picture = run.view().0;
     // The remains of a crash may be gone.
-    let left = picture.beyond(&good.before.0);
+    let left = match case.name.contains(" again") {
+        // After a final error, the kubelet would forget what the first call has done.
+        true => picture.beyond(&good.undone),
+        false => picture.beyond(&good.before.0),
+    };
     let comes_up = matches!(case.verb, Verb::Stage | Verb::Publish(_));
     match result {
         // The one failure that may stay hidden: the next call grows the filesystem.
