@@ -25,287 +25,189 @@ impl Service {
     pub fn new(operations: Arc<Operations>) -> Self {
         Self { operations }
     }
-
-    /// Whether the backend creates snapshots but cannot look them up. Without snapshots, each verb
-    /// reports that itself.
-    fn lists_no_snapshots(&self) -> bool {
-        self.operations.makes_snapshots() && !self.operations.lists_snapshots()
-    }
 }
 
 type Answer<T> = Result<Response<T>, Status>;
 
-#[tonic::async_trait]
-impl Controller for Service {
-    async fn create_volume(
-        &self,
-        request: Request<csi::CreateVolumeRequest>,
-    ) -> Answer<csi::CreateVolumeResponse> {
-        type Message = csi::CreateVolumeRequest;
-        answer(Rpc::CreateVolume, request, async |message: Message| {
-            let request = CreateVolume::read(message, self.operations.id_bytes_max())?;
-            let asked = request.topology.clone();
-            let volume = self.operations.create(request).await?;
-            let reach = self.operations.reach(&volume, asked.as_ref());
-            let volume = csi::Volume {
-                accessible_topology: reach.into_iter().map(encode::topology).collect(),
-                ..encode::volume(&volume)
-            };
-            Ok(csi::CreateVolumeResponse {
-                volume: Some(volume),
-            })
+/// Implements the methods of the service: for each its name, its messages, its RPC, the condition
+/// under which it is advertised, and its body. A method that is not advertised responds as if it did
+/// not exist.
+macro_rules! methods {
+    ($($name:ident: $request:ident -> $response:ident, $rpc:ident $(if $is_advertised:path)?,
+        |$operations:ident, $message:ident| $body:block)*) => {
+        #[tonic::async_trait]
+        impl Controller for Service {$(
+            async fn $name(&self, request: Request<csi::$request>) -> Answer<csi::$response> {
+                let $operations = &*self.operations;
+                $(if !$is_advertised($operations) {
+                    return absent(Rpc::$rpc);
+                })?
+                answer(Rpc::$rpc, request, async |$message: csi::$request| $body).await
+            }
+        )*}
+    };
+}
+
+methods! {
+    create_volume: CreateVolumeRequest -> CreateVolumeResponse, CreateVolume,
+    |operations, message| {
+        let request = CreateVolume::read(message, operations.id_bytes_max())?;
+        let asked = request.topology.clone();
+        let volume = operations.create(request).await?;
+        let reach = operations.reach(&volume, asked.as_ref());
+        let volume = Some(csi::Volume {
+            accessible_topology: reach.into_iter().map(encode::topology).collect(),
+            ..encode::volume(&volume)
+        });
+        Ok(csi::CreateVolumeResponse { volume })
+    }
+
+    delete_volume: DeleteVolumeRequest -> DeleteVolumeResponse, DeleteVolume,
+    |operations, message| {
+        let request = DeleteVolume::read(message, operations.id_bytes_max())?;
+        operations.delete(request).await?;
+        Ok(csi::DeleteVolumeResponse {})
+    }
+
+    controller_publish_volume: ControllerPublishVolumeRequest -> ControllerPublishVolumeResponse,
+    ControllerPublishVolume if Operations::attaches,
+    |operations, message| {
+        let request: ControllerPublish = message.try_into()?;
+        let marks = operations.marks(&request.id);
+        let attachment = operations.publish(request).await?;
+        let key = operations.disk_name_key();
+        let publish_context = encode::publish_context(&attachment, marks, key);
+        Ok(csi::ControllerPublishVolumeResponse { publish_context })
+    }
+
+    controller_unpublish_volume:
+    ControllerUnpublishVolumeRequest -> ControllerUnpublishVolumeResponse,
+    ControllerUnpublishVolume if Operations::attaches,
+    |operations, message| {
+        operations.unpublish(message.try_into()?).await?;
+        Ok(csi::ControllerUnpublishVolumeResponse {})
+    }
+
+    validate_volume_capabilities:
+    ValidateVolumeCapabilitiesRequest -> ValidateVolumeCapabilitiesResponse,
+    ValidateVolumeCapabilities,
+    |operations, message| {
+        let confirmed = Confirmed {
+            volume_context: message.volume_context.clone(),
+            volume_capabilities: message.volume_capabilities.clone(),
+            parameters: message.parameters.clone(),
+            mutable_parameters: message.mutable_parameters.clone(),
+        };
+        let request = ValidateCapabilities::read(message, operations.id_bytes_max())?;
+        let (confirmed, message) = match operations.validate(request).await? {
+            Verdict::Confirmed => (Some(confirmed), String::new()),
+            Verdict::Refused(why) => (None, why),
+        };
+        Ok(csi::ValidateVolumeCapabilitiesResponse { confirmed, message })
+    }
+
+    list_volumes: ListVolumesRequest -> ListVolumesResponse, ListVolumes if Operations::lists,
+    |operations, message| {
+        let page = operations.list(message.try_into()?).await?;
+        let conditions = operations.conditions(&page.volumes).await?;
+        Ok(encode::page(&page, conditions.as_deref()))
+    }
+
+    controller_get_volume: ControllerGetVolumeRequest -> ControllerGetVolumeResponse,
+    ControllerGetVolume,
+    |operations, message| {
+        let request = GetVolume::read(message, operations.id_bytes_max())?;
+        let volume = operations.get(request).await?;
+        let condition = operations.conditions(std::slice::from_ref(&volume)).await?;
+        let condition = condition.as_ref().and_then(|all| all.first());
+        Ok(encode::found(&volume, condition))
+    }
+
+    get_capacity: GetCapacityRequest -> GetCapacityResponse, GetCapacity,
+    |operations, message| {
+        let room = operations.room(message.try_into()?).await?;
+        Ok(encode::room(room))
+    }
+
+    controller_expand_volume: ControllerExpandVolumeRequest -> ControllerExpandVolumeResponse,
+    ControllerExpandVolume if Operations::grows,
+    |operations, message| {
+        let request = ControllerExpand::read(message, operations.id_bytes_max())?;
+        let bytes = operations.expand(request).await?;
+        Ok(csi::ControllerExpandVolumeResponse {
+            capacity_bytes: encode::bytes(bytes),
+            // Raw block needs the node, too: the loop device or disk must reread its size.
+            node_expansion_required: operations.grows_on_node(),
         })
-        .await
     }
 
-    async fn delete_volume(
-        &self,
-        request: Request<csi::DeleteVolumeRequest>,
-    ) -> Answer<csi::DeleteVolumeResponse> {
-        answer(Rpc::DeleteVolume, request, async |message| {
-            let request = DeleteVolume::read(message, self.operations.id_bytes_max())?;
-            self.operations.delete(request).await?;
-            Ok(csi::DeleteVolumeResponse {})
-        })
-        .await
+    controller_get_capabilities:
+    ControllerGetCapabilitiesRequest -> ControllerGetCapabilitiesResponse,
+    ControllerGetCapabilities,
+    |operations, _message| {
+        let capabilities = of_controller(operations);
+        Ok(csi::ControllerGetCapabilitiesResponse { capabilities })
     }
 
-    async fn controller_publish_volume(
-        &self,
-        request: Request<csi::ControllerPublishVolumeRequest>,
-    ) -> Answer<csi::ControllerPublishVolumeResponse> {
-        if !self.operations.attaches() {
-            return absent(Rpc::ControllerPublishVolume);
-        }
-        type Message = csi::ControllerPublishVolumeRequest;
-        answer(
-            Rpc::ControllerPublishVolume,
-            request,
-            async |message: Message| {
-                let request: ControllerPublish = message.try_into()?;
-                let marks = self.operations.marks(&request.id);
-                let attachment = self.operations.publish(request).await?;
-                let key = self.operations.disk_name_key();
-                let publish_context = encode::publish_context(&attachment, marks, key);
-                Ok(csi::ControllerPublishVolumeResponse { publish_context })
-            },
-        )
-        .await
+    create_snapshot: CreateSnapshotRequest -> CreateSnapshotResponse,
+    CreateSnapshot if Operations::makes_snapshots,
+    |operations, message| {
+        let request = CreateSnapshot::read(message, operations.id_bytes_max())?;
+        let snapshot = operations.cut(request).await?;
+        let snapshot = Some(encode::snapshot(&snapshot));
+        Ok(csi::CreateSnapshotResponse { snapshot })
     }
 
-    async fn controller_unpublish_volume(
-        &self,
-        request: Request<csi::ControllerUnpublishVolumeRequest>,
-    ) -> Answer<csi::ControllerUnpublishVolumeResponse> {
-        if !self.operations.attaches() {
-            return absent(Rpc::ControllerUnpublishVolume);
-        }
-        answer(Rpc::ControllerUnpublishVolume, request, async |message| {
-            self.operations.unpublish(message.try_into()?).await?;
-            Ok(csi::ControllerUnpublishVolumeResponse {})
-        })
-        .await
+    delete_snapshot: DeleteSnapshotRequest -> DeleteSnapshotResponse, DeleteSnapshot,
+    |operations, message| {
+        let request = DeleteSnapshot::read(message, operations.id_bytes_max())?;
+        operations.discard(request).await?;
+        Ok(csi::DeleteSnapshotResponse {})
     }
 
-    async fn validate_volume_capabilities(
-        &self,
-        request: Request<csi::ValidateVolumeCapabilitiesRequest>,
-    ) -> Answer<csi::ValidateVolumeCapabilitiesResponse> {
-        type Message = csi::ValidateVolumeCapabilitiesRequest;
-        answer(
-            Rpc::ValidateVolumeCapabilities,
-            request,
-            async |message: Message| {
-                let confirmed = Confirmed {
-                    volume_context: message.volume_context.clone(),
-                    volume_capabilities: message.volume_capabilities.clone(),
-                    parameters: message.parameters.clone(),
-                    mutable_parameters: message.mutable_parameters.clone(),
-                };
-                let request = ValidateCapabilities::read(message, self.operations.id_bytes_max())?;
-                let verdict = self.operations.validate(request).await?;
-                let (confirmed, message) = match verdict {
-                    Verdict::Confirmed => (Some(confirmed), String::new()),
-                    Verdict::Refused(why) => (None, why),
-                };
-                Ok(csi::ValidateVolumeCapabilitiesResponse { confirmed, message })
-            },
-        )
-        .await
+    list_snapshots: ListSnapshotsRequest -> ListSnapshotsResponse, ListSnapshots if looks_up,
+    |operations, message| {
+        let page = operations.list_snapshots(message.try_into()?).await?;
+        Ok(encode::snapshots(&page))
     }
 
-    async fn list_volumes(
-        &self,
-        request: Request<csi::ListVolumesRequest>,
-    ) -> Answer<csi::ListVolumesResponse> {
-        if !self.operations.lists() {
-            return absent(Rpc::ListVolumes);
-        }
-        answer(Rpc::ListVolumes, request, async |message| {
-            let page = self.operations.list(message.try_into()?).await?;
-            let conditions = self.operations.conditions(&page.volumes).await?;
-            Ok(encode::page(&page, conditions.as_deref()))
-        })
-        .await
+    get_snapshot: GetSnapshotRequest -> GetSnapshotResponse, GetSnapshot if looks_up,
+    |operations, message| {
+        let snapshot = operations.snapshot(message.try_into()?).await?;
+        let snapshot = Some(encode::snapshot(&snapshot));
+        Ok(csi::GetSnapshotResponse { snapshot })
     }
 
-    async fn controller_get_volume(
-        &self,
-        request: Request<csi::ControllerGetVolumeRequest>,
-    ) -> Answer<csi::ControllerGetVolumeResponse> {
-        answer(Rpc::ControllerGetVolume, request, async |message| {
-            let request = GetVolume::read(message, self.operations.id_bytes_max())?;
-            let volume = self.operations.get(request).await?;
-            let one = std::slice::from_ref(&volume);
-            let condition = self.operations.conditions(one).await?;
-            let condition = condition.as_ref().and_then(|all| all.first());
-            Ok(encode::found(&volume, condition))
-        })
-        .await
+    controller_modify_volume: ControllerModifyVolumeRequest -> ControllerModifyVolumeResponse,
+    ControllerModifyVolume if Operations::modifies,
+    |operations, message| {
+        let request = ControllerModify::read(message, operations.id_bytes_max())?;
+        operations.modify(request).await?;
+        Ok(csi::ControllerModifyVolumeResponse {})
     }
 
-    async fn get_capacity(
-        &self,
-        request: Request<csi::GetCapacityRequest>,
-    ) -> Answer<csi::GetCapacityResponse> {
-        answer(Rpc::GetCapacity, request, async |message| {
-            Ok(encode::room(
-                self.operations.room(message.try_into()?).await?,
-            ))
-        })
-        .await
+    controller_list_volume_health:
+    ControllerListVolumeHealthRequest -> ControllerListVolumeHealthResponse,
+    ControllerListVolumeHealth,
+    |operations, message| {
+        let page = operations.list_health(message.try_into()?).await?;
+        Ok(encode::unhealthy(&page))
     }
 
-    async fn controller_expand_volume(
-        &self,
-        request: Request<csi::ControllerExpandVolumeRequest>,
-    ) -> Answer<csi::ControllerExpandVolumeResponse> {
-        if !self.operations.grows() {
-            return absent(Rpc::ControllerExpandVolume);
-        }
-        answer(Rpc::ControllerExpandVolume, request, async |message| {
-            let request = ControllerExpand::read(message, self.operations.id_bytes_max())?;
-            let bytes = self.operations.expand(request).await?;
-            Ok(csi::ControllerExpandVolumeResponse {
-                capacity_bytes: encode::bytes(bytes),
-                // Raw block needs the node, too: the loop device or disk must reread its size.
-                node_expansion_required: self.operations.grows_on_node(),
-            })
-        })
-        .await
+    controller_get_volume_health:
+    ControllerGetVolumeHealthRequest -> ControllerGetVolumeHealthResponse,
+    ControllerGetVolumeHealth,
+    |operations, message| {
+        let id = message.volume_id.clone();
+        let conditions = operations.health(message.try_into()?).await?;
+        let volume_health = Some(conditions.volume_health(&id));
+        Ok(csi::ControllerGetVolumeHealthResponse { volume_health })
     }
+}
 
-    async fn controller_get_capabilities(
-        &self,
-        request: Request<csi::ControllerGetCapabilitiesRequest>,
-    ) -> Answer<csi::ControllerGetCapabilitiesResponse> {
-        answer(Rpc::ControllerGetCapabilities, request, async |_| {
-            let capabilities = of_controller(&self.operations);
-            Ok(csi::ControllerGetCapabilitiesResponse { capabilities })
-        })
-        .await
-    }
-
-    async fn create_snapshot(
-        &self,
-        request: Request<csi::CreateSnapshotRequest>,
-    ) -> Answer<csi::CreateSnapshotResponse> {
-        if !self.operations.makes_snapshots() {
-            return absent(Rpc::CreateSnapshot);
-        }
-        answer(Rpc::CreateSnapshot, request, async |message| {
-            let request = CreateSnapshot::read(message, self.operations.id_bytes_max())?;
-            let snapshot = self.operations.cut(request).await?;
-            let snapshot = Some(encode::snapshot(&snapshot));
-            Ok(csi::CreateSnapshotResponse { snapshot })
-        })
-        .await
-    }
-
-    async fn delete_snapshot(
-        &self,
-        request: Request<csi::DeleteSnapshotRequest>,
-    ) -> Answer<csi::DeleteSnapshotResponse> {
-        answer(Rpc::DeleteSnapshot, request, async |message| {
-            let request = DeleteSnapshot::read(message, self.operations.id_bytes_max())?;
-            self.operations.discard(request).await?;
-            Ok(csi::DeleteSnapshotResponse {})
-        })
-        .await
-    }
-
-    async fn list_snapshots(
-        &self,
-        request: Request<csi::ListSnapshotsRequest>,
-    ) -> Answer<csi::ListSnapshotsResponse> {
-        if self.lists_no_snapshots() {
-            return absent(Rpc::ListSnapshots);
-        }
-        answer(Rpc::ListSnapshots, request, async |message| {
-            let page = self.operations.list_snapshots(message.try_into()?).await?;
-            Ok(encode::snapshots(&page))
-        })
-        .await
-    }
-
-    async fn get_snapshot(
-        &self,
-        request: Request<csi::GetSnapshotRequest>,
-    ) -> Answer<csi::GetSnapshotResponse> {
-        if self.lists_no_snapshots() {
-            return absent(Rpc::GetSnapshot);
-        }
-        answer(Rpc::GetSnapshot, request, async |message| {
-            let snapshot = self.operations.snapshot(message.try_into()?).await?;
-            let snapshot = Some(encode::snapshot(&snapshot));
-            Ok(csi::GetSnapshotResponse { snapshot })
-        })
-        .await
-    }
-
-    async fn controller_modify_volume(
-        &self,
-        request: Request<csi::ControllerModifyVolumeRequest>,
-    ) -> Answer<csi::ControllerModifyVolumeResponse> {
-        if !self.operations.modifies() {
-            return absent(Rpc::ControllerModifyVolume);
-        }
-        answer(Rpc::ControllerModifyVolume, request, async |message| {
-            let request = ControllerModify::read(message, self.operations.id_bytes_max())?;
-            self.operations.modify(request).await?;
-            Ok(csi::ControllerModifyVolumeResponse {})
-        })
-        .await
-    }
-
-    async fn controller_list_volume_health(
-        &self,
-        request: Request<csi::ControllerListVolumeHealthRequest>,
-    ) -> Answer<csi::ControllerListVolumeHealthResponse> {
-        answer(Rpc::ControllerListVolumeHealth, request, async |message| {
-            let page = self.operations.list_health(message.try_into()?).await?;
-            Ok(encode::unhealthy(&page))
-        })
-        .await
-    }
-
-    async fn controller_get_volume_health(
-        &self,
-        request: Request<csi::ControllerGetVolumeHealthRequest>,
-    ) -> Answer<csi::ControllerGetVolumeHealthResponse> {
-        type Message = csi::ControllerGetVolumeHealthRequest;
-        answer(
-            Rpc::ControllerGetVolumeHealth,
-            request,
-            async |message: Message| {
-                let id = message.volume_id.clone();
-                let conditions = self.operations.health(message.try_into()?).await?;
-                let volume_health = Some(conditions.volume_health(&id));
-                Ok(csi::ControllerGetVolumeHealthResponse { volume_health })
-            },
-        )
-        .await
-    }
+/// Whether the backend can look up snapshots. Without snapshots, each verb reports that itself.
+fn looks_up(operations: &Operations) -> bool {
+    operations.lists_snapshots() || !operations.makes_snapshots()
 }
 
 /// Returns the response to a call that is not advertised, as if the method did not exist.
