@@ -2,7 +2,7 @@
 
 use super::clouds::{Cloud, Clouds};
 use super::engine::{Engine, Patience};
-use super::{Done, Operations, Subject, lookup, mixed_up, support};
+use super::{Operations, Subject, lookup, support};
 use crate::backend::{
     AttachOrder, Attachment, Attachments, Backend, DroppedChange, Phase, Progress, Terms, no_volume,
 };
@@ -10,7 +10,7 @@ use belay_server::call::{Failure, Rpc};
 use belay_server::request::{
     Access, ControllerPublish, ControllerUnpublish, NodeId, Secrets, VolumeId,
 };
-use belay_server::work::{Key, fingerprint};
+use belay_server::work::fingerprint;
 use std::fmt;
 use std::sync::Arc;
 
@@ -55,14 +55,11 @@ impl Operations {
         let job = async move {
             let patience = engine.patience();
             let _turn = engine.turn(&ordered.node, &patience).await?;
-            let attached = attach(backend.as_ref(), &engine, patience, ordered).await;
-            attached.map(Done::Attached)
+            attach(backend.as_ref(), &engine, patience, ordered).await
         };
-        let key = Key::new(Subject::Volume, id.as_str());
-        let call = (key, Rpc::ControllerPublishVolume, same);
-        let Done::Attached(attachment) = self.run(cloud, call, job).await? else {
-            return Err(mixed_up());
-        };
+        let rpc = Rpc::ControllerPublishVolume;
+        let call = (Subject::Volume, id.as_str(), rpc, same);
+        let attachment = self.run(cloud, call, job).await?;
         if attachment.terms == *terms {
             return Ok(attachment);
         }
@@ -91,11 +88,11 @@ impl Operations {
                 let _turn = here.engine.turn(&node, &patience).await?;
                 detach((&clouds, &here), patience, &volume, node, &secrets).await?;
             }
-            Ok(Done::Detached)
+            Ok(())
         };
-        let key = Key::new(Subject::Volume, id.as_str());
-        let call = (key, Rpc::ControllerUnpublishVolume, same);
-        self.run(cloud, call, job).await.map(drop)
+        let rpc = Rpc::ControllerUnpublishVolume;
+        let call = (Subject::Volume, id.as_str(), rpc, same);
+        self.run(cloud, call, job).await
     }
 }
 

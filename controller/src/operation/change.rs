@@ -1,10 +1,10 @@
 //! Expands and deletes a volume.
 
-use super::{Done, Operations, Subject, lookup, mixed_up, size};
+use super::{Operations, Subject, lookup, size};
 use crate::backend::{DroppedChange, Progress, no_volume};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::{ControllerExpand, DeleteVolume};
-use belay_server::work::{Key, fingerprint};
+use belay_server::work::fingerprint;
 use std::sync::Arc;
 
 impl Operations {
@@ -36,13 +36,13 @@ impl Operations {
                 // unfinished.
                 let resized = expansion.resize(volume_id.clone(), bytes, secrets.clone());
                 if let Progress::Done(bytes) = resized.await? {
-                    return Ok(Done::Grown(bytes));
+                    return Ok(bytes);
                 }
                 let grown = engine.settled_within(&mut patience, &volume_id, &secrets);
                 let grown = grown.await?;
                 let grown = lookup::ready(grown.ok_or_else(|| no_volume(&volume_id))?)?;
                 if grown.bytes >= bytes {
-                    return Ok(Done::Grown(grown.bytes));
+                    return Ok(grown.bytes);
                 }
                 if patience.is_spent() {
                     let dropped = DroppedChange::Expand(bytes);
@@ -50,12 +50,9 @@ impl Operations {
                 }
             }
         };
-        let key = Key::new(Subject::Volume, id.as_str());
-        let call = (key, Rpc::ControllerExpandVolume, same);
-        match self.run(cloud, call, job).await? {
-            Done::Grown(bytes) => Ok(bytes),
-            _ => Err(mixed_up()),
-        }
+        let rpc = Rpc::ControllerExpandVolume;
+        let call = (Subject::Volume, id.as_str(), rpc, same);
+        self.run(cloud, call, job).await
     }
 }
 
@@ -79,13 +76,17 @@ impl Operations {
                 Progress::Begun => engine.settled_soon(&id, &secrets).await?,
             };
             match left.map(lookup::ready).transpose()? {
-                None => Ok(Done::Deleted),
+                None => Ok(()),
                 Some(_) => Err(engine.dropped(&id, DroppedChange::Delete, &secrets).await),
             }
         };
         let same = fingerprint(&request.secrets);
-        let key = Key::new(Subject::Volume, request.id.as_str());
-        let call = (key, Rpc::DeleteVolume, same);
-        self.run(cloud, call, job).await.map(drop)
+        let call = (
+            Subject::Volume,
+            request.id.as_str(),
+            Rpc::DeleteVolume,
+            same,
+        );
+        self.run(cloud, call, job).await
     }
 }

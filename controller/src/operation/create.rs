@@ -2,7 +2,7 @@
 //! the name if it matches the request.
 
 use super::clouds::Cloud;
-use super::{Done, Operations, Subject, lookup, mixed_up, modify, size, snapshot, support};
+use super::{Operations, Subject, lookup, modify, size, snapshot, support};
 use crate::backend::{
     Backend, Clones, Order, Parameter, Phase, Sizes, Usage, Volume, answered, no_volume,
 };
@@ -12,7 +12,7 @@ use belay_server::call::{Failure, Rpc};
 use belay_server::request::{
     CapacityRange, ContentSource, Context, CreateVolume, Name, Segments, TopologyRequirement,
 };
-use belay_server::work::{Key, fingerprint};
+use belay_server::work::fingerprint;
 use std::sync::Arc;
 
 /// The field of the request with the parameters of the class.
@@ -45,14 +45,11 @@ impl Operations {
             wanted.agrees(backend.as_ref(), &volume).await?;
             let (mutable, secrets) = (&wanted.mutable, &wanted.order.secrets);
             modify::verify(backend.as_ref(), &volume.id, mutable, secrets).await?;
-            Ok(Done::Created(wanted.describe(volume)?))
+            wanted.describe(volume)
         };
-        let key = Key::new(Subject::NewVolume, order.name.as_str());
-        let call = (key, Rpc::CreateVolume, same);
-        match self.run(cloud, call, job).await? {
-            Done::Created(volume) => Ok(volume),
-            _ => Err(mixed_up()),
-        }
+        let (subject, name) = (Subject::NewVolume, order.name.as_str());
+        let call = (subject, name, Rpc::CreateVolume, same);
+        self.run(cloud, call, job).await
     }
 
     /// Returns the topologies from which the volume is reachable, for a response to the caller's

@@ -19,7 +19,7 @@ mod validate;
 pub use capacity::Room;
 pub use validate::Verdict;
 
-use crate::backend::{Attachment, Backend, Backends, Snapshot, Snapshots, Volume};
+use crate::backend::{Backend, Backends, Snapshots};
 use crate::mark_keys::MarkKeys;
 use belay_contract::drivers::Profile;
 use belay_contract::mark::MarkSecret;
@@ -28,6 +28,7 @@ use belay_server::identity::PluginCapability;
 use belay_server::request::{Secrets, VolumeId};
 use belay_server::work::{CHANGE_DEADLINE, Class, Jobs, Key};
 use clouds::{Cloud, Clouds};
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,23 +72,8 @@ impl Class for Subject {
     }
 }
 
-/// The result of a job. Only equal calls share a job, so each gets its own variant.
-#[derive(Clone, Debug)]
-enum Done {
-    Created(Volume),
-    Cut(Snapshot),
-    Attached(Attachment),
-    Grown(u64),
-    Modified,
-    Detached,
-    Deleted,
-}
-
-/// Returns the error for a job that has returned the result of a different call, whose fingerprint
-/// is equal.
-fn mixed_up() -> Failure {
-    Failure::bug("the job has another call's result")
-}
+/// The result of a job, of the type that its call returns.
+type Done = Arc<dyn Any + Send + Sync>;
 
 impl Operations {
     /// Creates operations that follow `rules`, on one backend.
@@ -141,14 +127,20 @@ impl Operations {
 
     /// Runs `job` for this cloud, or awaits the running job of an equal call. The future does not
     /// contain the job, so a waiting caller is small.
-    fn run(
+    fn run<T: Any + Clone + Send + Sync>(
         &self,
         cloud: &Cloud,
-        (key, rpc, same): (Key<Subject>, Rpc, u64),
-        job: impl Future<Output = Result<Done, Failure>> + Send + 'static,
-    ) -> impl Future<Output = Result<Done, Failure>> {
-        let done = self.jobs.run(key, rpc, same, |_| job);
-        async move { done.await.map_err(|failure| cloud.failed(failure)) }
+        (subject, name, rpc, same): (Subject, &str, Rpc, u64),
+        job: impl Future<Output = Result<T, Failure>> + Send + 'static,
+    ) -> impl Future<Output = Result<T, Failure>> {
+        let job = async { job.await.map(|done| Arc::new(done) as Done) };
+        let done = self.jobs.run(Key::new(subject, name), rpc, same, |_| job);
+        async move {
+            let done = done.await.map_err(|failure| cloud.failed(failure))?;
+            // Another call's fingerprint may be equal.
+            let done = done.downcast_ref::<T>().cloned();
+            done.ok_or_else(|| Failure::bug("the job has another call's result"))
+        }
     }
 
     /// Returns the secrets of the volume's format mark.

@@ -1,10 +1,10 @@
 //! Changes attributes of a volume.
 
-use super::{Done, Operations, Subject, lookup, mixed_up, support};
+use super::{Operations, Subject, lookup, support};
 use crate::backend::{Backend, Modification, Progress, no_volume};
 use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::request::{Context, ControllerModify, Secrets, VolumeId};
-use belay_server::work::{Key, fingerprint};
+use belay_server::work::fingerprint;
 use std::sync::Arc;
 
 /// The request field that contains the attributes.
@@ -38,19 +38,15 @@ impl Operations {
             lookup::ready(volume.ok_or_else(|| no_volume(&volume_id))?)?;
             let begun = modification.modify(volume_id.clone(), parameters.clone(), secrets.clone());
             if let Progress::Done(()) = begun.await? {
-                return Ok(Done::Modified);
+                return Ok(());
             }
             let settled = engine.settled_soon(&volume_id, &secrets).await?;
             lookup::ready(settled.ok_or_else(|| no_volume(&volume_id))?)?;
-            modification.verify(volume_id, parameters, secrets).await?;
-            Ok(Done::Modified)
+            modification.verify(volume_id, parameters, secrets).await
         };
-        let key = Key::new(Subject::Volume, id.as_str());
-        let call = (key, Rpc::ControllerModifyVolume, same);
-        match self.run(cloud, call, job).await? {
-            Done::Modified => Ok(()),
-            _ => Err(mixed_up()),
-        }
+        let rpc = Rpc::ControllerModifyVolume;
+        let call = (Subject::Volume, id.as_str(), rpc, same);
+        self.run(cloud, call, job).await
     }
 
     /// Refuses mutable parameters that the backend does not support.

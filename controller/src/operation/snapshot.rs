@@ -1,6 +1,6 @@
 //! Creates, deletes, gets and lists snapshots.
 
-use super::{Done, Operations, Subject, lookup, mixed_up, support};
+use super::{Operations, Subject, lookup, support};
 use crate::backend::{
     Backend, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, answered,
 };
@@ -74,21 +74,15 @@ impl Operations {
                 let dropped = snapshots.drop_basis(order).await;
                 dropped.map_err(Failure::may_be_running)?;
             }
-            Ok(Done::Cut(snapshot))
+            Ok(snapshot)
         };
-        let key = Key::new(Subject::NewSnapshot, request.name.as_str());
-        let call = (key, Rpc::CreateSnapshot, same);
-        let done = self
-            .run(cloud, call, job)
-            .await
-            .map_err(|failure| with_advice(Rpc::CreateSnapshot, failure))?;
-        let Done::Cut(snapshot) = done else {
-            return Err(mixed_up());
-        };
+        let (rpc, name) = (Rpc::CreateSnapshot, request.name.as_str());
+        let call = (Subject::NewSnapshot, name, rpc, same);
+        let snapshot = self.run(cloud, call, job).await;
+        let snapshot = snapshot.map_err(|failure| with_advice(rpc, failure))?;
         if snapshot.source == request.source {
             return Ok(snapshot);
         }
-        let name = request.name.as_str();
         Err(Failure::incompatible(format!(
             "name {name:?}: belongs to snapshot {} of volume {}, not of volume {}",
             snapshot.id, snapshot.source, request.source
@@ -120,16 +114,13 @@ impl Operations {
                 }
             };
             match left.map(lookup::ready).transpose()? {
-                None => Ok(Done::Deleted),
+                None => Ok(()),
                 Some(_) => Err(not_deleted(&snapshot)),
             }
         };
-        let key = Key::new(Subject::Snapshot, id.as_str());
-        let call = (key, Rpc::DeleteSnapshot, same);
-        self.run(cloud, call, job)
-            .await
-            .map_err(|failure| with_advice(Rpc::DeleteSnapshot, failure))
-            .map(drop)
+        let rpc = Rpc::DeleteSnapshot;
+        let discarded = self.run(cloud, (Subject::Snapshot, id.as_str(), rpc, same), job);
+        discarded.await.map_err(|failure| with_advice(rpc, failure))
     }
 
     /// Returns the snapshot.
