@@ -7,6 +7,7 @@ use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use http::response::Parts;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -63,13 +64,41 @@ impl Answer {
     /// Returns `Unreachable`, with an unknown state left behind, for any other body: the response
     /// is not from the service, or is incomplete.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
-        serde_json::from_slice(&self.body).map_err(|error| {
-            let message = format!(
-                "{}: {}, and its body is not understood: {error}",
-                self.asked.what, self.status
-            );
-            Failure::new(Kind::Unreachable, message).may_be_running()
-        })
+        serde_json::from_slice(&self.body).map_err(|error| self.not_understood(&error))
+    }
+
+    /// Parses the part of a JSON body at a JSON pointer (RFC 6901); a missing part is `null`.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::json`].
+    pub fn member<T: DeserializeOwned>(&self, pointer: &str) -> Result<T, Failure> {
+        let mut body: Value = self.json()?;
+        let member = body.pointer_mut(pointer).map(Value::take);
+        let member = serde_json::from_value(member.unwrap_or_default());
+        member.map_err(|error| self.not_understood(&format_args!("{pointer}: {error}")))
+    }
+
+    /// Returns the response if it has one of these statuses.
+    ///
+    /// # Errors
+    /// Returns the failure that `refused` derives from another response.
+    pub fn with_status(
+        self,
+        statuses: &[StatusCode],
+        refused: fn(&Self) -> Failure,
+    ) -> Result<Self, Failure> {
+        match statuses.contains(&self.status) {
+            true => Ok(self),
+            false => Err(refused(&self)),
+        }
+    }
+
+    fn not_understood(&self, error: &dyn fmt::Display) -> Failure {
+        let message = format!(
+            "{}: {}, and its body is not understood: {error}",
+            self.asked.what, self.status
+        );
+        Failure::new(Kind::Unreachable, message).may_be_running()
     }
 
     /// Returns method and path, the status, and the error message of the service.
@@ -171,36 +200,17 @@ fn until(time: SystemTime) -> Duration {
     time.duration_since(SystemTime::now()).unwrap_or_default()
 }
 
+/// The statuses that clouds use.
+const KNOWN: [u16; 15] = [
+    200, 201, 202, 204, 400, 401, 403, 404, 409, 413, 429, 500, 502, 503, 504,
+];
+
 /// Returns the label `code` of the metric: the status if clouds are known to use it, else its
 /// class.
-pub(super) fn code(status: StatusCode) -> &'static str {
-    const KNOWN: [(u16, &str); 15] = [
-        (200, "200"),
-        (201, "201"),
-        (202, "202"),
-        (204, "204"),
-        (400, "400"),
-        (401, "401"),
-        (403, "403"),
-        (404, "404"),
-        (409, "409"),
-        (413, "413"),
-        (429, "429"),
-        (500, "500"),
-        (502, "502"),
-        (503, "503"),
-        (504, "504"),
-    ];
-    let code = status.as_u16();
-    let known = KNOWN.iter().find(|(known, _)| *known == code);
-    known.map_or_else(
-        || match code / 100 {
-            2 => "2xx",
-            3 => "3xx",
-            4 => "4xx",
-            5 => "5xx",
-            _ => "other",
-        },
-        |(_, label)| label,
-    )
+pub(super) fn code(status: StatusCode) -> String {
+    match status.as_u16() {
+        code if KNOWN.contains(&code) => code.to_string(),
+        other @ 200..=599 => format!("{}xx", other / 100),
+        _ => "other".to_owned(),
+    }
 }

@@ -14,8 +14,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 use tower::Service;
 
 /// The deadline for a connection to one address of a host.
@@ -65,8 +63,10 @@ impl Connector {
             Some(_) => tcp.map_err(|error| NoProxy(error.into()))?,
         };
         if !is_https {
-            let by_proxy = proxy.is_some();
-            return Ok(Stream::Plain { tcp, by_proxy });
+            return Ok(Stream {
+                io: Box::new(tcp),
+                by_proxy: proxy.is_some(),
+            });
         }
         let tcp = match proxy {
             None => tcp.into_inner(),
@@ -76,7 +76,10 @@ impl Connector {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(host.to_owned())?;
         let tls = self.trust.tls().connect(name, tcp).await?;
-        Ok(Stream::Tls(Box::new(TokioIo::new(tls))))
+        Ok(Stream {
+            io: Box::new(TokioIo::new(tls)),
+            by_proxy: false,
+        })
     }
 }
 
@@ -104,61 +107,46 @@ impl Service<Uri> for Connector {
 }
 
 /// A connection of any type.
-pub(super) enum Stream {
-    Plain {
-        tcp: TokioIo<TcpStream>,
-        by_proxy: bool,
-    },
-    Tls(Box<TokioIo<TlsStream<TcpStream>>>),
+pub(super) struct Stream {
+    io: Box<dyn Io>,
+    /// Whether a proxy reads each request.
+    by_proxy: bool,
 }
+
+trait Io: Read + Write + Send + Unpin {}
+
+impl<T: Read + Write + Send + Unpin> Io for T {}
 
 impl Connection for Stream {
     fn connected(&self) -> Connected {
-        let by_proxy = matches!(self, Stream::Plain { by_proxy: true, .. });
-        Connected::new().proxy(by_proxy)
+        Connected::new().proxy(self.by_proxy)
     }
-}
-
-/// Forwards a call to the inner stream.
-macro_rules! within {
-    ($stream:expr, $io:ident => $call:expr) => {
-        match $stream.get_mut() {
-            Stream::Plain { tcp, .. } => {
-                let $io = Pin::new(tcp);
-                $call
-            }
-            Stream::Tls(tls) => {
-                let $io = Pin::new(tls.as_mut());
-                $call
-            }
-        }
-    };
 }
 
 impl Read for Stream {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        within!(self, io => io.poll_read(cx, buffer))
+        Pin::new(&mut *self.io).poll_read(cx, buffer)
     }
 }
 
 impl Write for Stream {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        within!(self, io => io.poll_write(cx, bytes))
+        Pin::new(&mut *self.io).poll_write(cx, bytes)
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        within!(self, io => io.poll_flush(cx))
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.io).poll_flush(cx)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        within!(self, io => io.poll_shutdown(cx))
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.io).poll_shutdown(cx)
     }
 }

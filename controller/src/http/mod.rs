@@ -183,7 +183,7 @@ impl Client {
             }
             let sent = Instant::now();
             let Ok(tried) = timeout_at(until, self.attempt(call)).await else {
-                self.measure(call, "none", sent);
+                self.measure(call, None, sent);
                 let why = format!("no answer within {} s", call.deadline.as_secs_f32());
                 return Err(self.failed(call, Kind::Timeout, true, &why));
             };
@@ -231,8 +231,7 @@ impl Client {
     async fn attempt(&self, call: &Call<'_>) -> Result<Answer, Broken> {
         let begun = Instant::now();
         let answer = self.exchange(call).await;
-        let code = answer.as_ref().map_or("none", |answer| code(answer.status));
-        self.measure(call, code, begun);
+        self.measure(call, answer.as_ref().ok(), begun);
         answer
     }
 
@@ -306,12 +305,14 @@ impl Client {
         self.failed(call, Kind::Unreachable, broken.is_sent, &broken.why)
     }
 
-    fn measure(&self, call: &Call<'_>, code: &'static str, begun: Instant) {
-        let labels = [("cloud", self.cloud), ("verb", call.verb), ("code", code)];
+    fn measure(&self, call: &Call<'_>, answer: Option<&Answer>, begun: Instant) {
+        let code = answer.map_or_else(|| "none".to_owned(), |answer| code(answer.status));
+        let labels = [("cloud", self.cloud), ("verb", call.verb)];
         let labels = labels.map(|(key, value)| Label::from_static_parts(key, value));
         let section = self.section.clone();
         let section = section.map(|section| Label::new("section", section));
-        let labels: Vec<_> = labels.into_iter().chain(section).collect();
+        let labels = labels.into_iter().chain([Label::new("code", code)]);
+        let labels: Vec<_> = labels.chain(section).collect();
         metrics::histogram!(DURATION, labels).record(begun.elapsed());
     }
 }
