@@ -11,7 +11,6 @@ use clap::Parser;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
 use http::uri::InvalidUri;
 use http::{HeaderValue, Method, StatusCode, Uri};
-use serde::Deserialize;
 use serde_json::json;
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
@@ -61,13 +60,6 @@ struct Flags {
     /// Port of the API server
     #[arg(long, env = "KUBERNETES_SERVICE_PORT", value_name = "PORT")]
     port: u16,
-}
-
-/// The fields of an error response that contain its reason.
-#[derive(Deserialize)]
-struct Refusal {
-    #[serde(default)]
-    reason: String,
 }
 
 /// Runs the command if the arguments begin with it.
@@ -146,7 +138,11 @@ impl Flags {
             return Ok(true);
         }
         let is_conflict = answer.status == StatusCode::CONFLICT;
-        match is_conflict && answer.json::<Refusal>().is_ok_and(|it| it.reason == EXISTS) {
+        match is_conflict
+            && answer
+                .member("/reason")
+                .is_ok_and(|reason: String| reason == EXISTS)
+        {
             true => Ok(false),
             false => Err(answer.refusal().into()),
         }

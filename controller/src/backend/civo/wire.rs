@@ -9,7 +9,6 @@ use belay_server::request::{SnapshotId, VolumeId};
 use http::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 /// Codes of refusals, or parts of them.
 pub(super) const DUPLICATE_NAME: &str = "database_volume_duplicate_name";
@@ -231,22 +230,18 @@ impl Quota {
     }
 }
 
-/// Returns the text of a member of a body, if there is one.
-fn member(answer: &Answer, key: &str) -> Option<String> {
-    let body: Value = answer.json().ok()?;
-    body.get(key)?.as_str().map(str::to_owned)
-}
-
 /// Returns the `code` of a refusal; empty if there is none.
 pub(super) fn code(answer: &Answer) -> String {
-    member(answer, "code").unwrap_or_default()
+    answer.member("/code").unwrap_or_default()
 }
 
 /// Whether Civo refuses the key.
 pub(super) fn refuses_key(answer: &Answer) -> bool {
     answer.status == StatusCode::UNAUTHORIZED && !answer.is_refusal_of_proxy()
         || !answer.status.is_success()
-            && member(answer, "result").is_some_and(|result| result == AUTHENTICATION)
+            && answer
+                .member("/result")
+                .is_ok_and(|result: String| result == AUTHENTICATION)
 }
 
 /// The kinds of objects that Civo reports as missing.
@@ -305,8 +300,8 @@ pub(super) fn accepted(answer: &Answer) -> Result<(), Failure> {
     if !answer.status.is_success() {
         return Err(refused(answer));
     }
-    match member(answer, "result") {
-        Some(result) if result != SUCCESS && !result.is_empty() => {
+    match answer.member::<String>("/result") {
+        Ok(result) if result != SUCCESS && !result.is_empty() => {
             let result = answer.quoted(&result);
             let message = format!("{}: the result is {result:?}", answer.refusal());
             Err(Failure::new(kind(&code(answer)), message).may_be_running())
@@ -380,7 +375,7 @@ pub(super) fn is_word(text: &str) -> bool {
 mod tests {
     use super::*;
     use belay_server::call::Certainty;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn volume(more: Value) -> CivoVolume {
         let mut body = json!({"id": "v-1", "name": "pvc-1", "size_gb": 10});

@@ -4,8 +4,11 @@
 //! with an ID of another form is therefore refused when it is read. The response to a read is also
 //! refused if it shows an object other than the requested one.
 
+use crate::http::Answer;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// Maximum number of characters that an error quotes of a wrong ID or name.
 const QUOTED_MAX: usize = 64;
@@ -61,6 +64,23 @@ pub(in crate::backend) fn form(
             quoted(text)
         ))),
     }
+}
+
+/// Returns the object of a kind, such as `volume`, in the response to a read by its ID, which
+/// contains it under that name.
+///
+/// # Errors
+/// Returns the errors of [`Answer::member`] and of [`same`].
+pub(in crate::backend) fn object<T: DeserializeOwned>(
+    answer: &Answer,
+    what: &str,
+    asked: &str,
+) -> Result<T, Failure> {
+    let object = answer.member(&format!("/{what}"))?;
+    let own: Value = answer.member(&format!("/{what}/id"))?;
+    let own = own.as_str().map_or_else(|| own.to_string(), str::to_owned);
+    same(what, asked, &own)?;
+    Ok(object)
 }
 
 /// Refuses the response to a read by ID if it shows another object. Ignores case, as databases may.

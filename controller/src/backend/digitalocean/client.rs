@@ -3,10 +3,7 @@
 mod team;
 
 use super::token::{BEARER, TokenSource};
-use super::wire::{
-    self, Action, DoSnapshot, DoSnapshots, DoVolume, OneAction, OneSnapshot, OneVolume, Refusal,
-    Volumes,
-};
+use super::wire::{self, Action, DoSnapshot, DoVolume, Listed, Refusal};
 use crate::backend::cloud::account::{Account, Guard};
 use crate::backend::cloud::ids::{self, is_uuid};
 use crate::backend::no_volume;
@@ -16,6 +13,7 @@ use ::http::{Method, StatusCode, Uri};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 use bytes::Bytes;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -43,7 +41,7 @@ struct Request {
     method: Method,
     /// The path after the version of the API.
     path: String,
-    body: Bytes,
+    body: Option<Value>,
     deadline: Duration,
 }
 
@@ -62,11 +60,6 @@ impl From<Failure> for Refused {
 }
 
 impl Refused {
-    fn by(answer: &Answer) -> Self {
-        let (why, failure) = (wire::refusal(answer), wire::refused(answer));
-        Self { why, failure }
-    }
-
     /// Returns the cloud's refusal for a missing volume, for an ID that no volume can have.
     fn no_volume(id: &VolumeId) -> Self {
         let (why, failure) = (Refusal::NotFound, no_volume(id));
@@ -107,7 +100,6 @@ impl Client {
         path: String,
         body: Option<Value>,
     ) -> Result<Answer, Failure> {
-        let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
         let request = Request {
             verb,
             method,
@@ -139,12 +131,13 @@ impl Client {
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
         let secret = token.to_str().unwrap_or_default();
         let secrets = [secret.trim_start_matches(BEARER)];
+        let body = request.body.as_ref();
         let call = Call {
             verb: request.verb,
             method: request.method.clone(),
             uri,
             headers,
-            body: request.body.clone(),
+            body: body.map_or_else(Bytes::new, |body| body.to_string().into()),
             secrets: &secrets,
             repeats: false,
             deadline: request.deadline,
@@ -160,38 +153,40 @@ impl Client {
         self.answer(verb, Method::POST, path, Some(body)).await
     }
 
-    pub(super) async fn volume(&self, id: &VolumeId) -> Result<Option<DoVolume>, Failure> {
-        let Some(path) = path("volume", id.as_str()) else {
+    /// Requests an object of a kind, such as `volume`, by its ID; `None` if the cloud does not have
+    /// it, or if no object can have the ID, so that there is no path.
+    async fn find<T: DeserializeOwned>(
+        &self,
+        verb: &'static str,
+        what: &str,
+        id: &str,
+        path: Option<String>,
+    ) -> Result<Option<T>, Failure> {
+        let Some(path) = path else {
             return Ok(None);
         };
-        let answer = self.get("get_volume", path).await?;
+        let answer = self.get(verb, path).await?;
         match answer.status {
-            StatusCode::OK => {
-                let volume = answer.json::<OneVolume>()?.volume;
-                ids::same("volume", id.as_str(), &volume.id)?;
-                Ok(Some(volume))
-            }
+            StatusCode::OK => ids::object(&answer, what, id).map(Some),
             _ if wire::is_missing(&answer) => Ok(None),
+            _ if what == "snapshot" && wire::is_no_snapshot(&answer) => Ok(None),
             _ => Err(wire::refused(&answer)),
         }
     }
 
+    pub(super) async fn volume(&self, id: &VolumeId) -> Result<Option<DoVolume>, Failure> {
+        let (what, id) = ("volume", id.as_str());
+        self.find("get_volume", what, id, path(what, id)).await
+    }
+
     /// Returns the volume with this name in the region.
     pub(super) async fn named(&self, name: &str) -> Result<Option<DoVolume>, Failure> {
-        let path = format!(
-            "volumes?name={}&region={}",
-            encoded(name),
-            encoded(&self.region)
-        );
+        let (encoded, region) = (encoded(name), encoded(&self.region));
+        let path = format!("volumes?name={encoded}&region={region}");
         let answer = self.get("find_volume", path).await?;
-        match answer.status {
-            StatusCode::OK => {
-                let found = answer.json::<Volumes>()?.volumes.into_iter();
-                let mut found = found.filter(|volume| volume.name == name);
-                Ok(found.find(|volume| volume.region() == self.region))
-            }
-            _ => Err(wire::refused(&answer)),
-        }
+        let (found, _) = listed(answer)?;
+        let mut found = found.into_iter();
+        Ok(found.find(|it: &DoVolume| it.name == name && it.region() == self.region))
     }
 
     /// Returns a page of the region's volumes, and whether another page follows. Pages are counted
@@ -203,35 +198,18 @@ impl Client {
     ) -> Result<(Vec<DoVolume>, bool), Failure> {
         let region = encoded(&self.region);
         let path = format!("volumes?region={region}&page={page}&per_page={entries}");
-        let answer = self.get("list_volumes", path).await?;
-        match answer.status {
-            StatusCode::OK => {
-                let list: Volumes = answer.json()?;
-                Ok((list.volumes, wire::has_next(list.links.as_ref())))
-            }
-            _ => Err(wire::refused(&answer)),
-        }
+        listed(self.get("list_volumes", path).await?)
     }
 
     pub(super) async fn create(&self, body: Value) -> Result<DoVolume, Refused> {
-        let answer = self
-            .post("create_volume", "volumes".to_owned(), body)
-            .await?;
-        match answer.status {
-            StatusCode::CREATED | StatusCode::OK => Ok(answer.json::<OneVolume>()?.volume),
-            _ => {
-                let failure = wire::refused(&answer);
-                let is_unexplained = failure.kind == Kind::Precondition;
-                let kind = match is_unexplained {
-                    true => Kind::Invalid,
-                    false => failure.kind,
-                };
-                Err(Refused {
-                    why: wire::refusal(&answer),
-                    failure: Failure { kind, ..failure },
-                })
+        let path = "volumes".to_owned();
+        let answer = self.post("create_volume", path, body).await?;
+        made(&answer, "/volume").map_err(|mut refused: Refused| {
+            if refused.failure.kind == Kind::Precondition {
+                refused.failure.kind = Kind::Invalid;
             }
-        }
+            refused
+        })
     }
 
     pub(super) async fn delete(&self, id: &VolumeId) -> Result<(), Failure> {
@@ -265,12 +243,7 @@ impl Client {
             return Err(Refused::no_volume(id));
         };
         let answer = self.post(verb, format!("{path}/actions"), body).await?;
-        match answer.status {
-            StatusCode::ACCEPTED | StatusCode::OK | StatusCode::CREATED => {
-                Ok(answer.json::<OneAction>()?.action)
-            }
-            _ => Err(Refused::by(&answer)),
-        }
+        made(&answer, "/action")
     }
 
     /// Returns an action; `None` if the cloud has no action with this ID.
@@ -279,20 +252,10 @@ impl Client {
         id: &VolumeId,
         action: u64,
     ) -> Result<Option<Action>, Failure> {
-        let Some(path) = path("volume", id.as_str()) else {
-            return Ok(None);
-        };
-        let path = format!("{path}/actions/{action}");
-        let answer = self.get("get_action", path).await?;
-        match answer.status {
-            StatusCode::OK => {
-                let found = answer.json::<OneAction>()?.action;
-                ids::same("action", &action.to_string(), &found.id.to_string())?;
-                Ok(Some(found))
-            }
-            _ if wire::is_missing(&answer) => Ok(None),
-            _ => Err(wire::refused(&answer)),
-        }
+        let path = path("volume", id.as_str());
+        let path = path.map(|path| format!("{path}/actions/{action}"));
+        let action = action.to_string();
+        self.find("get_action", "action", &action, path).await
     }
 
     /// Tags a volume. Creates the tag if it does not exist.
@@ -325,26 +288,12 @@ impl Client {
         };
         let path = format!("{path}/snapshots");
         let answer = self.post("create_snapshot", path, body).await?;
-        match answer.status {
-            StatusCode::CREATED | StatusCode::OK => Ok(answer.json::<OneSnapshot>()?.snapshot),
-            _ => Err(Refused::by(&answer)),
-        }
+        made(&answer, "/snapshot")
     }
 
     pub(super) async fn snapshot(&self, id: &SnapshotId) -> Result<Option<DoSnapshot>, Failure> {
-        let Some(path) = path("snapshot", id.as_str()) else {
-            return Ok(None);
-        };
-        let answer = self.get("get_snapshot", path).await?;
-        match answer.status {
-            StatusCode::OK => {
-                let snapshot = answer.json::<OneSnapshot>()?.snapshot;
-                ids::same("snapshot", id.as_str(), &snapshot.id)?;
-                Ok(Some(snapshot))
-            }
-            _ if wire::is_missing(&answer) || wire::is_no_snapshot(&answer) => Ok(None),
-            _ => Err(wire::refused(&answer)),
-        }
+        let (what, id) = ("snapshot", id.as_str());
+        self.find("get_snapshot", what, id, path(what, id)).await
     }
 
     /// Deletes a snapshot of a volume. Snapshots of droplets have numbers as IDs.
@@ -373,14 +322,28 @@ impl Client {
             Some(Some(path)) => format!("{path}/snapshots?{pages}"),
         };
         let answer = self.get("list_snapshots", path).await?;
-        match answer.status {
-            StatusCode::OK => {
-                let list: DoSnapshots = answer.json()?;
-                Ok((list.snapshots, wire::has_next(list.links.as_ref())))
-            }
+        if of.is_some() && wire::is_missing(&answer) {
             // A missing volume has no snapshots.
-            _ if of.is_some() && wire::is_missing(&answer) => Ok((Vec::new(), false)),
-            _ => Err(wire::refused(&answer)),
+            return Ok((Vec::new(), false));
+        }
+        listed(answer)
+    }
+}
+
+/// Returns the page in a response, and whether another page follows.
+fn listed<T: DeserializeOwned>(answer: Answer) -> Result<(Vec<T>, bool), Failure> {
+    let answer = answer.with_status(&[StatusCode::OK], wire::refused)?;
+    let page: Listed<T> = answer.json()?;
+    Ok((page.items, wire::has_next(page.links.as_ref())))
+}
+
+/// Returns the object at a JSON pointer of the response to its creation.
+fn made<T: DeserializeOwned>(answer: &Answer, pointer: &str) -> Result<T, Refused> {
+    match answer.status {
+        StatusCode::ACCEPTED | StatusCode::OK | StatusCode::CREATED => Ok(answer.member(pointer)?),
+        _ => {
+            let (why, failure) = (wire::refusal(answer), wire::refused(answer));
+            Err(Refused { why, failure })
         }
     }
 }

@@ -2,7 +2,7 @@
 //! running, and whether the volume was attached before.
 
 use super::client::{Client, PAGE_ENTRIES_MAX, path};
-use super::wire::{self, Action, Actions, Status};
+use super::wire::{self, Action, Listed, Status};
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 use http::StatusCode;
@@ -38,9 +38,9 @@ impl Client {
     /// first page or on the last.
     pub(super) async fn history(&self, id: &VolumeId) -> Result<History, Failure> {
         let first = self.actions(id, 1).await?;
-        let (mut actions, mut is_partial) = (first.actions, false);
+        let (mut actions, mut is_partial) = (first.items, false);
         if let Some(last) = wire::last(first.links.as_ref()).filter(|last| *last > 1) {
-            actions.extend(self.actions(id, last).await?.actions);
+            actions.extend(self.actions(id, last).await?.items);
             is_partial = last > 2;
         }
         Ok(History {
@@ -49,15 +49,19 @@ impl Client {
         })
     }
 
-    async fn actions(&self, id: &VolumeId, page: usize) -> Result<Actions, Failure> {
+    async fn actions(&self, id: &VolumeId, page: usize) -> Result<Listed<Action>, Failure> {
+        let none = Listed {
+            items: Vec::new(),
+            links: None,
+        };
         let Some(path) = path("volume", id.as_str()) else {
-            return Ok(Actions::default());
+            return Ok(none);
         };
         let path = format!("{path}/actions?page={page}&per_page={PAGE_ENTRIES_MAX}");
         let answer = self.get("list_actions", path).await?;
         match answer.status {
             StatusCode::OK => answer.json(),
-            _ if wire::is_missing(&answer) => Ok(Actions::default()),
+            _ if wire::is_missing(&answer) => Ok(none),
             _ => Err(wire::refused(&answer)),
         }
     }

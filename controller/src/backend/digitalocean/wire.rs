@@ -55,14 +55,11 @@ pub(super) struct DoVolume {
     tags: Option<Vec<String>>,
 }
 
+/// A page of volumes, snapshots or actions.
 #[derive(Debug, Deserialize)]
-pub(super) struct OneVolume {
-    pub(super) volume: DoVolume,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Volumes {
-    pub(super) volumes: Vec<DoVolume>,
+pub(super) struct Listed<T> {
+    #[serde(alias = "volumes", alias = "snapshots", alias = "actions")]
+    pub(super) items: Vec<T>,
     #[serde(default)]
     pub(super) links: Option<Links>,
 }
@@ -109,18 +106,6 @@ pub(super) struct Action {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct OneAction {
-    pub(super) action: Action,
-}
-
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct Actions {
-    pub(super) actions: Vec<Action>,
-    #[serde(default)]
-    pub(super) links: Option<Links>,
-}
-
-#[derive(Debug, Deserialize)]
 pub(super) struct DoSnapshot {
     pub(super) id: String,
     pub(super) name: String,
@@ -130,18 +115,6 @@ pub(super) struct DoSnapshot {
     min_disk_size: u64,
     #[serde(default)]
     created_at: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct OneSnapshot {
-    pub(super) snapshot: DoSnapshot,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct DoSnapshots {
-    pub(super) snapshots: Vec<DoSnapshot>,
-    #[serde(default)]
-    pub(super) links: Option<Links>,
 }
 
 /// The progress of an action.
@@ -277,18 +250,11 @@ pub(super) enum Refusal {
     Other,
 }
 
-/// The body of a refusal. Some services put it in a member `error`, and the ID in `code`.
-#[derive(Deserialize)]
-struct Fault {
-    #[serde(alias = "code")]
-    id: Option<String>,
-    error: Option<Box<Fault>>,
-}
-
 /// Returns the ID of a refusal, such as `not_found`; `None` if the response is not from the cloud.
+/// Some services put the body in a member `error`, and the ID in `code`.
 fn fault(answer: &Answer) -> Option<String> {
-    let fault: Fault = answer.json().ok()?;
-    fault.id.or_else(|| fault.error?.id)
+    let ids = ["/id", "/code", "/error/id", "/error/code"];
+    ids.iter().find_map(|id| answer.member(id).ok())
 }
 
 /// Whether a refusal is from the cloud and not from a proxy.

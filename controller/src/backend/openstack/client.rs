@@ -1,17 +1,18 @@
 //! Calls to Cinder and Nova, and the interpretation of their refusals.
 
 mod backups;
+mod lists;
 mod project;
 mod snapshots;
 
 use super::id::{path, path_of};
 use super::session::{Account, Session};
-use super::wire::{self, CinderVolume, Message, Messages, OneVolume, Restored, TYPE, Volumes};
+use super::wire::{self, CinderVolume, Restored, TYPE};
 use crate::backend::Order;
-use crate::backend::cloud::ids::same;
-use crate::http::{Answer, Call, encoded};
+use crate::backend::cloud::ids;
+use crate::http::{Answer, Call};
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{ContentSource, Name, NodeId, VolumeId};
+use belay_server::request::{ContentSource, NodeId, VolumeId};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode, Uri};
@@ -58,22 +59,34 @@ struct Request {
 }
 
 impl Request {
-    fn new(verb: &'static str, service: Service, method: Method, path: String) -> Self {
+    /// Creates a call to Cinder.
+    fn new(verb: &'static str, method: Method, path: impl Into<String>) -> Self {
         Self {
             verb,
-            service,
+            service: Service::Volumes,
             method,
-            path,
+            path: path.into(),
             version: None,
             body: None,
             deadline: DEADLINE,
         }
     }
 
+    fn get(verb: &'static str, path: impl Into<String>) -> Self {
+        Self::new(verb, Method::GET, path)
+    }
+
+    fn post(verb: &'static str, path: impl Into<String>, body: Value) -> Self {
+        Self {
+            body: Some(body),
+            ..Self::new(verb, Method::POST, path)
+        }
+    }
+
     fn call<'a>(&self, session: &Session, secrets: &'a [&'a str]) -> Result<Call<'a>, Failure> {
-        let (base, key, version) = match self.service {
-            Service::Volumes => (&session.volumes, "openstack-api-version", VOLUME_VERSION),
-            Service::Compute => (&session.compute, "openstack-api-version", COMPUTE_VERSION),
+        let (base, version) = match self.service {
+            Service::Volumes => (&session.volumes, VOLUME_VERSION),
+            Service::Compute => (&session.compute, COMPUTE_VERSION),
         };
         let url = format!("{base}{}", self.path);
         let uri: Uri = url.parse().map_err(|error| {
@@ -82,18 +95,16 @@ impl Request {
         let mut headers = HeaderMap::new();
         headers.insert("x-auth-token", session.token.clone());
         let version = self.version.unwrap_or(version);
-        headers.insert(key, HeaderValue::from_static(version));
+        let version = HeaderValue::from_static(version);
+        headers.insert("openstack-api-version", version);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let body = self
-            .body
-            .as_ref()
-            .map_or_else(Bytes::new, |body| body.to_string().into());
+        let body = self.body.as_ref();
         Ok(Call {
             verb: self.verb,
             method: self.method.clone(),
             uri,
             headers,
-            body,
+            body: body.map_or_else(Bytes::new, |body| body.to_string().into()),
             secrets,
             repeats: false,
             deadline: self.deadline,
@@ -148,82 +159,35 @@ impl Client {
         self.0.http().call(&call).await
     }
 
-    pub(super) async fn volume(&self, id: &VolumeId) -> Result<Option<CinderVolume>, Failure> {
-        let Some(path) = path("volume", id.as_str())? else {
+    /// Makes a call. Fails if the response has another status than these.
+    async fn accepted(&self, request: Request, statuses: &[StatusCode]) -> Result<Answer, Failure> {
+        self.answer(request)
+            .await?
+            .with_status(statuses, wire::refused)
+    }
+
+    /// Requests an object of a kind, such as `volume`, by its ID; `None` if the service does not
+    /// have it.
+    async fn find<T: DeserializeOwned>(
+        &self,
+        what: &str,
+        id: &str,
+        request: impl FnOnce(String) -> Request,
+    ) -> Result<Option<T>, Failure> {
+        let Some(path) = path(what, id)? else {
             return Ok(None);
         };
-        let request = Request::new("get_volume", Service::Volumes, Method::GET, path);
-        let answer = self.answer(request).await?;
+        let answer = self.answer(request(path)).await?;
         match answer.status {
-            StatusCode::OK => {
-                let volume = answer.json::<OneVolume>()?.volume;
-                same("volume", id.as_str(), &volume.id)?;
-                Ok(Some(volume))
-            }
-            _ if wire::is_missing(&answer, id.as_str()) => Ok(None),
+            StatusCode::OK => ids::object(&answer, what, id).map(Some),
+            _ if wire::is_missing(&answer, id) => Ok(None),
             _ => Err(wire::refused_for(&answer)),
         }
     }
 
-    /// Returns the volumes with this name.
-    pub(super) async fn named(&self, name: &Name) -> Result<Vec<CinderVolume>, Failure> {
-        let path = format!("/volumes/detail?name={}", encoded(name.as_str()));
-        let mut found = self.page::<Volumes>("find_volume", path).await?.volumes;
-        // A cloud may also return volumes with similar names.
-        found.retain(|volume| volume.is_named(name));
-        Ok(found)
-    }
-
-    /// Returns a page of volumes, and the marker of the next page.
-    pub(super) async fn volumes(
-        &self,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<(Vec<CinderVolume>, Option<String>), Failure> {
-        let marker = after.map(|after| format!("&marker={}", encoded(after)));
-        let path = format!(
-            "/volumes/detail?limit={limit}{}",
-            marker.unwrap_or_default()
-        );
-        let page: Volumes = self.page("list_volumes", path).await?;
-        let last = page.volumes.last().map(|volume| volume.id.clone());
-        let next = last.filter(|_| !page.volumes_links.is_empty());
-        Ok((page.volumes, next))
-    }
-
-    /// Returns a page of volumes or snapshots.
-    async fn page<T: DeserializeOwned>(
-        &self,
-        verb: &'static str,
-        path: String,
-    ) -> Result<T, Failure> {
-        let has_marker = path.contains("&marker=");
-        let answer = self
-            .answer(Request::new(verb, Service::Volumes, Method::GET, path))
-            .await?;
-        match answer.status {
-            StatusCode::OK => answer.json(),
-            // The last object of the previous page was deleted.
-            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST
-                if has_marker && wire::is_own(&answer) =>
-            {
-                let message = format!("{}; begin again at the first page", answer.refusal());
-                Err(Failure::new(Kind::BadToken, message))
-            }
-            _ => Err(wire::refused(&answer)),
-        }
-    }
-
-    /// Returns the latest messages of Cinder about a volume or snapshot; `None` if they cannot be
-    /// read, since they only serve as explanations.
-    pub(super) async fn messages(&self, id: &str) -> Option<Vec<Message>> {
-        let path = format!("/messages?resource_uuid={}&limit=10", encoded(id));
-        let request = Request::new("get_message", Service::Volumes, Method::GET, path);
-        let answer = self.answer(request).await.ok()?;
-        if answer.status != StatusCode::OK {
-            return None;
-        }
-        Some(answer.json::<Messages>().ok()?.messages)
+    pub(super) async fn volume(&self, id: &VolumeId) -> Result<Option<CinderVolume>, Failure> {
+        let request = |path| Request::get("get_volume", path);
+        self.find("volume", id.as_str(), request).await
     }
 
     /// Creates an empty volume, or one from a source, which may be a backup. Without `zone`, Cinder
@@ -267,17 +231,11 @@ impl Client {
         }
         let request = Request {
             version: backup.map(|_| RESTORE_VERSION),
-            body: Some(body),
-            ..Request::new(
-                "create_volume",
-                Service::Volumes,
-                Method::POST,
-                "/volumes".to_owned(),
-            )
+            ..Request::post("create_volume", "/volumes", body)
         };
         let answer = self.answer(request).await?;
         match answer.status {
-            StatusCode::ACCEPTED | StatusCode::OK => Ok(answer.json::<OneVolume>()?.volume),
+            StatusCode::ACCEPTED | StatusCode::OK => answer.member("/volume"),
             StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND if wire::is_own(&answer) => {
                 Err(Failure::new(Kind::Invalid, answer.refusal()))
             }
@@ -293,16 +251,25 @@ impl Client {
     /// Sets a key in the metadata of a volume.
     pub(super) async fn note(&self, id: &VolumeId, key: &str, is: &str) -> Result<(), Failure> {
         let path = format!("{}/metadata", path_of("volume", id.as_str())?);
+        self.annotate("mark_volume", path, key, is).await
+    }
+
+    /// Sets a key in metadata.
+    async fn annotate(
+        &self,
+        verb: &'static str,
+        path: String,
+        key: &str,
+        is: &str,
+    ) -> Result<(), Failure> {
         let request = Request {
-            body: Some(json!({ "metadata": { key: is } })),
             deadline: CLAIM_DEADLINE,
-            ..Request::new("mark_volume", Service::Volumes, Method::POST, path)
+            ..Request::post(verb, path, json!({ "metadata": { key: is } }))
         };
         let answer = self.answer_soon(request).await?;
-        match answer.status {
-            StatusCode::OK => Ok(()),
-            _ => Err(wire::refused(&answer)),
-        }
+        answer
+            .with_status(&[StatusCode::OK], wire::refused)
+            .map(drop)
     }
 
     /// Deletes a volume; returns whether it existed.
@@ -315,8 +282,8 @@ impl Client {
         let Some(path) = path(what, id)? else {
             return Ok(false);
         };
-        let request = Request::new(verb, Service::Volumes, Method::DELETE, path);
-        let answer = self.answer(request).await?;
+        let answer = self.answer(Request::new(verb, Method::DELETE, path));
+        let answer = answer.await?;
         match answer.status {
             StatusCode::ACCEPTED | StatusCode::NO_CONTENT => Ok(true),
             _ if wire::is_missing(&answer, id) => Ok(false),
@@ -325,30 +292,26 @@ impl Client {
     }
 
     pub(super) async fn extend(&self, id: &VolumeId, bytes: u64) -> Result<(), Failure> {
-        let path = format!("{}/action", path_of("volume", id.as_str())?);
         let size = bytes.div_ceil(wire::GIB);
-        let request = Request {
-            body: Some(json!({ "os-extend": { "new_size": size } })),
-            ..Request::new("extend_volume", Service::Volumes, Method::POST, path)
-        };
-        let answer = self.answer(request).await?;
-        match answer.status {
-            StatusCode::ACCEPTED => Ok(()),
-            _ => Err(wire::refused(&answer)),
-        }
+        let body = json!({ "os-extend": { "new_size": size } });
+        self.act("extend_volume", id, body).await
+    }
+
+    /// Begins an action on a volume.
+    async fn act(&self, verb: &'static str, id: &VolumeId, body: Value) -> Result<(), Failure> {
+        let path = format!("{}/action", path_of("volume", id.as_str())?);
+        let request = Request::post(verb, path, body);
+        let begun = self.accepted(request, &[StatusCode::ACCEPTED]).await;
+        begun.map(drop)
     }
 
     /// Attaches a volume. Ignores `device` in the response, which is only Nova's guess.
     pub(super) async fn attach(&self, id: &VolumeId, node: &NodeId) -> Result<(), Failure> {
+        let body = json!({ "volumeAttachment": { "volumeId": id.as_str() } });
         let request = Request {
-            body: Some(json!({ "volumeAttachment": { "volumeId": id.as_str() } })),
+            service: Service::Compute,
             deadline: ATTACH_DEADLINE,
-            ..Request::new(
-                "attach_volume",
-                Service::Compute,
-                Method::POST,
-                plugs(node)?,
-            )
+            ..Request::post("attach_volume", plugs(node)?, body)
         };
         let answer = self.answer(request).await?;
         match answer.status {
@@ -366,7 +329,10 @@ impl Client {
             return Ok(false);
         }
         let path = format!("{}/{id}", plugs(node)?);
-        let request = Request::new("detach_volume", Service::Compute, Method::DELETE, path);
+        let request = Request {
+            service: Service::Compute,
+            ..Request::new("detach_volume", Method::DELETE, path)
+        };
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::ACCEPTED | StatusCode::NO_CONTENT => Ok(true),

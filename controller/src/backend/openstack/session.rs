@@ -222,11 +222,11 @@ impl Account {
         let token = answer.headers.get("x-subject-token").cloned();
         let mut token = token.ok_or_else(|| Failure::bug("keystone answers without a token"))?;
         token.set_sensitive(true);
-        let body: wire::Tokens = answer.json().map_err(settled)?;
-        let found = Endpoints::find(&body.token.catalog, &conf)?;
+        let granted: wire::Token = answer.member("/token").map_err(settled)?;
+        let found = Endpoints::find(&granted.catalog, &conf)?;
         // A token may omit its project, and a cloud its region. A region of another project is not
         // recorded.
-        if let Some(project) = body.token.project() {
+        if let Some(project) = granted.project() {
             self.project
                 .check(Identity::Known(format!("project {project}")))?;
         }
@@ -234,7 +234,7 @@ impl Account {
             self.region
                 .check(Identity::Known(format!("region {region}")))?;
         }
-        let lifetime = body.token.lifetime();
+        let lifetime = granted.lifetime();
         // Another login with the same token would not extend its lifetime.
         let renew = if is_token { lifetime } else { lifetime * 3 / 4 };
         if is_token {

@@ -18,13 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) use project::{
-    AbsoluteLimits, AvailabilityZones, Limits, OneVolumeType, VolumeType, VolumeTypes,
-};
+pub(super) use project::{AbsoluteLimits, AvailabilityZones, VolumeType};
 pub(super) use refusal::{is_forbidden, is_missing, is_own, login_refused, refused, refused_for};
 pub(super) use snapshot::{
-    ATTEMPT as SNAPSHOT_ATTEMPT, BASIS, CARRIED, CLAIM as SNAPSHOT_CLAIM, CinderBackups,
-    CinderSnapshot, CinderSnapshots, NewBackup, OneBackup, OneSnapshot, Restored,
+    ATTEMPT as SNAPSHOT_ATTEMPT, BASIS, CARRIED, CLAIM as SNAPSHOT_CLAIM, CinderSnapshot, Restored,
 };
 
 /// Parameters of a StorageClass.
@@ -65,11 +62,6 @@ pub(super) const GIB: u64 = 1 << 30;
 const LIFETIME_UNKNOWN: Duration = Duration::from_secs(240);
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Tokens {
-    pub(super) token: Token,
-}
-
-#[derive(Debug, Deserialize)]
 pub(super) struct Token {
     issued_at: String,
     expires_at: String,
@@ -99,11 +91,6 @@ impl Token {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Messages {
-    pub(super) messages: Vec<Message>,
-}
-
-#[derive(Debug, Deserialize)]
 pub(super) struct Message {
     pub(super) user_message: String,
     /// The time of the message with a resolution of seconds, as text that sorts by time.
@@ -114,16 +101,14 @@ pub(super) struct Message {
     pub(super) event_id: String,
 }
 
+/// A page of volumes or snapshots.
 #[derive(Debug, Deserialize)]
-pub(super) struct OneVolume {
-    pub(super) volume: CinderVolume,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Volumes {
-    pub(super) volumes: Vec<CinderVolume>,
-    #[serde(default)]
-    pub(super) volumes_links: Vec<serde::de::IgnoredAny>,
+pub(super) struct Listed<T> {
+    #[serde(alias = "volumes", alias = "snapshots")]
+    pub(super) items: Vec<T>,
+    /// The link to the next page, if there is one.
+    #[serde(default, alias = "volumes_links", alias = "snapshots_links")]
+    pub(super) links: Vec<serde::de::IgnoredAny>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

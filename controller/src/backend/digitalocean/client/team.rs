@@ -3,41 +3,23 @@
 
 use super::{Client, Request, wire};
 use crate::backend::cloud::account::{Identity, Login};
+use crate::http::Answer;
 use belay_server::call::{Failure, Kind};
-use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
-use serde::Deserialize;
 use std::time::Duration;
 
 /// The deadline of the query.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-#[derive(Deserialize)]
-struct OneAccount {
-    account: Account,
-}
-
-#[derive(Deserialize)]
-struct Account {
-    uuid: String,
-    #[serde(default)]
-    team: Option<Team>,
-}
-
-#[derive(Deserialize)]
-struct Team {
-    #[serde(default)]
-    uuid: Option<String>,
-}
-
-impl Account {
-    /// Returns the team, or the user of an account without teams.
-    fn identity(self) -> Identity {
-        Identity::Known(match self.team.and_then(|team| team.uuid) {
+/// Returns the team of a token, or the user of an account without teams.
+fn identity(answer: &Answer) -> Result<Identity, Failure> {
+    let user: String = answer.member("/account/uuid")?;
+    Ok(Identity::Known(
+        match answer.member::<Option<String>>("/account/team/uuid")? {
             Some(team) => format!("team {team}"),
-            None => format!("user {}", self.uuid),
-        })
-    }
+            None => format!("user {user}"),
+        },
+    ))
 }
 
 impl Client {
@@ -58,12 +40,12 @@ impl Login for Client {
             verb: "get_account",
             method: Method::GET,
             path: "account".to_owned(),
-            body: Bytes::new(),
+            body: None,
             deadline: DEADLINE,
         };
         let answer = self.answer_with(token, &request).await?;
         match answer.status {
-            StatusCode::OK => Ok(Ok(answer.json::<OneAccount>()?.account.identity())),
+            StatusCode::OK => identity(&answer).map(Ok),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !wire::is_own(&answer) => {
                 Err(answer.foreign("DigitalOcean"))
             }

@@ -1,11 +1,10 @@
 //! Calls to Cinder for backups. Backup metadata require Cinder 3.43, volumes from backups 3.47, and
 //! backup zones 3.51.
 
-use super::super::id::{self as ids, path, path_of};
-use super::super::wire::{self, CinderBackups, CinderSnapshot, NewBackup, OneBackup};
-use super::{CLAIM_DEADLINE, Client, Request, Service};
+use super::super::id::{self as ids, path_of};
+use super::super::wire::CinderSnapshot;
+use super::{CLAIM_DEADLINE, Client, Request};
 use crate::backend::SnapshotOrder;
-use crate::backend::cloud::ids::same;
 use crate::http::encoded;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, SnapshotId};
@@ -19,7 +18,7 @@ const ZONE_VERSION: &str = "volume 3.51";
 fn request(verb: &'static str, method: Method, path: String) -> Request {
     Request {
         version: Some(METADATA_VERSION),
-        ..Request::new(verb, Service::Volumes, method, path)
+        ..Request::new(verb, method, path)
     }
 }
 
@@ -32,31 +31,21 @@ impl Client {
         &self,
         id: &SnapshotId,
     ) -> Result<Option<CinderSnapshot>, Failure> {
-        let Some(path) = path("backup", id.as_str())? else {
-            return Ok(None);
-        };
-        let answer = self
-            .answer(request("get_backup", Method::GET, path))
-            .await?;
-        match answer.status {
-            StatusCode::OK => {
-                let backup = answer.json::<OneBackup>()?.backup;
-                same("backup", id.as_str(), &backup.id)?;
-                Ok(Some(backup))
-            }
-            _ if wire::is_missing(&answer, id.as_str()) => Ok(None),
+        let get = |path| request("get_backup", Method::GET, path);
+        let found = self.find("backup", id.as_str(), get).await;
+        found.map_err(|failure| match failure.kind {
             // Current releases of Cinder look up the backup before they apply the policy, so the
             // backup exists.
-            _ if wire::is_forbidden(&answer) => Err(Failure::new(
-                Kind::Denied,
-                format!(
+            Kind::Denied => Failure {
+                message: format!(
                     "snapshot {id}: may be a backup, which the credentials of the driver cannot \
                      see: permit backup:get in the policy of Cinder: {}",
-                    answer.refusal()
+                    failure.message
                 ),
-            )),
-            _ => Err(wire::refused_for(&answer)),
-        }
+                ..failure
+            },
+            _ => failure,
+        })
     }
 
     /// Returns the backups with this name.
@@ -65,13 +54,9 @@ impl Client {
         name: &Name,
     ) -> Result<Vec<CinderSnapshot>, Failure> {
         let path = format!("/backups/detail?name={}", encoded(name.as_str()));
-        let answer = self
-            .answer(request("find_backup", Method::GET, path))
-            .await?;
-        if answer.status != StatusCode::OK {
-            return Err(wire::refused(&answer));
-        }
-        let mut found = answer.json::<CinderBackups>()?.backups;
+        let request = request("find_backup", Method::GET, path);
+        let answer = self.accepted(request, &[StatusCode::OK]).await?;
+        let mut found: Vec<CinderSnapshot> = answer.member("/backups")?;
         // A cloud may also return backups with similar names.
         found.retain(|backup| backup.is_named(name.as_str()));
         Ok(found)
@@ -101,13 +86,9 @@ impl Client {
             body: Some(json!({ "backup": backup })),
             ..request("create_backup", Method::POST, "/backups".to_owned())
         };
-        let answer = self.answer(request).await?;
-        match answer.status {
-            StatusCode::ACCEPTED | StatusCode::OK => {
-                ids::snapshot(&answer.json::<NewBackup>()?.backup.id)
-            }
-            _ => Err(wire::refused(&answer)),
-        }
+        let statuses = [StatusCode::ACCEPTED, StatusCode::OK];
+        let answer = self.accepted(request, &statuses).await?;
+        ids::snapshot(&answer.member::<String>("/backup/id")?)
     }
 
     /// Adds entries to the metadata of a backup. Cinder replaces all metadata, but two controllers
@@ -127,11 +108,7 @@ impl Client {
                 deadline: CLAIM_DEADLINE,
                 ..request("mark_backup", Method::PUT, path_of("backup", id.as_str())?)
             };
-            let answer = self.answer(request).await?;
-            match answer.status {
-                StatusCode::OK => Ok(()),
-                _ => Err(wire::refused(&answer)),
-            }
+            self.accepted(request, &[StatusCode::OK]).await.map(drop)
         };
         timeout(CLAIM_DEADLINE, marked).await.unwrap_or_else(|_| {
             let seconds = CLAIM_DEADLINE.as_secs();

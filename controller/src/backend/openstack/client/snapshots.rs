@@ -1,13 +1,12 @@
 //! Calls to Cinder for snapshots.
 
-use super::super::id::{path, path_of};
-use super::super::wire::{self, CinderSnapshot, CinderSnapshots, OneSnapshot};
-use super::{CLAIM_DEADLINE, Client, Request, Service};
-use crate::backend::cloud::ids::same;
+use super::super::id::path_of;
+use super::super::wire::CinderSnapshot;
+use super::{Client, Request};
 use crate::http::encoded;
 use belay_server::call::Failure;
 use belay_server::request::{Name, SnapshotId, VolumeId};
-use http::{Method, StatusCode};
+use http::StatusCode;
 use serde_json::{Value, json};
 
 impl Client {
@@ -15,20 +14,8 @@ impl Client {
         &self,
         id: &SnapshotId,
     ) -> Result<Option<CinderSnapshot>, Failure> {
-        let Some(path) = path("snapshot", id.as_str())? else {
-            return Ok(None);
-        };
-        let request = Request::new("get_snapshot", Service::Volumes, Method::GET, path);
-        let answer = self.answer(request).await?;
-        match answer.status {
-            StatusCode::OK => {
-                let snapshot = answer.json::<OneSnapshot>()?.snapshot;
-                same("snapshot", id.as_str(), &snapshot.id)?;
-                Ok(Some(snapshot))
-            }
-            _ if wire::is_missing(&answer, id.as_str()) => Ok(None),
-            _ => Err(wire::refused_for(&answer)),
-        }
+        let request = |path| Request::get("get_snapshot", path);
+        self.find("snapshot", id.as_str(), request).await
     }
 
     /// Returns the snapshots with this name.
@@ -37,8 +24,7 @@ impl Client {
         name: &str,
     ) -> Result<Vec<CinderSnapshot>, Failure> {
         let path = format!("/snapshots/detail?name={}", encoded(name));
-        let page: CinderSnapshots = self.page("find_snapshot", path).await?;
-        let mut found = page.snapshots;
+        let mut found: Vec<CinderSnapshot> = self.page("find_snapshot", path).await?.items;
         // A cloud may also return snapshots with similar names.
         found.retain(|snapshot| snapshot.is_named(name));
         Ok(found)
@@ -52,16 +38,9 @@ impl Client {
         limit: usize,
     ) -> Result<(Vec<CinderSnapshot>, Option<String>), Failure> {
         let of = of.map(|id| format!("&volume_id={}", encoded(id.as_str())));
-        let marker = after.map(|after| format!("&marker={}", encoded(after)));
-        let path = format!(
-            "/snapshots/detail?limit={limit}{}{}",
-            of.unwrap_or_default(),
-            marker.unwrap_or_default()
-        );
-        let page: CinderSnapshots = self.page("list_snapshots", path).await?;
-        let last = page.snapshots.last().map(|snapshot| snapshot.id.clone());
-        let next = last.filter(|_| !page.snapshots_links.is_empty());
-        Ok((page.snapshots, next))
+        let kind = ("snapshots", &*of.unwrap_or_default());
+        let id = |snapshot: &CinderSnapshot| snapshot.id.clone();
+        self.list("list_snapshots", kind, (after, limit), id).await
     }
 
     /// Creates a snapshot. `force` allows a snapshot of a volume in use, which Cinder 3.66 always
@@ -73,7 +52,6 @@ impl Client {
         force: bool,
         metadata: Value,
     ) -> Result<CinderSnapshot, Failure> {
-        let path = "/snapshots".to_owned();
         let snapshot = json!({
             "name": name.as_str(),
             "volume_id": of.as_str(),
@@ -81,15 +59,10 @@ impl Client {
             "description": "Created by Belay",
             "metadata": metadata,
         });
-        let request = Request {
-            body: Some(json!({ "snapshot": snapshot })),
-            ..Request::new("create_snapshot", Service::Volumes, Method::POST, path)
-        };
-        let answer = self.answer(request).await?;
-        match answer.status {
-            StatusCode::ACCEPTED | StatusCode::OK => Ok(answer.json::<OneSnapshot>()?.snapshot),
-            _ => Err(wire::refused(&answer)),
-        }
+        let body = json!({ "snapshot": snapshot });
+        let request = Request::post("create_snapshot", "/snapshots", body);
+        let statuses = [StatusCode::ACCEPTED, StatusCode::OK];
+        self.accepted(request, &statuses).await?.member("/snapshot")
     }
 
     /// Adds entries to the metadata of a snapshot.
@@ -99,16 +72,7 @@ impl Client {
         key: &str,
     ) -> Result<(), Failure> {
         let path = format!("{}/metadata", path_of("snapshot", id.as_str())?);
-        let request = Request {
-            body: Some(json!({ "metadata": { key: id.as_str() } })),
-            deadline: CLAIM_DEADLINE,
-            ..Request::new("mark_snapshot", Service::Volumes, Method::POST, path)
-        };
-        let answer = self.answer_soon(request).await?;
-        match answer.status {
-            StatusCode::OK => Ok(()),
-            _ => Err(wire::refused(&answer)),
-        }
+        self.annotate("mark_snapshot", path, key, id.as_str()).await
     }
 
     /// Deletes a snapshot; returns whether it existed.

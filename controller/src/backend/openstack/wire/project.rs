@@ -7,16 +7,6 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Deserialize)]
-pub(in super::super) struct OneVolumeType {
-    pub(in super::super) volume_type: VolumeType,
-}
-
-#[derive(Debug, Deserialize)]
-pub(in super::super) struct VolumeTypes {
-    pub(in super::super) volume_types: Vec<VolumeType>,
-}
-
-#[derive(Debug, Deserialize)]
 pub(in super::super) struct VolumeType {
     id: String,
     pub(in super::super) name: String,
@@ -39,16 +29,6 @@ impl VolumeType {
         // The value is `<is> True`, in any case.
         Some(value.is_some_and(|value| value.to_ascii_lowercase().ends_with("true")))
     }
-}
-
-#[derive(Debug, Deserialize)]
-pub(in super::super) struct Limits {
-    pub(in super::super) limits: Kinds,
-}
-
-#[derive(Debug, Deserialize)]
-pub(in super::super) struct Kinds {
-    pub(in super::super) absolute: AbsoluteLimits,
 }
 
 /// The limits for all volume types together; a negative maximum means no limit.

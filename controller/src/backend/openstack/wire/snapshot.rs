@@ -20,39 +20,6 @@ pub(in super::super) const BASIS: &str = "belay.dev.basis";
 /// [`Restored`].
 pub(in super::super) const CARRIED: &str = "belay.dev.carried";
 
-#[derive(Debug, Deserialize)]
-pub(in super::super) struct OneSnapshot {
-    pub(in super::super) snapshot: CinderSnapshot,
-}
-
-#[derive(Debug, Deserialize)]
-pub(in super::super) struct CinderSnapshots {
-    pub(in super::super) snapshots: Vec<CinderSnapshot>,
-    #[serde(default)]
-    pub(in super::super) snapshots_links: Vec<serde::de::IgnoredAny>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(in super::super) struct OneBackup {
-    pub(in super::super) backup: CinderSnapshot,
-}
-
-#[derive(Debug, Deserialize)]
-pub(in super::super) struct CinderBackups {
-    pub(in super::super) backups: Vec<CinderSnapshot>,
-}
-
-/// The response to a creation.
-#[derive(Debug, Deserialize)]
-pub(in super::super) struct NewBackup {
-    pub(in super::super) backup: NewBackupId,
-}
-
-#[derive(Debug, Deserialize)]
-pub(in super::super) struct NewBackupId {
-    pub(in super::super) id: String,
-}
-
 /// A snapshot, or a backup, which has more fields.
 #[derive(Clone, Debug, Deserialize)]
 pub(in super::super) struct CinderSnapshot {
