@@ -7,58 +7,27 @@ use std::time::Instant;
 
 const DURATION: &str = "belay_backend_duration_seconds";
 
-/// A verb of a backend, used as the label `verb`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verb {
-    LogIn,
-    Create,
-    Claim,
-    Delete,
-    Find,
-    Get,
-    List,
-    Attach,
-    Detach,
-    Resize,
-    Modify,
-    Cut,
-    Discard,
-    Snapshot,
-    ListSnapshots,
-    Restore,
-    Clone,
-    Available,
-    Health,
-    Conditions,
-    ListUnhealthy,
+macro_rules! verbs {
+    ($($verb:ident = $name:literal),*) => {
+        /// A verb of a backend, used as the label `verb`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Verb { $($verb),* }
+
+        impl Verb {
+            fn name(self) -> &'static str {
+                match self { $(Self::$verb => $name),* }
+            }
+        }
+    };
 }
 
-impl Verb {
-    fn name(self) -> &'static str {
-        match self {
-            Verb::LogIn => "log_in",
-            Verb::Create => "create",
-            Verb::Claim => "claim",
-            Verb::Delete => "delete",
-            Verb::Find => "find",
-            Verb::Get => "get",
-            Verb::List => "list",
-            Verb::Attach => "attach",
-            Verb::Detach => "detach",
-            Verb::Resize => "resize",
-            Verb::Modify => "modify",
-            Verb::Cut => "cut",
-            Verb::Discard => "discard",
-            Verb::Snapshot => "snapshot",
-            Verb::ListSnapshots => "list_snapshots",
-            Verb::Restore => "restore",
-            Verb::Clone => "clone",
-            Verb::Available => "available",
-            Verb::Health => "health",
-            Verb::Conditions => "conditions",
-            Verb::ListUnhealthy => "list_unhealthy",
-        }
-    }
+verbs! {
+    LogIn = "log_in", Create = "create", Claim = "claim", Delete = "delete", Find = "find",
+    Get = "get", List = "list", Attach = "attach", Detach = "detach", Resize = "resize",
+    Modify = "modify", Cut = "cut", Discard = "discard", Snapshot = "snapshot",
+    ListSnapshots = "list_snapshots", Restore = "restore", Clone = "clone",
+    Available = "available", Health = "health", Conditions = "conditions",
+    ListUnhealthy = "list_unhealthy"
 }
 
 /// Describes the histogram.

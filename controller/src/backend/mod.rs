@@ -3,6 +3,8 @@
 //! change, and returns at once with the state that it finds; only `operation/engine` waits. Each
 //! verb receives the secrets of the call that it serves; they are empty if the class names none.
 
+#[macro_use]
+mod optional;
 pub(crate) mod answered;
 mod attachments;
 mod begun;
@@ -14,7 +16,6 @@ pub mod local;
 mod measured;
 pub mod nfs;
 pub mod openstack;
-mod optional;
 pub mod registry;
 mod snapshots;
 

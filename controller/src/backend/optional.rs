@@ -8,6 +8,16 @@ use belay_server::size::Exact;
 use std::fmt;
 use std::sync::Arc;
 
+/// Implements the methods of [`super::Backend`] that return optional abilities, for a backend that
+/// implements their traits itself.
+macro_rules! supports {
+    ($($ability:ident: $Trait:ident),+) => {$(
+        fn $ability(&self) -> Option<&dyn $Trait> {
+            Some(self)
+        }
+    )+};
+}
+
 /// A backend that can expand volumes.
 pub trait Expansion: Send + Sync {
     /// Returns the sizes to which this volume can be expanded.

@@ -265,17 +265,7 @@ impl Backend for DigitalOcean {
         shown == names::in_cloud(asked)
     }
 
-    fn attachments(&self) -> Option<&dyn Attachments> {
-        Some(self)
-    }
-
-    fn expansion(&self) -> Option<&dyn Expansion> {
-        Some(self)
-    }
-
-    fn snapshots(&self) -> Option<&dyn Snapshots> {
-        Some(self)
-    }
+    supports! { attachments: Attachments, expansion: Expansion, snapshots: Snapshots }
 }
 
 const SIZES: Sizes = Sizes {

@@ -292,24 +292,9 @@ impl Backend for Local {
         self.ask(Verb::List, move |store| store.list(after.as_deref(), limit))
     }
 
-    fn expansion(&self) -> Option<&dyn Expansion> {
-        Some(self)
-    }
-
-    fn capacity(&self) -> Option<&dyn Capacity> {
-        Some(self)
-    }
-
-    fn snapshots(&self) -> Option<&dyn Snapshots> {
-        Some(self)
-    }
-
-    fn clones(&self) -> Option<&dyn Clones> {
-        Some(self)
-    }
-
-    fn health(&self) -> Option<&dyn Health> {
-        Some(self)
+    supports! {
+        expansion: Expansion, capacity: Capacity, snapshots: Snapshots,
+        clones: Clones, health: Health
     }
 }
 

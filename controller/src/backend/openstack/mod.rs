@@ -258,32 +258,9 @@ impl Backend for Cloud {
         measured(Verb::Find, async move { self.may_be(parameter).await })
     }
 
-    fn claims(&self) -> Option<&dyn Claims> {
-        Some(self)
-    }
-
-    fn attachments(&self) -> Option<&dyn Attachments> {
-        Some(self)
-    }
-
-    fn expansion(&self) -> Option<&dyn Expansion> {
-        Some(self)
-    }
-
-    fn modification(&self) -> Option<&dyn Modification> {
-        Some(self)
-    }
-
-    fn capacity(&self) -> Option<&dyn Capacity> {
-        Some(self)
-    }
-
-    fn snapshots(&self) -> Option<&dyn Snapshots> {
-        Some(self)
-    }
-
-    fn clones(&self) -> Option<&dyn Clones> {
-        Some(self)
+    supports! {
+        claims: Claims, attachments: Attachments, expansion: Expansion, modification: Modification,
+        capacity: Capacity, snapshots: Snapshots, clones: Clones
     }
 }
 
