@@ -2,20 +2,43 @@
 //! returned.
 
 use super::changes::Change;
+use super::client::Client;
 use super::size::Promise;
 use super::wire::CivoVolume;
 use super::{Civo, TYPE, name};
 use crate::backend::cloud::ids;
+use crate::backend::cloud::rounds::{Caller, Reads, Rounds, answer_all};
 use crate::backend::{Order, Phase, Volume};
 use belay_server::call::Failure;
 use belay_server::request::{Name, SnapshotId, TopologyRequirement};
 use serde_json::json;
+use std::sync::Arc;
+
+/// The lists of all volumes, since Civo has no search for volumes.
+pub(super) type Lists = Rounds<All>;
+
+/// Reads the list, sorted by ID.
+pub(super) struct All(pub(super) Arc<Client>);
+
+impl Reads for All {
+    type Of = ();
+    type Found = Arc<Vec<CivoVolume>>;
+
+    async fn serve(self: Arc<Self>, callers: Vec<Caller<Self>>) {
+        let list = self.0.volumes().await.map(|mut list| {
+            list.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+            list.dedup_by(|a, b| a.id == b.id);
+            Arc::new(list)
+        });
+        answer_all(callers, &list);
+    }
+}
 
 impl Civo {
     /// Returns the volumes with this name for either promise of their size, sorted by ID.
     pub(super) async fn named(&self, name: &Name) -> Result<Vec<CivoVolume>, Failure> {
         let names = name::of_any(name);
-        let all = self.lists.all().await?;
+        let all = self.lists.next(()).await?;
         let is_named = |volume: &&CivoVolume| {
             let own = volume.name.as_ref();
             own.is_some_and(|own| names.contains(own))

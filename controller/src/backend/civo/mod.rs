@@ -7,7 +7,6 @@ mod changes;
 mod client;
 mod create;
 mod grow;
-mod lists;
 mod name;
 mod nodes;
 mod size;
@@ -28,7 +27,7 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Context, Name, Secrets, VolumeId};
 use changes::Changes;
 use client::Client;
-use lists::Lists;
+use create::{All, Lists};
 use nodes::Nodes;
 use size::{GIB, Promise};
 use std::sync::Arc;
@@ -85,7 +84,7 @@ impl Civo {
         });
         let client = Arc::new(Client::open(http, config.sources, access)?);
         Ok(Self {
-            lists: Lists::new(Arc::clone(&client)),
+            lists: Lists::new(All(Arc::clone(&client))),
             nodes: Nodes::new(Arc::clone(&client)),
             changes: Changes::default(),
             client,
@@ -153,6 +152,19 @@ fn after(token: Option<&str>) -> Result<Option<&str>, Failure> {
         let message = format!("starting_token {token:?}: was not given out here");
         Failure::new(Kind::BadToken, message)
     })
+}
+
+/// Returns the first entries of a list that is sorted by ID, and the token of the next page.
+fn first_page<T>(
+    mut list: Vec<T>,
+    limit: usize,
+    id: impl Fn(&T) -> String,
+) -> (Vec<T>, Option<String>) {
+    let has_more = list.len() > limit;
+    list.truncate(limit);
+    let last = list.last().filter(|_| has_more);
+    let next = last.map(|last| format!("{AFTER}{}", id(last)));
+    (list, next)
 }
 
 impl Backend for Civo {
@@ -240,11 +252,12 @@ impl Backend for Civo {
 
     fn list(&self, token: Option<String>, limit: usize, _: Secrets) -> Answer<'_, Page> {
         measured(Verb::List, async move {
-            let page = self.lists.page(after(token.as_deref())?, limit);
-            let (volumes, has_more) = page.await?;
-            let last = volumes.last().filter(|_| has_more);
-            let next = last.map(|last| format!("{AFTER}{}", last.id));
-            let volumes = volumes.iter();
+            let after = after(token.as_deref())?;
+            let all = self.lists.next(()).await?;
+            let is_after = |volume: &&CivoVolume| after.is_none_or(|after| *volume.id > *after);
+            let rest = all.iter().filter(is_after).collect();
+            let (volumes, next) = first_page(rest, limit, |volume: &&CivoVolume| volume.id.clone());
+            let volumes = volumes.into_iter();
             let volumes = volumes.filter_map(|volume| ids::listed(self.seen(volume)));
             let volumes = volumes.collect();
             Ok(Page { volumes, next })
@@ -259,20 +272,9 @@ impl Backend for Civo {
         name::of_any(asked).iter().any(|name| name == shown)
     }
 
-    fn attachments(&self) -> Option<&dyn Attachments> {
-        Some(self)
-    }
-
-    fn expansion(&self) -> Option<&dyn Expansion> {
-        Some(self)
-    }
-
-    fn capacity(&self) -> Option<&dyn Capacity> {
-        Some(self)
-    }
-
-    fn snapshots(&self) -> Option<&dyn Snapshots> {
-        Some(self)
+    supports! {
+        attachments: Attachments, expansion: Expansion, capacity: Capacity,
+        snapshots: Snapshots
     }
 }
 

@@ -6,7 +6,7 @@
 use super::size::{CAPACITY, OF_DISK, Promise};
 use super::wire::is_word;
 use super::wire::{CivoSnapshot, CivoVolume, Status};
-use super::{AFTER, Civo, after, name};
+use super::{Civo, after, first_page, name};
 use super::{about, failed};
 use crate::backend::cloud::{ids, time};
 use crate::backend::measured::{Verb, measured};
@@ -26,7 +26,7 @@ impl Civo {
         let is_whole = |of: &CivoSnapshot| of.gib().is_some() && of.volume_name().is_some();
         let volumes = match found.iter().all(is_whole) {
             true => Arc::default(),
-            false => self.lists.all().await?,
+            false => self.lists.next(()).await?,
         };
         let mut all = Vec::new();
         for snapshot in found {
@@ -185,11 +185,8 @@ impl Snapshots for Civo {
                 is_of(snapshot) && after.is_none_or(|after| snapshot.snapshot_id.as_str() > after)
             });
             found.retain(|snapshot| ids::listed(snapshot.ids()).is_some());
-            let mut snapshots = self.described(found).await?;
-            let has_more = snapshots.len() > limit;
-            snapshots.truncate(limit);
-            let last = snapshots.last().filter(|_| has_more);
-            let next = last.map(|last| format!("{AFTER}{}", last.id));
+            let found = self.described(found).await?;
+            let (snapshots, next) = first_page(found, limit, |last| last.id.to_string());
             Ok(SnapshotPage { snapshots, next })
         })
     }
