@@ -31,55 +31,44 @@ pub(in crate::operation) trait Item: Clone + Send + Sync + 'static {
     fn complete(&mut self, _created: &Self) {}
 }
 
-impl Item for Volume {
-    type Id = VolumeId;
+macro_rules! item {
+    ($Item:ident, $Id:ident, $what:literal $(, $complete:item)?) => {
+        impl Item for $Item {
+            type Id = $Id;
+            const WHAT: &'static str = $what;
 
-    const WHAT: &'static str = "volume";
+            fn id(&self) -> &$Id {
+                &self.id
+            }
 
-    fn id(&self) -> &VolumeId {
-        &self.id
-    }
+            fn name(&self) -> Option<&str> {
+                self.name.as_deref()
+            }
 
-    fn name(&self) -> Option<&str> {
-        self.name.as_deref()
-    }
+            fn phase(&self) -> &Phase {
+                &self.phase
+            }
 
-    fn phase(&self) -> &Phase {
-        &self.phase
-    }
+            fn mark(&self) -> &Mark {
+                &self.mark
+            }
 
-    fn mark(&self) -> &Mark {
-        &self.mark
-    }
+            $($complete)?
+        }
+    };
+}
 
+item!(Snapshot, SnapshotId, "snapshot");
+item!(
+    Volume,
+    VolumeId,
+    "volume",
     fn complete(&mut self, created: &Self) {
         if self.context.is_none() {
             self.context.clone_from(&created.context);
         }
     }
-}
-
-impl Item for Snapshot {
-    type Id = SnapshotId;
-
-    const WHAT: &'static str = "snapshot";
-
-    fn id(&self) -> &SnapshotId {
-        &self.id
-    }
-
-    fn name(&self) -> Option<&str> {
-        self.name.as_deref()
-    }
-
-    fn phase(&self) -> &Phase {
-        &self.phase
-    }
-
-    fn mark(&self) -> &Mark {
-        &self.mark
-    }
-}
+);
 
 /// A page of items, and the token of the next page.
 pub(super) type Items<I> = (Vec<I>, Option<String>);
