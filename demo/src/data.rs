@@ -78,17 +78,12 @@ pub(crate) fn compare(kind: Kind, target: &Path, seed: u64) -> Result<Duration> 
     read.with_context(|| format!("read {}", path.display()))?;
     let took = started.elapsed();
     let written = Chance::seeded(seed).bytes(DATA_BYTES);
-    match found
-        .iter()
-        .zip(&written)
-        .position(|(now, then)| now != then)
-    {
-        None => Ok(took),
-        Some(at) => bail!(
-            "{}: differs from the written data at byte {at}",
-            path.display()
-        ),
+    let mut pairs = found.iter().zip(&written);
+    if let Some(at) = pairs.position(|(now, then)| now != then) {
+        let path = path.display();
+        bail!("{path}: differs from the written data at byte {at}");
     }
+    Ok(took)
 }
 
 /// Proves that nothing can be written below `target`.

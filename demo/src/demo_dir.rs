@@ -49,8 +49,7 @@ pub(crate) const BARE: &str = "state/bare";
 /// Fails if `temporary` is not writable.
 pub(crate) fn create(temporary: &Path) -> Result<PathBuf> {
     let mut builder = tempfile::Builder::new();
-    let made = builder.prefix("belay-demo.").tempdir_in(temporary)?;
-    Ok(made.keep())
+    Ok(builder.prefix("belay-demo.").tempdir_in(temporary)?.keep())
 }
 
 pub(crate) fn socket(demo_dir: &Path, binary: &str) -> PathBuf {

@@ -2,13 +2,16 @@
 //! the lifecycles. At its exit, everything in its namespaces ends.
 
 use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::path::Path;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use belay_bed::mounts::mount;
+use belay_bed::programs::{Running, server};
 use belay_bed::scrape::{self, status};
 use belay_ctl::size;
 use belay_proto::dial::dial;
@@ -17,14 +20,20 @@ use rustix::mount::MountPropagationFlags;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-use crate::agents::{Agents, log_tails};
 use crate::demo_dir::{
-    BARE, CONTROLLER, NODE, STATE, STATE_FS, disk, has_no_volume_in_use, socket,
+    BARE, BINARIES, CONTROLLER, CONTROLLER_STATE, NODE, STATE, STATE_FS, VOLUMES, disk,
+    has_no_volume_in_use, log, socket,
 };
 use crate::progress::Progress;
 use crate::report::{Kind, Report};
 use crate::steps::Steps;
-use crate::{DemoArgs, screen};
+use crate::{DemoArgs, binary, screen};
+
+/// The ID by which the controller knows the node.
+const NODE_ID: &str = "demo-node";
+
+/// Maximum number of log lines in a failure report.
+const LOG_LINES_MAX: usize = 12;
 
 /// The time to wait for a program's exit after a failed call.
 const EXIT_REPORT: Duration = Duration::from_millis(300);
@@ -48,19 +57,17 @@ pub(crate) async fn run(args: &DemoArgs, demo_dir: &Path) -> Result<ExitCode> {
         _ = leash.read_u8() => Ok(()),
         played = play(args, demo_dir) => played,
     };
-    played.map_err(|error| anyhow!("failed at: {error:#}\n{}", log_tails(demo_dir)))?;
-    Ok(ExitCode::SUCCESS)
+    let played = played.map(|()| ExitCode::SUCCESS);
+    played.map_err(|error| anyhow!("failed at: {error:#}\n{}", log_tails(demo_dir)))
 }
 
 async fn play(args: &DemoArgs, demo_dir: &Path) -> Result<()> {
     make_state(demo_dir).context("start")?;
-    let bin_dir = args.bin_dir()?;
-    let mut agents = Agents::start(&bin_dir, demo_dir).context("start")?;
-    let only = args.only.as_ref().map(std::slice::from_ref);
-    let (kinds, copied) = (
-        only.unwrap_or(Kind::value_variants()),
-        only.unwrap_or(&[Kind::Xfs]),
-    );
+    let mut agents = Agents::start(demo_dir).context("start")?;
+    let (mut kinds, mut copied) = (Kind::value_variants(), &[Kind::Xfs][..]);
+    if let Some(only) = &args.only {
+        (kinds, copied) = (std::slice::from_ref(only), std::slice::from_ref(only));
+    }
     let mut steps = Steps {
         demo_dir,
         controller: dial(&socket(demo_dir, CONTROLLER)).await?,
@@ -68,23 +75,17 @@ async fn play(args: &DemoArgs, demo_dir: &Path) -> Result<()> {
         progress: Progress::new(args.verbose),
         now: String::new(),
     };
-    steps.progress.detail(&format!(
-        "Belay's two programs run in separate mount and process namespaces.\n  \
-         directory {}, disk {} ({STATE_FS}, 1TiB, sparse)\n  \
-         controller and node listen on {CONTROLLER}.sock and {NODE}.sock there",
-        demo_dir.display(),
-        disk(demo_dir)?.display()
-    ));
     if let Err(error) = all(&mut steps, copied, &mut agents).await {
         // If a call failed because its program exited, report the exit.
         tokio::time::sleep(EXIT_REPORT).await;
-        let exit = agents.both_run().err();
-        let exit = exit.map_or(String::new(), |exit| format!("{exit}; "));
-        return Err(anyhow!("{}\n  {exit}{error:#}", steps.now));
+        let exit = agents
+            .both_run()
+            .map_or_else(|exit| format!("{exit}; "), |()| String::new());
+        bail!("{}\n  {exit}{error:#}", steps.now);
     }
     steps.progress.finish(&steps.report);
     if args.keep {
-        let lines = kept(&bin_dir, demo_dir, args.outer);
+        let lines = kept(demo_dir, args.outer)?;
         // Do not cut these lines, even if the paths are long.
         for line in screen::section("Kept", &lines) {
             steps.progress.line(&line);
@@ -130,12 +131,9 @@ fn weigh(report: &mut Report, agents: &Agents) -> Result<()> {
     let mut weights = Vec::new();
     for agent in [&agents.node, &agents.controller] {
         let pid = agent.process.id();
-        let threads = match status(pid, "Threads")? {
-            1 => "1 thread".to_owned(),
-            threads => format!("{threads} threads"),
-        };
-        let (name, resident) = (agent.name, status(pid, "VmRSS")?);
-        weights.push(format!("{name} {}, {threads}", size::show(resident << 10)));
+        let (threads, resident) = (status(pid, "Threads")?, status(pid, "VmRSS")?);
+        let (name, shown) = (agent.name, size::show(resident << 10));
+        weights.push(format!("{name} {shown}, {threads} threads"));
         // Debug builds of the programs are several times as large.
         ensure!(
             cfg!(debug_assertions) || name != NODE || resident <= NODE_RESIDENT_KIB_MAX,
@@ -146,12 +144,11 @@ fn weigh(report: &mut Report, agents: &Agents) -> Result<()> {
     report.fact("Weight", &weights.join("; "));
     let (_, page) = scrape::get(agents.node.http, "/metrics")?;
     let samples = page.lines().filter_map(scrape::sample);
-    let formats: f64 = samples
-        .filter_map(|(name, _, value)| (name == FORMATS).then_some(value))
-        .sum();
-    let blank = report.blank_stages;
+    let formats = samples.filter(|(name, ..)| *name == FORMATS);
+    let formats = formats.map(|(.., value)| value).sum::<f64>().to_string();
+    let blank = report.blank_stages.to_string();
     ensure!(
-        formats.to_string() == blank.to_string(),
+        formats == blank,
         "{blank} volumes were blank, and {NODE} formatted {formats}"
     );
     let text = format!("processes started: {blank} mkfs, one for each blank filesystem");
@@ -160,19 +157,122 @@ fn weigh(report: &mut Report, agents: &Agents) -> Result<()> {
 }
 
 /// Returns the commands for using the kept programs.
-fn kept(bin_dir: &Path, demo_dir: &Path, outer: u32) -> [String; 12] {
-    [
-        "both programs run until Ctrl-C; in another shell:".to_owned(),
-        format!("PATH=$PATH:{}", bin_dir.display()),
-        format!("cd {}", demo_dir.display()),
-        format!("controller=$PWD/{CONTROLLER}.sock node=$PWD/{NODE}.sock"),
-        "belayctl --endpoint $controller volume create mine --size 1GiB".to_owned(),
-        "belayctl --endpoint $controller volume list".to_owned(),
-        "belayctl --endpoint $node node info".to_owned(),
-        "tail *.log".to_owned(),
-        "their namespaces:".to_owned(),
-        "nsenter --mount --pid --target \\".to_owned(),
-        format!("    $(pgrep --parent $(pgrep --parent {outer} unshare))"),
-        format!("to stop: Ctrl-C here, or kill {outer}"),
-    ]
+fn kept(demo_dir: &Path, outer: u32) -> Result<Vec<String>> {
+    let (bin, demo_dir) = (binary("")?, demo_dir.display());
+    let text = format!(
+        "both programs run until Ctrl-C; in another shell:
+PATH=$PATH:{}
+cd {demo_dir}
+controller=$PWD/{CONTROLLER}.sock node=$PWD/{NODE}.sock
+belayctl --endpoint $controller volume create mine --size 1GiB
+belayctl --endpoint $controller volume list
+belayctl --endpoint $node node info
+tail *.log
+their namespaces:
+nsenter --mount --pid --target \\
+    $(pgrep --parent $(pgrep --parent {outer} unshare))
+to stop: Ctrl-C here, or kill {outer}",
+        bin.display()
+    );
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+/// The running controller and node agent.
+pub(crate) struct Agents {
+    controller: Agent,
+    pub(crate) node: Agent,
+}
+
+/// A program, running unless it was killed.
+pub(crate) struct Agent {
+    name: &'static str,
+    command: Command,
+    socket: PathBuf,
+    process: Running,
+    /// The address of the program's `/metrics`.
+    http: SocketAddr,
+}
+
+impl Agents {
+    /// Starts both programs, and returns once they listen on their sockets.
+    ///
+    /// # Errors
+    /// Fails if a program cannot be started, or exits.
+    fn start(demo_dir: &Path) -> Result<Self> {
+        let state = demo_dir.join(CONTROLLER_STATE);
+        std::fs::create_dir_all(&state)?;
+        Ok(Self {
+            controller: Agent::start(CONTROLLER, demo_dir, "--state-dir", &state)?,
+            node: Agent::start(NODE, demo_dir, "--loop-dir", &demo_dir.join(VOLUMES))?,
+        })
+    }
+
+    /// Checks that both programs are still running.
+    ///
+    /// # Errors
+    /// Fails if a program has exited; the error contains its exit status.
+    fn both_run(&mut self) -> Result<()> {
+        for agent in [&mut self.controller, &mut self.node] {
+            if let Some(status) = agent.process.try_wait()? {
+                bail!("{} exited: {status}", agent.name);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Agent {
+    fn start(name: &'static str, demo_dir: &Path, flag: &str, value: &Path) -> Result<Self> {
+        let log = File::create(log(demo_dir, name))?;
+        let http = scrape::free_port()?;
+        let socket = socket(demo_dir, name);
+        let mut command = server(&[], &binary(name)?, &socket);
+        command
+            .args(["--node-id", NODE_ID, "--http-endpoint", &http.to_string()])
+            .arg(flag)
+            .arg(value)
+            // Set only what the flags need: the caller's BELAY_* and CSI_ENDPOINT must have no
+            // effect.
+            .env_clear()
+            .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let process = Running::serving(&mut command, &socket).context(name)?;
+        Ok(Self {
+            name,
+            command,
+            socket,
+            process,
+            http,
+        })
+    }
+
+    /// Kills the program by SIGKILL, which prevents any cleanup.
+    ///
+    /// # Errors
+    /// Fails if a system call fails.
+    pub(crate) fn kill(&mut self) -> io::Result<()> {
+        self.process.kill()?;
+        self.process.wait().map(drop)
+    }
+
+    /// Starts the program again, as its DaemonSet would.
+    ///
+    /// # Errors
+    /// Fails if the program cannot be started, or exits.
+    pub(crate) fn start_again(&mut self) -> io::Result<()> {
+        self.process = Running::serving(&mut self.command, &self.socket)?;
+        Ok(())
+    }
+}
+
+/// Returns the last lines of both logs, for a failure report.
+fn log_tails(demo_dir: &Path) -> String {
+    let tail = |name| {
+        let log = std::fs::read_to_string(log(demo_dir, name)).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines[lines.len().saturating_sub(LOG_LINES_MAX)..].join("\n  ");
+        format!("last lines of {name}'s log:\n  {last}\n")
+    };
+    BINARIES.map(tail).concat()
 }

@@ -1,23 +1,27 @@
 //! The complete lifecycle of a volume, as a cluster runs it: the calls in order, each followed by a
-//! check of the kernel's state.
+//! check of the kernel's state; and the timed calls as bare system calls.
 
 use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
+use std::process::Stdio;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use belay_bed::requests;
+use belay_bed::{devices, floor, patience, requests};
 use belay_proto::csi::v1 as csi;
 use csi::volume_capability::access_mode::Mode;
 use csi::volume_content_source::Type as Source;
 use csi::volume_usage::Unit;
 
-use crate::demo_dir::{VOLUMES, has_no_volume_in_use, none_is_bound_to};
+use crate::data;
+use crate::demo_dir::{BARE, VOLUMES, has_no_volume_in_use, mkfs, none_is_bound_to};
 use crate::report::{
-    Kind, NODE_EXPAND, PROBE, PUBLISH, READ, READ_ONLY, STAGE_AGAIN, STAGE_FIRST, UNPUBLISH,
-    UNSTAGE, WRITE,
+    Kind, NODE_EXPAND, PROBE, PUBLISH, READ, READ_ONLY, Report, STAGE_AGAIN, STAGE_FIRST, Side,
+    Step, UNPUBLISH, UNSTAGE, WRITE,
 };
 use crate::steps::{Life, Steps};
-use crate::{bare, data};
 
 /// The size in bytes at creation, and after the online expansion.
 pub(crate) const BYTES: (i64, i64) = (1 << 30, 2 << 30);
@@ -34,7 +38,7 @@ impl Steps<'_> {
         for round in 1..=rounds {
             self.one(kind, round).await?;
             if self.report.kinds_with_bars().any(|with| with == kind) {
-                bare::live(self.demo_dir, kind, BYTES.0, &mut self.report)
+                bare(self.demo_dir, kind, &mut self.report)
                     .with_context(|| format!("bare system calls, {name}"))?;
             }
         }
@@ -72,12 +76,12 @@ impl Steps<'_> {
     pub(crate) async fn create(
         &mut self,
         life: &mut Life,
-        label: &'static str,
+        label: Step,
         bytes: i64,
         source: Option<Source>,
     ) -> Result<()> {
         // In CSI, the caller creates the staging directory and the parent of a target.
-        std::fs::create_dir_all(&life.staging)?;
+        fs::create_dir_all(&life.staging)?;
         let name = format!("demo-{}-{}", life.name, life.round);
         let request = csi::CreateVolumeRequest {
             capacity_range: requests::range(bytes, 0),
@@ -110,7 +114,7 @@ impl Steps<'_> {
     }
 
     /// Stages and publishes the volume.
-    pub(crate) async fn mount(&mut self, life: &Life, label: &'static str) -> Result<()> {
+    pub(crate) async fn mount(&mut self, life: &Life, label: Step) -> Result<()> {
         self.stage(life, label).await?;
         self.publish(life, PUBLISH, &life.target).await
     }
@@ -145,31 +149,20 @@ impl Steps<'_> {
         expanded?;
         let after = data::size(life.kind, path)?;
         let has_grown = data::has_grown(before, after);
-        ensure!(
-            has_grown,
-            "did not grow: {before} bytes before, {after} now"
-        );
-        let reported = self.stats(life).await?;
-        ensure!(
-            reported == after,
-            "has {after} bytes, stats report {reported}"
-        );
+        ensure!(has_grown, "had {before} bytes, has {after}: did not grow");
+        let shown = self.stats(life).await?;
+        ensure!(shown == after, "has {after} bytes, stats report {shown}");
         Ok(())
     }
 
-    pub(crate) async fn stage(&mut self, life: &Life, label: &'static str) -> Result<()> {
+    pub(crate) async fn stage(&mut self, life: &Life, label: Step) -> Result<()> {
         let none = HashMap::new();
         let request = requests::stage(&life.id, none, &life.staging, life.capability());
         self.call(life, label, "Node/NodeStageVolume", request)
             .await
     }
 
-    pub(crate) async fn publish(
-        &mut self,
-        life: &Life,
-        label: &'static str,
-        target: &Path,
-    ) -> Result<()> {
+    pub(crate) async fn publish(&mut self, life: &Life, label: Step, target: &Path) -> Result<()> {
         let (none, capability) = (HashMap::new(), life.capability());
         let request = csi::NodePublishVolumeRequest {
             readonly: label == READ_ONLY,
@@ -211,4 +204,54 @@ impl Steps<'_> {
         let rpc = "Controller/DeleteVolume";
         self.call(life, "delete", rpc, request).await
     }
+}
+
+/// Measures the kernel's own time for stage, publish, unpublish and unstage of a formatted
+/// filesystem: makes them as bare system calls on a similar device, as benches/BUDGET.md defines.
+///
+/// # Errors
+/// Fails if a system call or a tool fails.
+fn bare(demo_dir: &Path, kind: Kind, report: &mut Report) -> Result<()> {
+    let [file, staging, target] =
+        ["disk", "staging", "target"].map(|name| demo_dir.join(BARE).join(name));
+    let mut time = |step, work: &dyn Fn() -> io::Result<()>| {
+        let started = Instant::now();
+        work()?;
+        report.add(kind, step, Side::Kernel, started.elapsed());
+        io::Result::Ok(())
+    };
+    File::create_new(&file)?.set_len(BYTES.0.cast_unsigned())?;
+    fs::create_dir(&staging)?;
+    for is_first in [true, false] {
+        let device = devices::bind(&file, &["--nooverlap"], Stdio::null())?;
+        let stage = || floor::stage(kind.name(), &device, &staging);
+        if is_first {
+            let options: &[&str] = match kind {
+                Kind::Ext4 => &["-q", "-F", "-E", "nodiscard"],
+                _ => &["-q", "-f", "-K"],
+            };
+            mkfs(kind.name(), options, &device)?;
+            stage()?;
+        } else {
+            time(STAGE_AGAIN, &stage)?;
+        }
+        // The kernel defers this until the last user closes the device: the umount releases it, as
+        // with the agent.
+        devices::detach(&device)?;
+        time(PUBLISH, &|| floor::publish(kind.name(), &staging, &target))?;
+        // Write the same data as in Belay's rounds, since an umount flushes dirty pages.
+        match is_first {
+            true => data::write(kind, &target, 1)?,
+            false => data::compare(kind, &target, 1)?,
+        };
+        time(UNPUBLISH, &|| floor::unpublish(kind.name(), &target))?;
+        time(UNSTAGE, &|| floor::unstage(&staging))?;
+        // Another process, such as udev, may have the device open.
+        patience::until(&format!("{} is free", device.display()), || {
+            let bound = devices::list().and_then(|all| devices::bound_to(&all, &file));
+            bound.is_ok_and(|bound| bound.is_empty())
+        });
+    }
+    fs::remove_dir(&staging)?;
+    Ok(fs::remove_file(&file)?)
 }

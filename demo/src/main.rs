@@ -3,9 +3,6 @@
 //! user starts, the inner process in the namespaces, and the reaper, which cleans up after a killed
 //! outer process.
 
-mod agents;
-mod bare;
-mod copies;
 mod data;
 mod demo_dir;
 mod inner;
@@ -17,27 +14,21 @@ mod screen;
 mod steps;
 mod trials;
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
 use clap::Parser;
 use clap::builder::FalseyValueParser;
 
 use crate::report::Kind;
 
-const EXAMPLES: &str = "\
-Examples:
-  sudo belay-demo
-  sudo ROUNDS=20 belay-demo
-  sudo KEEP=1 belay-demo      keeps the programs running, for manual calls
-
-It leaves nothing behind: it has its own mount and process namespaces, its own directory in
-TMPDIR, and a separate process that releases its loop devices even if the demo is killed.";
-
 /// Run full volume lifecycles through the two real programs (needs root).
+///
+/// It leaves nothing behind: it has its own mount and process namespaces, its own directory in
+/// TMPDIR, and a separate process that releases its loop devices even if the demo is killed.
 #[derive(Parser)]
-#[command(name = "belay-demo", version, after_help = EXAMPLES)]
+#[command(name = "belay-demo", version)]
 struct DemoArgs {
     /// Lifecycles per kind of volume; the times are medians
     #[arg(long, env = "ROUNDS", default_value_t = 5, value_name = "N",
@@ -49,12 +40,9 @@ struct DemoArgs {
     /// Only this kind of volume [default: all, and snapshots and clones of xfs]
     #[arg(long, value_enum, value_name = "KIND")]
     only: Option<Kind>,
-    /// Print every step and the programs' metrics
+    /// Print every step
     #[arg(long, short, env = "VERBOSE", value_parser = FalseyValueParser::new())]
     verbose: bool,
-    /// Directory of belay-controller and belay-node [default: that of belay-demo]
-    #[arg(long, value_name = "DIR")]
-    bin_dir: Option<PathBuf>,
     /// Role: the process inside the namespaces, with the demo's directory
     #[arg(long, hide = true, value_name = "DIR")]
     inner: Option<PathBuf>,
@@ -82,10 +70,7 @@ async fn main() -> ExitCode {
     })
 }
 
-impl DemoArgs {
-    /// Returns the directory of belay-controller and belay-node.
-    fn bin_dir(&self) -> Result<PathBuf> {
-        let ours = std::env::current_exe()?.with_file_name("");
-        Ok(self.bin_dir.clone().unwrap_or(ours))
-    }
+/// Returns the path of a program in the directory of this one.
+fn binary(name: &str) -> io::Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name(name))
 }

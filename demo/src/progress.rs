@@ -100,16 +100,13 @@ impl Progress {
             drawn => format!("\x1b[{drawn}A"),
         };
         for line in lines {
-            let line = screen::fit(line, size().0);
-            let painted = if self.colour {
-                screen::paint(&line)
-            } else {
-                line
-            };
+            let mut line = screen::fit(line, size().0);
+            if self.colour {
+                line = screen::paint(&line);
+            }
             // Erase before the text: after a full line, this would erase its last character.
-            text.push_str(if self.in_place { "\x1b[2K" } else { "" });
-            text.push_str(&painted);
-            text.push('\n');
+            let erase = if self.in_place { "\x1b[2K" } else { "" };
+            text.push_str(&format!("{erase}{line}\n"));
         }
         if self.drawn > lines.len() {
             text.push_str("\x1b[J");
@@ -119,21 +116,17 @@ impl Progress {
     }
 }
 
-/// Returns the columns and rows of the terminal. Without a terminal, uses COLUMNS from the
-/// environment.
+/// Returns the columns and rows of the terminal; the smallest supported width without a terminal.
 fn size() -> (usize, usize) {
-    match rustix::termios::tcgetwinsize(io::stdout()) {
-        Ok(size) if size.ws_col > 0 => (size.ws_col.into(), size.ws_row.max(2).into()),
-        _ => {
-            let columns = std::env::var("COLUMNS").ok();
-            let columns = columns.and_then(|text| text.parse().ok());
-            (columns.unwrap_or(WIDTHS.0), 24)
-        }
-    }
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
+    let size = size.filter(|size| size.ws_col > 0);
+    size.map_or((WIDTHS.0, 24), |it| {
+        (it.ws_col.into(), it.ws_row.max(2).into())
+    })
 }
 
 /// Writes to the terminal. Ignores errors, so that a closed terminal does not stop a step half-way;
-/// the outer process receives SIGHUP in that case.
+/// SIGHUP ends the outer process in that case.
 fn write(text: &str) {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes());

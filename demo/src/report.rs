@@ -6,19 +6,22 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+/// The name of a step.
+pub(crate) type Step = &'static str;
+
 /// The step of the first stage of a volume, which formats a filesystem.
-pub(crate) const STAGE_FIRST: &str = "stage (first)";
+pub(crate) const STAGE_FIRST: Step = "stage (first)";
 /// The step of a further stage of a volume, which already holds data.
-pub(crate) const STAGE_AGAIN: &str = "stage (again)";
-pub(crate) const PUBLISH: &str = "publish";
-pub(crate) const READ_ONLY: &str = "publish read-only";
-pub(crate) const WRITE: &str = "write 4MiB, fsync";
-pub(crate) const READ: &str = "read 4MiB, compare";
+pub(crate) const STAGE_AGAIN: Step = "stage (again)";
+pub(crate) const PUBLISH: Step = "publish";
+pub(crate) const READ_ONLY: Step = "publish read-only";
+pub(crate) const WRITE: Step = "write 4MiB, fsync";
+pub(crate) const READ: Step = "read 4MiB, compare";
 /// A node call that does nothing, whose time is the cost of a call itself.
-pub(crate) const PROBE: &str = "probe";
-pub(crate) const NODE_EXPAND: &str = "expand, node";
-pub(crate) const UNPUBLISH: &str = "unpublish";
-pub(crate) const UNSTAGE: &str = "unstage";
+pub(crate) const PROBE: Step = "probe";
+pub(crate) const NODE_EXPAND: Step = "expand, node";
+pub(crate) const UNPUBLISH: Step = "unpublish";
+pub(crate) const UNSTAGE: Step = "unstage";
 
 /// The number of kinds with bars: the kinds whose calls are also made as bare system calls.
 const BARS_KINDS_MAX: usize = 2;
@@ -60,7 +63,7 @@ pub(crate) struct Report {
     pub(crate) rounds: u32,
     /// The kinds of volumes, in the order of the demo.
     pub(crate) kinds: Vec<Kind>,
-    times: BTreeMap<(Kind, &'static str, Side), Vec<Duration>>,
+    times: BTreeMap<(Kind, Step, Side), Vec<Duration>>,
     /// Whether this machine cannot grow a mounted ext4, for lack of CAP_SYS_RESOURCE.
     pub(crate) cannot_grow_ext4: bool,
     /// Lines, each with the name of its section.
@@ -78,18 +81,17 @@ impl Report {
         }
     }
 
-    pub(crate) fn add(&mut self, kind: Kind, step: &'static str, side: Side, took: Duration) {
+    pub(crate) fn add(&mut self, kind: Kind, step: Step, side: Side, took: Duration) {
         self.times.entry((kind, step, side)).or_default().push(took);
     }
 
-    /// Returns the median of a step, or `None` if it was never measured.
-    pub(crate) fn p50(&self, kind: Kind, step: &'static str) -> Option<Duration> {
-        nth(self.times.get(&(kind, step, Side::Belay))?, 2)
-    }
-
-    /// Returns the 25th percentile of a step, which benches/BUDGET.md compares.
-    pub(crate) fn p25(&self, kind: Kind, step: &'static str, side: Side) -> Option<Duration> {
-        nth(self.times.get(&(kind, step, side))?, 4)
+    /// Returns the smallest time of a step that at least a fraction of 1/`part` of all its times does
+    /// not exceed (nearest rank); `None` if it was never measured. So the median of two times is the
+    /// lower one, which was measured. benches/BUDGET.md compares the 25th percentile.
+    pub(crate) fn rank(&self, kind: Kind, step: Step, side: Side, part: usize) -> Option<Duration> {
+        let mut sorted = self.times.get(&(kind, step, side))?.clone();
+        sorted.sort_unstable();
+        sorted.get(sorted.len().checked_sub(1)? / part).copied()
     }
 
     /// Returns the kinds that have bars. A raw device has none: its stage consists of ioctls, which
@@ -109,14 +111,6 @@ impl Report {
         let of_topic = self.facts.iter().filter(|(of, _)| *of == topic);
         of_topic.map(|(_, text)| text.clone()).collect()
     }
-}
-
-/// Returns the smallest time that at least a fraction of 1/`part` of all times does not exceed
-/// (nearest rank). So the median of two times is the lower one, which was measured.
-fn nth(times: &[Duration], part: usize) -> Option<Duration> {
-    let mut sorted = times.to_vec();
-    sorted.sort_unstable();
-    sorted.get(sorted.len().checked_sub(1)? / part).copied()
 }
 
 /// Formats a time in a suitable unit.
@@ -166,11 +160,12 @@ mod tests {
             (&[1_000, 1, 1, 1, 1_000], Some(1)),
             (&[], None),
         ] {
-            assert_eq!(
-                nth(&us(times), 2),
-                expected.map(Duration::from_micros),
-                "{times:?}"
-            );
+            let mut report = Report::default();
+            for took in us(times) {
+                report.add(Kind::Xfs, "stats", Side::Belay, took);
+            }
+            let median = report.rank(Kind::Xfs, "stats", Side::Belay, 2);
+            assert_eq!(median, expected.map(Duration::from_micros), "{times:?}");
         }
     }
 
@@ -205,7 +200,7 @@ mod tests {
     fn belay_and_kernel_are_kept_apart() {
         let mut report = Report::new(1, &[]);
         report.add(Kind::Xfs, "stats", Side::Belay, Duration::from_micros(9));
-        let p25 = |kind, side| report.p25(kind, "stats", side);
+        let p25 = |kind, side| report.rank(kind, "stats", side, 4);
         let expected = Some(Duration::from_micros(9));
         assert_eq!(p25(Kind::Xfs, Side::Belay), expected);
         assert_eq!(p25(Kind::Xfs, Side::Kernel), None);

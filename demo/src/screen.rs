@@ -6,14 +6,14 @@ use std::time::Duration;
 use crate::demo_dir::STATE_FS;
 use crate::report::{
     Kind, NODE_EXPAND, PROBE, PUBLISH, READ, READ_ONLY, Report, STAGE_AGAIN, STAGE_FIRST, Side,
-    UNPUBLISH, UNSTAGE, WRITE, ratio, show, show_short,
+    Step, UNPUBLISH, UNSTAGE, WRITE, ratio, show, show_short,
 };
 
 /// The minimum and maximum width of the screen, in columns.
 pub(crate) const WIDTHS: (usize, usize) = (80, 120);
 
 /// The columns of the matrix, in the order of a lifecycle, with their steps.
-const COLUMNS: [(&str, &str); 12] = [
+const COLUMNS: [(&str, Step); 12] = [
     ("create", "create"),
     ("stage", STAGE_FIRST),
     ("publish", PUBLISH),
@@ -33,7 +33,7 @@ const LABEL: usize = 9;
 const COLUMN: (usize, usize) = (5, 8);
 
 /// The calls shown as bars, for a volume that is already formatted.
-const BARS: [(&str, &str); 4] = [
+const BARS: [(&str, Step); 4] = [
     ("stage", STAGE_AGAIN),
     ("publish", PUBLISH),
     ("unpublish", UNPUBLISH),
@@ -74,21 +74,16 @@ fn ticked(text: &String) -> String {
 pub(crate) fn section(label: &str, lines: &[String]) -> Vec<String> {
     let names = std::iter::once(label).chain(std::iter::repeat(""));
     let named = names.zip(lines);
-    let mut section: Vec<String> = named
-        .map(|(name, line)| format!("{name:<LABEL$}{line}"))
-        .collect();
-    if !section.is_empty() {
-        section.insert(0, String::new());
-    }
-    section
+    let named = named.map(|(name, line)| format!("{name:<LABEL$}{line}"));
+    let empty = (!lines.is_empty()).then(String::new);
+    empty.into_iter().chain(named).collect()
 }
 
 /// Renders the matrix of kinds of volumes and steps. The names of the columns are wider than the
 /// columns, so they alternate between two lines.
 fn matrix(report: &Report, width: usize) -> Vec<String> {
-    let (narrow, wide) = COLUMN;
-    let has_times = LABEL + COLUMNS.len() * wide <= width + 1;
-    let column = if has_times { wide } else { narrow };
+    let has_times = LABEL + COLUMNS.len() * COLUMN.1 <= width + 1;
+    let column = if has_times { COLUMN.1 } else { COLUMN.0 };
     let label = LABEL - 2;
     let mut lines = vec![String::new()];
     for first in [0, 1] {
@@ -100,7 +95,7 @@ fn matrix(report: &Report, width: usize) -> Vec<String> {
     for &kind in &report.kinds {
         let cells = COLUMNS.iter().map(|&(_, step)| {
             let is_refused = report.cannot_grow_ext4 && kind == Kind::Ext4 && step == NODE_EXPAND;
-            let mark = match report.p50(kind, step) {
+            let mark = match report.rank(kind, step, Side::Belay, 2) {
                 _ if is_refused => "-".to_owned(),
                 Some(time) if has_times => format!("✓ {}", show_short(time)),
                 Some(_) => "✓".to_owned(),
@@ -129,7 +124,7 @@ fn bars(report: &Report, width: usize) -> Vec<String> {
     let mut is_noisy = false;
     for kind in report.kinds_with_bars() {
         for (name, step) in BARS {
-            let p25 = |step, side| report.p25(kind, step, side);
+            let p25 = |step, side| report.rank(kind, step, side, 4);
             let whole = p25(step, Side::Belay).zip(p25(step, Side::Kernel));
             let Some(((belay, kernel), probe)) = whole.zip(p25(PROBE, Side::Belay)) else {
                 continue;
@@ -144,30 +139,24 @@ fn bars(report: &Report, width: usize) -> Vec<String> {
         }
     }
     if is_noisy {
-        let why = "below 1.0, the disk or other processes slowed the bare calls";
-        lines.push(why.to_owned());
+        lines.push("below 1.0, the disk or other processes slowed the bare calls".to_owned());
     }
-    // Without any bar, omit the explanation.
-    if lines.len() == 1 {
-        return Vec::new();
+    match lines.len() {
+        // Without any bar, omit the explanation.
+        1 => Vec::new(),
+        _ => section("Time", &lines),
     }
-    section("Time", &lines)
 }
 
 /// Renders `whole` as a bar: each part with its mark, and the rest with the last mark.
 fn bar(whole: Duration, parts: [Duration; 2], cells: usize) -> String {
     let whole = whole.as_nanos().max(1);
-    let mut text = String::new();
-    let (mut sum, mut drawn) = (0, 0);
-    for (part, mark) in parts.iter().zip(MARKS) {
-        sum += part.as_nanos();
-        let end = (sum.min(whole) * cells as u128 + whole / 2) / whole;
-        let end = usize::try_from(end).unwrap_or(cells);
-        text.extend((drawn..end).map(|_| mark));
-        drawn = end;
-    }
-    text.extend((drawn..cells).map(|_| MARKS[2]));
-    text
+    let ends = [parts[0], parts[0] + parts[1]].map(|sum| {
+        let end = (sum.as_nanos().min(whole) * cells as u128 + whole / 2) / whole;
+        usize::try_from(end).unwrap_or(cells)
+    });
+    let mark = |cell| MARKS[ends.iter().filter(|end| cell >= **end).count()];
+    (0..cells).map(mark).collect()
 }
 
 /// Cuts a line that is too long, so that a terminal does not wrap it.
@@ -191,12 +180,10 @@ pub(crate) fn paint(line: &str) -> String {
         "" => String::new(),
         name => format!("\x1b[1m{name}\x1b[0m"),
     };
-    let rest: Vec<char> = rest.chars().collect();
-    for run in rest.chunk_by(|one, other| colour(*one) == colour(*other)) {
-        let run_text = String::from_iter(run);
-        match colour(run[0]) {
-            None => text.push_str(&run_text),
-            Some(code) => text.push_str(&format!("\x1b[{code}m{run_text}\x1b[0m")),
+    for c in rest.chars() {
+        match colour(c) {
+            None => text.push(c),
+            Some(code) => text.push_str(&format!("\x1b[{code}m{c}\x1b[0m")),
         }
     }
     text
@@ -204,13 +191,9 @@ pub(crate) fn paint(line: &str) -> String {
 
 /// Returns the SGR code of a character.
 fn colour(c: char) -> Option<u8> {
-    match c {
-        '✓' => Some(32),
-        '█' => Some(34),
-        '▒' => Some(36),
-        '░' => Some(33),
-        _ => None,
-    }
+    let codes = [('✓', 32), ('█', 34), ('▒', 36), ('░', 33)];
+    let found = codes.into_iter().find(|(mark, _)| *mark == c);
+    found.map(|(_, code)| code)
 }
 
 #[cfg(test)]

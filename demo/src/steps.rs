@@ -21,7 +21,7 @@ use tonic_prost::ProstCodec;
 
 use crate::demo_dir::{NODE, POD, socket};
 use crate::progress::Progress;
-use crate::report::{Kind, Report, Side, show};
+use crate::report::{Kind, Report, Side, Step, show};
 
 /// The timeout of a call, far above the time of any call of the demo.
 const CALL_MAX: Duration = Duration::from_secs(60);
@@ -103,7 +103,7 @@ impl Steps<'_> {
     pub(crate) async fn call<R, T>(
         &mut self,
         life: &Life,
-        label: &'static str,
+        label: Step,
         rpc: &'static str,
         request: R,
     ) -> Result<T>
@@ -143,7 +143,7 @@ impl Steps<'_> {
     pub(crate) fn work(
         &mut self,
         life: &Life,
-        label: &'static str,
+        label: Step,
         note: &str,
         work: impl FnOnce() -> Result<Duration>,
     ) -> Result<()> {
@@ -154,7 +154,7 @@ impl Steps<'_> {
     }
 
     /// Records the step that begins, and draws the screen.
-    fn begin(&mut self, life: &Life, label: &'static str) {
+    fn begin(&mut self, life: &Life, label: Step) {
         let (name, rounds) = (&life.name, self.report.rounds);
         self.now = match life.round {
             0 => format!("{name}, {label}"),
@@ -164,7 +164,7 @@ impl Steps<'_> {
     }
 
     /// Records and prints the time of a step.
-    fn end_step(&mut self, life: &Life, label: &'static str, took: Duration, note: &str) {
+    fn end_step(&mut self, life: &Life, label: Step, took: Duration, note: &str) {
         if life.is_counted {
             self.report.add(life.kind, label, Side::Belay, took);
         }

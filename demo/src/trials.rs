@@ -1,14 +1,18 @@
-//! Tests that Belay refuses to format a disk that is not blank, and a second writer; and that
-//! killing the node agent during writes changes no data.
+//! Tests that Belay refuses to format a disk that is not blank, and a second writer; that killing
+//! the node agent during writes changes no data; and that a snapshot, a larger volume restored from
+//! it, and a clone, all in use at the same time as their source, have the right data.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use anyhow::{Context, Result, ensure};
+use belay_bed::requests::{self, of_snapshot, of_volume};
+use belay_ctl::size;
+use belay_proto::csi::v1 as csi;
 
-use crate::agents::Agents;
 use crate::data::{self, Writer};
 use crate::demo_dir::{VOLUMES, has_no_volume_in_use};
+use crate::inner::Agents;
 use crate::life::BYTES;
 use crate::report::{Kind, PUBLISH, STAGE_AGAIN, STAGE_FIRST};
 use crate::steps::{Life, Steps};
@@ -18,6 +22,12 @@ const FOREIGN: ([u8; 1], u64) = ([0x2A], (512 << 20) + 12_345);
 /// The number of records to write in each of three phases: before the kill, without an agent, and
 /// with the next agent.
 const RECORDS: u64 = 50;
+
+/// The number of records written before a copy is created.
+const COPIED_RECORDS: u64 = 20;
+/// The bit that the seed of the second pattern has set.
+const SECOND: u64 = 1 << 40;
+const READ_COPY: &str = "read, compare";
 
 impl Steps<'_> {
     /// Proves that a disk with a single byte that is not zero is never formatted.
@@ -86,25 +96,20 @@ impl Steps<'_> {
         }
         let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
         let names = names.join(", ");
-        self.fact(
-            "Killed",
-            &format!("kill -9 of belay-node during writes to {names}:"),
-        );
+        let killed = format!("kill -9 of belay-node during writes to {names}:");
+        self.fact("Killed", &killed);
         let mib = (kinds.len() * data::DATA_BYTES) >> 20;
         let equal = format!("{mib} MiB and {total} records are equal");
-        self.fact(
-            "Killed",
-            &format!(" {meanwhile} writes passed without it; {equal}"),
-        );
+        let passed = format!(" {meanwhile} writes passed without it; {equal}");
+        self.fact("Killed", &passed);
         Ok(())
     }
 
     /// Returns the number of records written without an agent, and the number of all records.
     async fn kill(&mut self, kind: Kind, agents: &mut Agents) -> Result<(u64, u64)> {
         self.progress.heading(&format!("kill -9 ({})", kind.name()));
-        let life = self
-            .new_life(kind, &format!("{}-killed", kind.name()))
-            .await?;
+        let name = format!("{}-killed", kind.name());
+        let life = self.new_life(kind, &name).await?;
         self.fill(&life).await?;
         let writer = Writer::start(kind, &life.target, life.seed())?;
         writer.wait_for(RECORDS).await;
@@ -133,4 +138,106 @@ impl Steps<'_> {
         self.create(&mut life, "create", BYTES.0, None).await?;
         Ok(life)
     }
+}
+
+impl Steps<'_> {
+    /// Runs every round of one kind.
+    ///
+    /// # Errors
+    /// Fails with the first step that fails.
+    pub(crate) async fn copies(&mut self, kind: Kind) -> Result<()> {
+        let name = kind.name();
+        let heading = format!("snapshot, restore, clone ({name})");
+        self.progress.heading(&heading);
+        let mut facts = [String::new(), String::new()];
+        for round in 1..=self.report.rounds {
+            facts = self.copy(kind, round).await?;
+        }
+        for fact in facts {
+            self.fact("Copies", &fact);
+        }
+        Ok(())
+    }
+
+    /// Copies a volume to which a pod writes all the time. Returns what was proven about the
+    /// copies.
+    async fn copy(&mut self, kind: Kind, round: u32) -> Result<[String; 2]> {
+        let name = |what| format!("{}-{what}", kind.name());
+        let mut source = Life::new(self.demo_dir, kind, name("source"), round);
+        self.create(&mut source, "create", BYTES.0, None).await?;
+        self.fill(&source).await?;
+        let writer = Writer::start(kind, &source.target, source.seed())?;
+        let second = source.seed() | SECOND;
+        let before = data::size(kind, &source.target)?;
+
+        let least = writer.wait_for(COPIED_RECORDS).await;
+        let snapshot = self.snapshot(&source).await?;
+        // The writer may already have begun a further record.
+        let records = (least, writer.durable() + 1);
+        let note = "the second pattern replaces the first";
+        self.work(&source, "overwrite, fsync", note, || {
+            data::write(kind, &source.target, second)
+        })?;
+
+        let mut restored = Life::new(self.demo_dir, kind, name("restored"), round);
+        let from = Some(of_snapshot(&snapshot));
+        self.create(&mut restored, "restore, larger", BYTES.1, from)
+            .await?;
+        self.mount(&restored, "stage (restored)").await?;
+        let after = data::size(kind, &restored.target)?;
+        let is_whole = data::has_grown(before, after) || data::cannot_grow(kind)?;
+        let (before, after) = (size::show(before), size::show(after));
+        let sizes = format!("{before} at the snapshot, {after} now");
+        ensure!(is_whole, "restored larger, but has {sizes}");
+        let note = format!("the first pattern, every byte; {sizes}");
+        self.work(&restored, READ_COPY, &note, || {
+            data::compare(kind, &restored.target, source.seed())
+        })?;
+        let of_restored = has_records("restored snapshot", &restored, &source, records)?;
+
+        let mut clone = Life::new(self.demo_dir, kind, name("clone"), round);
+        let least = writer.wait_for(COPIED_RECORDS).await;
+        let from = Some(of_volume(&source.id));
+        self.create(&mut clone, "clone", BYTES.0, from).await?;
+        let records = (least, writer.durable() + 1);
+        self.mount(&clone, "stage (clone)").await?;
+        self.work(&clone, READ_COPY, "the second pattern, every byte", || {
+            data::compare(kind, &clone.target, second)
+        })?;
+        let of_clone = has_records("clone", &clone, &source, records)?;
+
+        writer.stop()?;
+        // The copies have not changed each other or the source.
+        data::compare(kind, &source.target, second)?;
+        for life in [&restored, &clone, &source] {
+            self.end(life).await?;
+        }
+        let request = requests::discard(&snapshot);
+        let rpc = "Controller/DeleteSnapshot";
+        let () = self.call(&source, "delete snapshot", rpc, request).await?;
+        has_no_volume_in_use(self.demo_dir)?;
+        Ok([of_restored, of_clone])
+    }
+
+    /// Creates a snapshot of the volume, which shares blocks with it and so is ready at once.
+    async fn snapshot(&mut self, source: &Life) -> Result<String> {
+        let name = format!("demo-snapshot-{}", source.round);
+        let request = requests::cut(&name, &source.id);
+        let answer: csi::CreateSnapshotResponse = self
+            .call(source, "snapshot", "Controller/CreateSnapshot", request)
+            .await?;
+        let snapshot = answer.snapshot.unwrap_or_default();
+        ensure!(snapshot.ready_to_use, "the snapshot is not ready");
+        Ok(snapshot.snapshot_id)
+    }
+}
+
+/// Proves that a copy contains every record that was durable before the copy was created, and no
+/// record that was begun afterwards.
+fn has_records(what: &str, copy: &Life, source: &Life, range: (u64, u64)) -> Result<String> {
+    let found = data::count(copy.kind, &copy.target, source.seed())?;
+    let is_whole = (range.0..=range.1).contains(&found);
+    ensure!(is_whole, "{what}: {found} records, must be in {range:?}");
+    let written = format!("{} while written: {what}", copy.kind.name());
+    Ok(format!("{written}, {found} records, none missing"))
 }
