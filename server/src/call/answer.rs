@@ -99,11 +99,6 @@ impl Record {
             .get_or_init(|| start_of(subject, SUBJECT_BYTES_MAX).into())
     }
 
-    /// Whether both belong to the same call.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
     /// Returns the subject: empty for calls without one, `None` if no handler was reached.
     pub(crate) fn subject(&self) -> Option<&str> {
         self.0.subject.get().map(AsRef::as_ref)

@@ -124,7 +124,6 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        // The connection has created one already, to detect when the request has arrived.
         let extensions = request.extensions_mut();
         let record = extensions.get_or_insert_default::<Record>().clone();
         let stranger = extensions.remove::<Stranger>();

@@ -1,8 +1,7 @@
-//! Accepts and limits connections to one listener: if there are too many, the least used is closed
-//! for a new one, so that no client can lock others out by holding connections. Does not know the
-//! protocol.
+//! Accepts and limits connections to one listener: if there are too many, one without a running call
+//! is closed for a new one, so that no client can lock others out by holding connections. Does not
+//! know the protocol.
 
-use crate::call::Record;
 use crate::lock::Lock;
 use metrics::Counter;
 use std::cmp::Reverse;
@@ -16,13 +15,6 @@ use tokio::time::Instant;
 /// The pause after a failed accept, which is nearly always a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Minimum time between two log lines about closed connections: an attacker must not fill the log.
-const WARNING_INTERVAL: Duration = Duration::from_secs(60);
-
-/// Connections that are shutting down may exceed the maximum by one in this many, so that a new
-/// connection never waits for the end of an old one.
-const CLOSING_SHARE: usize = 4;
-
 /// Maximum number of lists of a connection that run or are not sent completely; further ones wait.
 /// A list of 10,000 volumes has some 200 KiB, and a client that does not read would otherwise hold
 /// one for each of its streams.
@@ -32,55 +24,40 @@ const LISTS_MAX: usize = 2;
 const CLOSED: &str = "belay_connections_closed_total";
 
 /// Accepts connections.
-#[derive(Debug)]
 pub(crate) struct Acceptor {
     /// The listener, for the log and the metrics.
     name: &'static str,
     table: Arc<Table>,
     closed: Counter,
     is_stuck: bool,
-    warned: Option<Instant>,
 }
 
 /// All connections of an acceptor.
-#[derive(Debug)]
 struct Table {
     max: usize,
     slots: Lock<Vec<Arc<Slot>>>,
+    /// Notified when a connection or a call ends.
     freed: Notify,
 }
 
 /// The acceptor's view of one connection.
-#[derive(Debug)]
 struct Slot {
+    table: Arc<Table>,
     source: Option<IpAddr>,
     usage: Lock<Usage>,
-    stay: watch::Sender<Stay>,
+    is_unwanted: watch::Sender<bool>,
     lists: Semaphore,
 }
 
-#[derive(Debug)]
 struct Usage {
-    /// The last change: accepted, request received, or response sent.
+    /// The last change: accepted, or response ready.
     since: Instant,
-    is_answering: bool,
-    /// Requests without a response. A request without a handler has not arrived in full.
-    calls: Vec<Record>,
-}
-
-/// Whether a connection may stay open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stay {
-    Open,
-    /// Shutting down; running calls may finish.
-    Leave,
-    /// Closed at once.
-    Cut,
+    /// Requests without a response.
+    calls: usize,
 }
 
 impl Acceptor {
-    /// Creates an acceptor of at most `max` connections at a time, plus a few that are shutting
-    /// down.
+    /// Creates an acceptor of at most `max` connections at a time.
     pub(crate) fn new(name: &'static str, max: usize) -> Self {
         metrics::describe_counter!(CLOSED, "Connections closed to make room for new ones.");
         Self {
@@ -92,7 +69,6 @@ impl Acceptor {
             }),
             closed: metrics::counter!(CLOSED, "listener" => name),
             is_stuck: false,
-            warned: None,
         }
     }
 
@@ -121,41 +97,26 @@ impl Acceptor {
         }
     }
 
-    fn enter(&mut self, source: Option<IpAddr>) -> Connection {
+    fn enter(&self, source: Option<IpAddr>) -> Connection {
         let slot = Arc::new(Slot {
+            table: Arc::clone(&self.table),
             source,
             usage: Lock::new(Usage {
                 since: Instant::now(),
-                is_answering: false,
-                calls: Vec::new(),
+                calls: 0,
             }),
-            stay: watch::Sender::new(Stay::Open),
+            is_unwanted: watch::Sender::new(false),
             lists: Semaphore::new(LISTS_MAX),
         });
-        if self.table.enter(&slot) {
-            self.closed.increment(1);
-            self.warn();
-        }
-        Connection {
-            slot,
-            table: Arc::clone(&self.table),
-        }
-    }
-
-    fn warn(&mut self) {
-        if self
-            .warned
-            .is_some_and(|at| at.elapsed() < WARNING_INTERVAL)
+        let mut slots = self.table.slots.lock();
+        if slots.len() >= self.table.max
+            && let Some(victim) = least_in_use(&slots)
         {
-            return;
+            slots.remove(victim).is_unwanted.send_replace(true);
+            self.closed.increment(1);
         }
-        self.warned = Some(Instant::now());
-        let max = self.table.max;
-        tracing::warn!(
-            at = self.name,
-            max,
-            "too many connections: the least used are closed for new ones"
-        );
+        slots.push(Arc::clone(&slot));
+        Connection(slot)
     }
 }
 
@@ -170,153 +131,75 @@ impl Table {
         for _ in 0..2 {
             tokio::task::yield_now().await;
         }
-        loop {
-            // Created before the check, so that no slot freed after the check is missed.
-            let freed = self.freed.notified();
-            if self.has_room() {
-                return;
-            }
-            freed.await;
+        while !self.has_room() {
+            self.freed.notified().await;
         }
     }
 
     fn has_room(&self) -> bool {
         let slots = self.slots.lock();
-        slots.len() < self.max + self.max / CLOSING_SHARE
-            || slots.iter().any(|slot| slot.rank().is_some())
-    }
-
-    /// Adds a connection. Returns whether another connection had to be closed for it.
-    fn enter(&self, new: &Arc<Slot>) -> bool {
-        let mut slots = self.slots.lock();
-        if slots.len() >= self.max + self.max / CLOSING_SHARE {
-            cut_oldest(&slots);
-        }
-        let open = slots.iter().filter(|slot| slot.is_open()).count();
-        let victim = (open >= self.max).then(|| least_in_use(&slots)).flatten();
-        if let Some(victim) = victim {
-            victim.stay.send_replace(Stay::Leave);
-        }
-        let has_victim = victim.is_some();
-        slots.push(Arc::clone(new));
-        has_victim
-    }
-
-    fn leave(&self, gone: &Arc<Slot>) {
-        self.slots.lock().retain(|slot| !Arc::ptr_eq(slot, gone));
-        self.freed.notify_one();
+        slots.len() < self.max || slots.iter().any(|slot| slot.is_idle())
     }
 }
 
-/// Returns the connection to close for a new one: an idle connection, or if there is none, one
-/// whose response is being sent. Chooses an address with the most connections, and of its
-/// connections the one that has been in this state for longest.
-fn least_in_use(slots: &[Arc<Slot>]) -> Option<&Arc<Slot>> {
+/// Returns the index of the connection to close for a new one, which has no running call. Chooses
+/// an address with the most connections, and of its connections the one that is idle for longest.
+fn least_in_use(slots: &[Arc<Slot>]) -> Option<usize> {
     let crowd = |source: IpAddr| {
         let same = slots.iter().filter(|slot| slot.source == Some(source));
         same.count()
     };
-    slots
-        .iter()
-        .filter(|slot| slot.is_open())
-        .filter_map(|slot| Some((slot, slot.rank()?)))
-        .min_by_key(|(slot, rank)| {
-            let crowd = slot.source.map_or(0, crowd);
-            (*rank, Reverse(crowd), slot.usage.lock().since)
-        })
-        .map(|(slot, _)| slot)
-}
-
-/// Closes at once the connection that was accepted first of those that are shutting down without a
-/// running call.
-fn cut_oldest(slots: &[Arc<Slot>]) {
-    let is_leaving = |slot: &&Arc<Slot>| slot.stay() == Stay::Leave && slot.rank().is_some();
-    if let Some(oldest) = slots.iter().find(is_leaving) {
-        oldest.stay.send_replace(Stay::Cut);
-    }
+    let idle = slots.iter().enumerate().filter(|(_, slot)| slot.is_idle());
+    idle.min_by_key(|(_, slot)| {
+        let crowd = slot.source.map_or(0, crowd);
+        (Reverse(crowd), slot.usage.lock().since)
+    })
+    .map(|(index, _)| index)
 }
 
 impl Slot {
-    fn stay(&self) -> Stay {
-        *self.stay.borrow()
-    }
-
-    fn is_open(&self) -> bool {
-        self.stay() == Stay::Open
-    }
-
-    /// Returns the rank of the connection: the lower, the sooner it is closed. `None` if it must
-    /// not be closed, since a call is running.
-    fn rank(&self) -> Option<bool> {
-        let usage = self.usage.lock();
-        let is_running = usage.calls.iter().any(|call| call.subject().is_some());
-        (!is_running).then_some(usage.is_answering)
-    }
-
-    async fn until(&self, stay: Stay) {
-        let mut changes = self.stay.subscribe();
-        // `self` holds the sender, so the channel is open.
-        drop(changes.wait_for(|now| *now >= stay).await);
+    fn is_idle(&self) -> bool {
+        self.usage.lock().calls == 0
     }
 }
 
 /// The slot of an open connection.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    slot: Arc<Slot>,
-    table: Arc<Table>,
-}
+pub(crate) struct Connection(Arc<Slot>);
 
 impl Connection {
-    /// Returns when the connection should be closed to make room.
+    /// Returns when the connection must be closed to make room.
     pub(crate) async fn unwanted(&self) {
-        self.slot.until(Stay::Leave).await;
-    }
-
-    /// Returns when the connection must be closed at once.
-    pub(crate) async fn cut(&self) {
-        self.slot.until(Stay::Cut).await;
-    }
-
-    /// Records that a request has arrived on this connection, and that its response is being sent.
-    /// If connections must be closed to make room, idle ones are closed first.
-    pub(crate) fn answers(&self) {
-        let mut usage = self.slot.usage.lock();
-        usage.is_answering = true;
-        usage.since = Instant::now();
-    }
-
-    /// Whether a call that has arrived in full is running.
-    pub(crate) fn is_running(&self) -> bool {
-        self.slot.rank().is_none()
+        let mut changes = self.0.is_unwanted.subscribe();
+        // The slot holds the sender, so the channel is open.
+        drop(changes.wait_for(|is_unwanted| *is_unwanted).await);
     }
 
     /// Returns the counter of the connection's calls.
     pub(crate) fn calls(&self) -> Calls {
-        Calls(Arc::clone(&self.slot))
+        Calls(Arc::clone(&self.0))
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.table.leave(&self.slot);
+        let table = &self.0.table;
+        table
+            .slots
+            .lock()
+            .retain(|slot| !Arc::ptr_eq(slot, &self.0));
+        table.freed.notify_one();
     }
 }
 
 /// Counts the calls on a connection, which is not closed for others while a call runs.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Calls(Arc<Slot>);
 
 impl Calls {
-    /// Records that a request has begun to arrive. Its handler must get the record, see
-    /// [`OpenCall::record`].
+    /// Records that a request has begun to arrive.
     pub(crate) fn begin(&self) -> OpenCall {
-        let record = Record::default();
-        self.0.usage.lock().calls.push(record.clone());
-        OpenCall {
-            slot: Arc::clone(&self.0),
-            record,
-        }
+        self.0.usage.lock().calls += 1;
+        OpenCall(Arc::clone(&self.0))
     }
 
     /// Returns when the connection may begin another list.
@@ -332,7 +215,6 @@ impl Calls {
 }
 
 /// The turn of a list on a connection, which ends when dropped.
-#[derive(Debug)]
 pub(crate) struct ListTurn(Arc<Slot>);
 
 impl Drop for ListTurn {
@@ -342,24 +224,15 @@ impl Drop for ListTurn {
 }
 
 /// A call, which runs until dropped.
-#[derive(Debug)]
-pub(crate) struct OpenCall {
-    slot: Arc<Slot>,
-    record: Record,
-}
-
-impl OpenCall {
-    /// Returns the record that the handler fills.
-    pub(crate) fn record(&self) -> Record {
-        self.record.clone()
-    }
-}
+pub(crate) struct OpenCall(Arc<Slot>);
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        let mut usage = self.slot.usage.lock();
-        usage.calls.retain(|call| !call.is(&self.record));
+        let mut usage = self.0.usage.lock();
+        usage.calls -= 1;
         usage.since = Instant::now();
+        drop(usage);
+        self.0.table.freed.notify_one();
     }
 }
 
@@ -442,21 +315,11 @@ mod tests {
         let mut acceptor = Acceptor::new("csi", 2);
         let (first, second) = (next(&mut acceptor).await, next(&mut acceptor).await);
         let running = first.calls().begin();
-        running.record().reached("vol-1");
         let third = next(&mut acceptor).await;
         assert!(!is_unwanted(&first) && is_unwanted(&second));
         drop(running);
         let _fourth = next(&mut acceptor).await;
         assert!(!is_unwanted(&first) && is_unwanted(&third));
-    }
-
-    #[tokio::test]
-    async fn a_request_that_has_not_arrived_in_full_does_not_keep_its_connection() {
-        let mut acceptor = Acceptor::new("csi", 1);
-        let first = next(&mut acceptor).await;
-        let _half = first.calls().begin();
-        let _second = next(&mut acceptor).await;
-        assert!(is_unwanted(&first));
     }
 
     #[tokio::test]
@@ -466,7 +329,6 @@ mod tests {
         for _ in 0..2 {
             let connection = next(&mut acceptor).await;
             let call = connection.calls().begin();
-            call.record().reached("vol-1");
             all.push((connection, call));
         }
         assert!(next(&mut acceptor).now_or_never().is_none());
@@ -476,15 +338,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_does_not_shut_down_is_cut_when_too_many_do_not() {
-        let mut acceptor = Acceptor::new("csi", 4);
-        let mut all = Vec::new();
-        for _ in 0..6 {
-            all.push(next(&mut acceptor).await);
-        }
-        assert_eq!(unwanted(&all), [0, 1]);
-        assert!(all[0].cut().now_or_never().is_some());
-        assert!(all[1].cut().now_or_never().is_none());
+    async fn a_connection_whose_call_ends_is_closed_for_the_one_that_waits() {
+        let mut acceptor = Acceptor::new("csi", 1);
+        let first = next(&mut acceptor).await;
+        let call = first.calls().begin();
+        let mut second = Box::pin(next(&mut acceptor));
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(call);
+        second.await;
+        assert!(is_unwanted(&first));
     }
 
     #[tokio::test]
@@ -497,17 +359,5 @@ mod tests {
         }
         assert!(!is_unwanted(&probe));
         assert_eq!(unwanted(&others), [0]);
-    }
-
-    #[tokio::test]
-    async fn a_connection_being_answered_is_closed_only_if_none_is_idle() {
-        let mut acceptor = Acceptor::new("http", 2);
-        let (first, second) = (next(&mut acceptor).await, next(&mut acceptor).await);
-        first.answers();
-        let third = next(&mut acceptor).await;
-        assert!(!is_unwanted(&first) && is_unwanted(&second));
-        third.answers();
-        let _fourth = next(&mut acceptor).await;
-        assert!(is_unwanted(&first) && !is_unwanted(&third));
     }
 }

@@ -12,6 +12,7 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
+use std::error::Error;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -81,7 +82,6 @@ impl Server {
         let stranger = self.callers.stranger(|| stream.peer_cred());
         let service = service_fn(move |mut request: Request<Incoming>| {
             let call = calls.begin();
-            request.extensions_mut().insert(call.record());
             if let Some(stranger) = &stranger {
                 request.extensions_mut().insert(stranger.clone());
             }
@@ -101,38 +101,27 @@ impl Server {
         let http2 = self.http2.clone();
         let mut ending = self.ending.subscribe();
         tokio::spawn(async move {
-            // A connection without a preface has nothing to lose: it is dropped where others are
-            // shut down.
-            let greeted = tokio::select! {
-                biased;
-                greeted = greeted(stream) => greeted,
-                () = slot.unwanted() => return,
-                _ = ending.changed() => return,
-            };
-            let stream = match greeted {
-                Ok(stream) => TokioIo::new(stream),
-                Err(error) => {
-                    return tracing::debug!(%error, "a connection ended before its HTTP/2 preface");
+            let served = async {
+                let stream = tokio::select! {
+                    biased;
+                    greeted = greeted(stream) => TokioIo::new(greeted?),
+                    // A connection without a preface has nothing to lose.
+                    _ = ending.changed() => return Ok::<_, Box<dyn Error + Send + Sync>>(()),
+                };
+                let mut connection = pin!(http2.serve_connection(stream, service));
+                tokio::select! {
+                    ended = &mut connection => return Ok(ended?),
+                    _ = ending.changed() => connection.as_mut().graceful_shutdown(),
                 }
+                Ok(connection.await?)
             };
-            let mut connection = pin!(http2.serve_connection(stream, service));
             let ended = tokio::select! {
-                ended = &mut connection => ended,
-                _ = ending.changed() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-                () = slot.unwanted() => {
-                    connection.as_mut().graceful_shutdown();
-                    tokio::select! {
-                        ended = connection => ended,
-                        () = overdue(&slot) => Ok(()),
-                    }
-                }
+                ended = served => ended,
+                () = slot.unwanted() => Err("closed to make room for others".into()),
             };
             if let Err(error) = ended {
                 // The client does not use HTTP/2, or has ended early: not an error of the server.
-                tracing::debug!(%error, "a connection broke");
+                tracing::debug!(error, "a connection broke");
             }
         });
     }
@@ -151,20 +140,6 @@ impl Server {
             if self.running.receiver_count() == 0 {
                 return self.ending.receiver_count();
             }
-        }
-    }
-}
-
-/// Returns when a connection that is shutting down must be dropped: no call runs on it, and its
-/// client has not closed it in time, or others need its slot.
-async fn overdue(slot: &Connection) {
-    loop {
-        tokio::select! {
-            () = slot.cut() => return,
-            () = tokio::time::sleep(GOODBYE_TIMEOUT) => {}
-        }
-        if !slot.is_running() {
-            return;
         }
     }
 }

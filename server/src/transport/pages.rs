@@ -24,8 +24,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Maximum number of connections; beyond that, the oldest connection without a complete request is
-/// closed, else the oldest. This port may be open to a whole cluster, so its memory is limited.
+/// Maximum number of connections; beyond that, the oldest connection of an address with the most
+/// connections is closed. This port may be open to a whole cluster, so its memory is limited.
 const CONNECTIONS_MAX: usize = 32;
 
 /// Maximum time in which a client must send the head of its request, and the maximum size of the
@@ -182,7 +182,7 @@ async fn serve_connection(
 ) {
     let ended = tokio::select! {
         biased;
-        ended = answer(stream, content, &connection) => ended,
+        ended = answer(stream, content) => ended,
         () = connection.unwanted() => Err("closed to make room for others".into()),
     };
     if let Err(error) = ended {
@@ -193,10 +193,8 @@ async fn serve_connection(
 async fn answer(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     content: Content,
-    connection: &Connection,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let head = tokio::time::timeout(HEAD_TIMEOUT, head(&mut stream)).await??;
-    connection.answers();
     let (reader, writer) = tokio::io::split(stream);
     let stream = tokio::io::join(io::Cursor::new(head).chain(reader), writer);
     let service = service_fn(move |request: Request<Incoming>| {
