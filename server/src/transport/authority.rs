@@ -106,102 +106,70 @@ impl Frames {
 /// The state of a block of header fields (RFC 7541, section 6).
 #[derive(Debug, Default)]
 struct Block {
-    next: Next,
+    /// Whether strings follow the index of the current field.
+    is_literal: bool,
     /// Whether the current field is the authority.
     is_authority: bool,
-}
-
-/// The element to which the next byte belongs.
-#[derive(Clone, Copy, Debug, Default)]
-enum Next {
-    #[default]
-    Field,
-    Length(Text),
-    /// The rest of a number that does not fit in its first byte (section 5.1).
-    Number {
-        number: usize,
-        shift: u32,
-        of: Number,
-    },
-    Bytes(usize, Text),
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Text {
-    Name,
-    Value,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Number {
-    /// An indexed field, or a table size: nothing follows.
-    Whole,
-    /// The index of a field's name, 0 if the name follows; then its value follows.
-    NameIndex,
-    Length(Text),
+    /// Strings of the current field that are still to come: name and value, or only the value.
+    strings: u8,
+    /// Bytes of the current string that are still to come.
+    left: usize,
+    /// An index or a length that continues in the next byte (section 5.1), and its bits so far.
+    number: Option<(usize, u32)>,
 }
 
 impl Block {
     fn pass(&mut self, byte: &mut u8) {
-        self.next = match self.next {
-            Next::Field => match *byte {
-                0x80.. => self.number(*byte, 7, Number::Whole),
-                0x40.. => self.number(*byte, 6, Number::NameIndex),
-                0x20.. => self.number(*byte, 5, Number::Whole),
-                0x00.. => self.number(*byte, 4, Number::NameIndex),
-            },
-            Next::Length(text) => {
-                if self.is_authority {
-                    *byte &= !HUFFMAN;
-                }
-                self.number(*byte, 7, Number::Length(text))
+        if self.left > 0 {
+            self.left -= 1;
+            if self.is_authority {
+                *byte = VALID;
             }
-            Next::Number { number, shift, of } => {
-                let number = number.saturating_add(usize::from(*byte & 0x7f) << shift);
-                if *byte & 0x80 == 0 || shift >= SHIFT_MAX {
-                    self.counted(number, of)
-                } else {
-                    let shift = shift + 7;
-                    Next::Number { number, shift, of }
-                }
-            }
-            Next::Bytes(left, text) => {
-                if self.is_authority {
-                    *byte = VALID;
-                }
-                Self::text(left - 1, text)
-            }
+            return;
+        }
+        let Some(number) = self.number(byte) else {
+            return;
         };
+        if self.strings > 0 {
+            self.strings -= 1;
+            self.left = number;
+        } else if self.is_literal {
+            // Without the index of a name, the name follows.
+            self.strings = if number == 0 { 2 } else { 1 };
+            self.is_authority = number == AUTHORITY;
+        }
     }
 
-    fn number(&mut self, byte: u8, prefix_bits: u32, of: Number) -> Next {
-        let most = (1 << prefix_bits) - 1;
-        let number = usize::from(byte & most);
-        if number < usize::from(most) {
-            self.counted(number, of)
+    /// Returns the index of a field, or the length of a string, if this is its last byte.
+    fn number(&mut self, byte: &mut u8) -> Option<usize> {
+        let (number, bits, is_over) = if let Some((number, bits)) = self.number.take() {
+            let more = usize::from(*byte & 0x7f) << bits;
+            (
+                number.saturating_add(more),
+                bits + 7,
+                *byte & 0x80 == 0 || bits >= SHIFT_MAX,
+            )
         } else {
-            let shift = 0;
-            Next::Number { number, shift, of }
-        }
-    }
-
-    fn counted(&mut self, number: usize, of: Number) -> Next {
-        match of {
-            Number::Whole => Next::Field,
-            Number::NameIndex => {
-                self.is_authority = number == AUTHORITY;
-                Next::Length(if number == 0 { Text::Name } else { Text::Value })
+            let prefix_bits = match *byte {
+                _ if self.strings > 0 => 7,
+                0x80.. => 7,
+                0x40.. => 6,
+                0x20.. => 5,
+                _ => 4,
+            };
+            if self.strings == 0 {
+                self.is_literal = matches!(prefix_bits, 4 | 6);
+            } else if self.is_authority {
+                *byte &= !HUFFMAN;
             }
-            Number::Length(text) => Self::text(number, text),
+            let most = (1 << prefix_bits) - 1;
+            let number = *byte & most;
+            (usize::from(number), 0, number < most)
+        };
+        if !is_over {
+            self.number = Some((number, bits));
         }
-    }
-
-    fn text(left: usize, text: Text) -> Next {
-        match (left, text) {
-            (0, Text::Name) => Next::Length(Text::Value),
-            (0, Text::Value) => Next::Field,
-            _ => Next::Bytes(left, text),
-        }
+        is_over.then_some(number)
     }
 }
 
