@@ -142,7 +142,6 @@ fn is_overhead(call: &str) -> bool {
             | "recvmsg"
             | "sched_yield"
             | "getrandom"
-            | "pwritev2"
             | "eventfd2"
             | "fcntl"
     )
