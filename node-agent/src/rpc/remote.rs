@@ -10,7 +10,7 @@ use std::sync::Arc;
 use belay_contract::drivers::{NFS_ID_BYTES_MAX, Profile};
 use belay_contract::reason::volume;
 use belay_proto::csi::v1 as csi;
-use belay_server::call::{Failure, Rpc, Subject, answer};
+use belay_server::call::{Failure, Rpc, answer};
 use belay_server::facts::{Facts, Known, Measuring};
 use belay_server::request::{NodeVolumeHealth, Publish, Stats, StorageHealth, Unpublish};
 use belay_server::work::Jobs;
@@ -76,35 +76,9 @@ impl<K: Kernel> RemoteService<K> {
     }
 }
 
-/// The response to a call that is not advertised: as if the method did not exist.
-async fn absent<M: Subject, T>(
-    rpc: Rpc,
-    request: Request<M>,
-    what: &str,
-) -> Result<Response<T>, Status> {
-    let message =
-        format!("volumes of this driver are directories of a server: they are not {what}");
-    let none = |_| async { Err(Failure::unsupported(message)) };
-    let refused = answer(rpc, request, none).await;
-    refused.map_err(|status| Status::unimplemented(status.message()))
-}
-
+/// Stages and expansions are not implemented: volumes are only published.
 #[tonic::async_trait]
 impl<K: Kernel> csi::node_server::Node for RemoteService<K> {
-    async fn node_stage_volume(
-        &self,
-        request: Request<csi::NodeStageVolumeRequest>,
-    ) -> Result<Response<csi::NodeStageVolumeResponse>, Status> {
-        absent(Rpc::NodeStageVolume, request, "staged; publish them").await
-    }
-
-    async fn node_unstage_volume(
-        &self,
-        request: Request<csi::NodeUnstageVolumeRequest>,
-    ) -> Result<Response<csi::NodeUnstageVolumeResponse>, Status> {
-        absent(Rpc::NodeUnstageVolume, request, "staged; unpublish them").await
-    }
-
     async fn node_publish_volume(
         &self,
         request: Request<csi::NodePublishVolumeRequest>,
@@ -165,13 +139,6 @@ impl<K: Kernel> csi::node_server::Node for RemoteService<K> {
             Ok(encode::storage(hung.into_iter().collect()))
         })
         .await
-    }
-
-    async fn node_expand_volume(
-        &self,
-        request: Request<csi::NodeExpandVolumeRequest>,
-    ) -> Result<Response<csi::NodeExpandVolumeResponse>, Status> {
-        absent(Rpc::NodeExpandVolume, request, "expanded on a node").await
     }
 
     async fn node_get_capabilities(

@@ -32,29 +32,6 @@ fn a_path_outside_of_the_kubelets_directory_is_refused() {
 }
 
 #[test]
-fn a_directory_of_a_server_is_not_staged_and_the_call_is_not_implemented() {
-    let machine = machine();
-    let agent = Agent::new(&machine);
-    let stage = csi::NodeStageVolumeRequest::default();
-    let staged = agent.service.node_stage_volume(Request::new(stage));
-    let staged = agent.runtime.block_on(staged).unwrap_err();
-    let unstage = csi::NodeUnstageVolumeRequest::default();
-    let unstaged = agent.service.node_unstage_volume(Request::new(unstage));
-    let unstaged = agent.runtime.block_on(unstaged).unwrap_err();
-    let expand = csi::NodeExpandVolumeRequest::default();
-    let expanded = agent.service.node_expand_volume(Request::new(expand));
-    let expanded = agent.runtime.block_on(expanded).unwrap_err();
-    for (status, advice) in [
-        (staged, "staged; publish them"),
-        (unstaged, "staged; unpublish them"),
-        (expanded, "expanded on a node"),
-    ] {
-        assert_eq!(status.code(), Code::Unimplemented, "{status}");
-        assert!(status.message().ends_with(advice), "{status}");
-    }
-}
-
-#[test]
 fn the_health_of_a_volume_has_its_id() {
     let machine = machine();
     let agent = Agent::new(&machine);
