@@ -43,10 +43,10 @@ pub(crate) use health::{StorageCondition, health, storage_hangs, storage_health,
 pub(crate) use kubelet_dir::KubeletDir;
 pub(crate) use limit::volumes_max;
 pub(crate) use pending::{is_wanted, release};
-pub(crate) use publish::{Published, publish};
+pub(crate) use publish::publish;
 pub(crate) use removed::{removed, unmount_if_removed};
 pub(crate) use stage::{Obstacle, stage};
-pub(crate) use stats::{Read, VolumeStats, VolumeUsage, space, stats};
+pub(crate) use stats::{VolumeStats, VolumeUsage, space, stats};
 pub(crate) use unpublish::{Flushed, flush, unpublish};
 pub(crate) use unstage::unstage;
 

@@ -22,16 +22,8 @@ use crate::work::Phase;
 use staged::{nameless, not_proven, not_staged, open_staged, said, unmounted};
 use target::{make_target, remove_target};
 
-/// The result of a publish run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Published {
-    /// The volume is published.
-    Done,
-    /// A disk must be queried first; nothing was changed.
-    WantsPool,
-}
-
-/// Publishes a volume.
+/// Publishes a volume. Returns `None` on [`Thread::Only`] if a disk must be queried first; then
+/// nothing was changed.
 ///
 /// # Errors
 /// `FAILED_PRECONDITION` if the volume is not staged there or not as requested, or a second target
@@ -42,7 +34,7 @@ pub(crate) fn publish<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Publish,
     thread: Thread,
-) -> Result<Published, Failure> {
+) -> Result<Option<()>, Failure> {
     let published = run(cx, request, thread);
     published.map_err(|failure| cx.unless_mounted(&request.target, failure))
 }
@@ -51,21 +43,21 @@ fn run<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Publish,
     thread: Thread,
-) -> Result<Published, Failure> {
+) -> Result<Option<()>, Failure> {
     let kernel = &cx.kernel;
     if thread == Thread::Only && !can_be_in_place(cx, request)? {
-        return Ok(Published::WantsPool);
+        return Ok(None);
     }
     admit(cx, request, thread)?;
     let source_path = source_path(request)?;
     let attrs = attrs(request)?;
     let (source, staged) = match (open_staged(cx, &source_path, thread)?, thread) {
         (Some(found), _) => found,
-        (None, Thread::Only) => return Ok(Published::WantsPool),
+        (None, Thread::Only) => return Ok(None),
         (None, Thread::Pool) => return Err(unmounted(cx, request, &source_path)),
     };
     if thread == Thread::Only && may_wait(cx, request, &source_path, &staged) {
-        return Ok(Published::WantsPool);
+        return Ok(None);
     }
     let plan = said(cx, request, &source_path, &staged);
     let mounts = cx.mounts().said_by(plan.as_ref());
@@ -81,7 +73,7 @@ fn run<K: Kernel>(
             (&source_path, &staged),
         )?;
         published_before(cx, request, &stat, &staged, device, attrs)?;
-        return Ok(Published::Done);
+        return Ok(Some(()));
     }
     // A filesystem that was proven before may have lost its file since.
     match is_replaced(cx, request, &staged, device, thread)? {
@@ -90,7 +82,7 @@ fn run<K: Kernel>(
             let why = cx.transport.replaced(&request.id, &source_path);
             return Err(Failure::precondition(why));
         }
-        None => return Ok(Published::WantsPool),
+        None => return Ok(None),
     }
     cx.mounts()
         .refuse_covered("target_path", &request.id, &request.target)?;
@@ -121,7 +113,7 @@ fn run<K: Kernel>(
     mounts.note((&request.target, &shown), device, &request.id, is_certain);
     // Only now: a raw device that is detached by force meanwhile keeps its number.
     drop(proven.raw);
-    Ok(Published::Done)
+    Ok(Some(()))
 }
 
 /// Whether the paths can be used without waiting. A raw device must be opened each time.

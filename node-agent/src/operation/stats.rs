@@ -30,16 +30,8 @@ pub(crate) struct VolumeStats {
     pub(crate) conditions: Conditions,
 }
 
-/// The result of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Read {
-    /// The volume's usage and health.
-    Done(VolumeStats),
-    /// A device or a disk must be queried.
-    WantsPool,
-}
-
-/// The usage and health of a published or staged volume.
+/// The usage and health of a published or staged volume. Returns `None` on [`Thread::Only`] if a
+/// device or a disk must be queried.
 ///
 /// # Errors
 /// Returns `NOT_FOUND` if the volume is not mounted at that path.
@@ -47,14 +39,11 @@ pub(crate) fn stats<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stats,
     thread: Thread,
-) -> Result<Read, Failure> {
+) -> Result<Option<VolumeStats>, Failure> {
     match thread {
-        Thread::Only => Ok(match in_place(cx, request) {
-            Ok(Some(stats)) => Read::Done(stats),
-            // On the pool, it is known whether the volume was unmounted meanwhile.
-            Ok(None) | Err(_) => Read::WantsPool,
-        }),
-        Thread::Pool => on_pool(cx, request).map(Read::Done),
+        // On the pool, it is known whether the volume was unmounted meanwhile.
+        Thread::Only => Ok(in_place(cx, request).unwrap_or(None)),
+        Thread::Pool => on_pool(cx, request).map(Some),
     }
 }
 

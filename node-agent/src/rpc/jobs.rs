@@ -10,7 +10,7 @@ use belay_server::work::{JobView, Jobs, Key, Ticket};
 
 use super::NodeService;
 use crate::kernel::Kernel;
-use crate::operation::{self, Context, Node, StorageCondition, VolumeStats};
+use crate::operation::{self, Context, Node, StorageCondition, Thread, VolumeStats};
 use crate::work::{Class, Operation, Progress};
 
 /// The running calls of a driver.
@@ -74,6 +74,34 @@ impl<K: Kernel> NodeService<K> {
     ) -> Result<Done, Failure> {
         let work = move |node: &Node<K>, _: &Progress| work(node);
         self.on_pool(key, call, work).await
+    }
+
+    /// Runs an operation as the job of `key`: on the event loop, where it costs less than a thread,
+    /// or on the pool, if it returns `None` because it may have to wait for a disk.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`NodeService::run`].
+    pub(super) async fn run_in_place(
+        &self,
+        key: Key<Class>,
+        (rpc, fingerprint): (Rpc, u64),
+        operation: Operation,
+        work: impl Fn(&Context<'_, K>, Thread) -> Result<Option<Done>, Failure> + Send + 'static,
+    ) -> Result<Done, Failure> {
+        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
+        let lane = key.class.lane();
+        let job = |ticket: Ticket| async move {
+            let run = move |progress: &Progress, thread| {
+                operation::run(&node, progress, operation, |cx| work(cx, thread))
+            };
+            if let Some(done) = run(&Progress::default(), Thread::Only)? {
+                return Ok(done);
+            }
+            let work = move |progress: &Progress| run(progress, Thread::Pool);
+            let done = pool.run(&ticket, lane, work).await?;
+            done.ok_or_else(|| Failure::bug("on the pool, an operation wants the pool"))
+        };
+        self.jobs.run(key, rpc, fingerprint, job).await
     }
 
     async fn on_pool(

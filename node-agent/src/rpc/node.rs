@@ -21,8 +21,8 @@ use super::staging::stage_when_there;
 use super::unsynced::Unsynced;
 use super::volumes::Volumes;
 use crate::kernel::Kernel;
-use crate::operation::{self, Context, Node, Published, Read, Thread, VolumeStats};
-use crate::work::{Class, Operation, Pool, Progress};
+use crate::operation::{self, Context, Node, VolumeStats};
+use crate::work::{Class, Operation, Pool};
 
 /// The CSI Node service.
 pub(crate) struct NodeService<K: Kernel> {
@@ -133,26 +133,14 @@ impl<K: Kernel> NodeService<K> {
             &publish.publish_context,
             &publish.volume_context,
         ));
-        let id = publish.id.clone();
-        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
-        let job = |ticket: Ticket| async move {
-            let run = move |progress: &Progress, thread| {
-                operation::run(&node, progress, Operation::Publish, |cx| {
-                    operation::publish(cx, &publish, thread)
-                })
-            };
-            // Usually it queries no disk, and a thread would cost more than the work.
-            if let Published::Done = run(&Progress::default(), Thread::Only)? {
-                return Ok(Done::Changed);
-            }
-            let work = move |progress: &Progress| run(progress, Thread::Pool);
-            match pool.run(&ticket, Class::Change.lane(), work).await? {
-                Published::Done => Ok(Done::Changed),
-                Published::WantsPool => Err(Failure::bug("a publish wants the pool on the pool")),
-            }
+        let key = change(&publish.id);
+        let call = (Rpc::NodePublishVolume, mark);
+        let work = move |cx: &Context<'_, K>, thread| {
+            let published = operation::publish(cx, &publish, thread)?;
+            Ok(published.map(|()| Done::Changed))
         };
-        let rpc = Rpc::NodePublishVolume;
-        self.jobs.run(change(&id), rpc, mark, job).await.map(drop)
+        let done = self.run_in_place(key, call, Operation::Publish, work);
+        done.await.map(drop)
     }
 
     /// Whether the deletion of the volume waits for its unstage, according to its file.
@@ -261,24 +249,12 @@ impl<K: Kernel> NodeService<K> {
     /// The job of [`NodeService::stats`].
     async fn read_stats(&self, stats: Stats) -> Result<Done, Failure> {
         let key = Key::new(Class::Stats, stats.id.as_str()).at(stats.volume_path.display());
-        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
-        let job = |ticket: Ticket| async move {
-            let run = move |progress: &Progress, thread| {
-                operation::run(&node, progress, Operation::Stats, |cx| {
-                    operation::stats(cx, &stats, thread)
-                })
-            };
-            // As for a publish, a thread would cost more than the work.
-            if let Read::Done(stats) = run(&Progress::default(), Thread::Only)? {
-                return Ok(Done::Stats(stats));
-            }
-            let work = move |progress: &Progress| run(progress, Thread::Pool);
-            match pool.run(&ticket, Class::Stats.lane(), work).await? {
-                Read::Done(stats) => Ok(Done::Stats(stats)),
-                Read::WantsPool => Err(Failure::bug("statistics want the pool on the pool")),
-            }
+        let call = (Rpc::NodeGetVolumeStats, 0);
+        let work = move |cx: &Context<'_, K>, thread| {
+            let stats = operation::stats(cx, &stats, thread)?;
+            Ok(stats.map(Done::Stats))
         };
-        self.jobs.run(key, Rpc::NodeGetVolumeStats, 0, job).await
+        self.run_in_place(key, call, Operation::Stats, work).await
     }
 }
 

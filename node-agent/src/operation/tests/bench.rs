@@ -16,9 +16,7 @@ use belay_server::request::{
 use crate::device::{LoopDir, Transport};
 use crate::kernel::Kernel;
 use crate::mounts::MountIndex;
-use crate::operation::{
-    self, KubeletDir, Node, Obstacle, Published, Read, Thread, VolumeStats, VolumeUsage,
-};
+use crate::operation::{self, KubeletDir, Node, Obstacle, Thread, VolumeStats, VolumeUsage};
 use crate::work::{Lane, Operation, Progress};
 
 /// The driver of a world with only one.
@@ -353,10 +351,10 @@ impl Volume {
     fn publish<K: Kernel>(&self, node: &Node<K>, target: u8) -> Result<(), Failure> {
         let target = self.target(target);
         let mut published = self.publish_at(node, &target, Thread::Only)?;
-        if published == Published::WantsPool {
+        if published.is_none() {
             published = self.publish_at(node, &target, Thread::Pool)?;
         }
-        assert_eq!(published, Published::Done);
+        assert_eq!(published, Some(()));
         Ok(())
     }
 
@@ -377,7 +375,7 @@ impl Volume {
         node: &Node<K>,
         target: &Path,
         thread: Thread,
-    ) -> Result<Published, Failure> {
+    ) -> Result<Option<()>, Failure> {
         self.publish_from(node, &self.staging(), target, thread)
     }
 
@@ -387,7 +385,7 @@ impl Volume {
         staging: &Path,
         target: &Path,
         thread: Thread,
-    ) -> Result<Published, Failure> {
+    ) -> Result<Option<()>, Failure> {
         let request = Publish {
             staging: Some(path(staging)),
             ..self.publish_request(target)
@@ -473,7 +471,7 @@ impl Volume {
             })
         };
         for thread in [Thread::Only, Thread::Pool] {
-            if let Read::Done(stats) = on(thread)? {
+            if let Some(stats) = on(thread)? {
                 return Ok(stats);
             }
         }

@@ -9,7 +9,7 @@ use super::bench::{BYTES, Form, Verb, Volume, World};
 use super::simulated::Simulated;
 use super::suite::all_ok;
 use crate::kernel::fake::{Fake, Trouble};
-use crate::operation::{self, Node, Read, Thread, run};
+use crate::operation::{self, Node, Thread, VolumeStats, run};
 use crate::work::{Operation, Progress};
 
 /// A published volume, and an agent.
@@ -32,11 +32,16 @@ impl Bench {
         }
     }
 
-    fn read(&self, path: &Path, thread: Thread) -> Read {
+    fn read(&self, path: &Path, thread: Thread) -> Option<VolumeStats> {
         self.answer(path, self.volume.staging(), thread).unwrap()
     }
 
-    fn answer(&self, path: &Path, staging: PathBuf, thread: Thread) -> Result<Read, Failure> {
+    fn answer(
+        &self,
+        path: &Path,
+        staging: PathBuf,
+        thread: Thread,
+    ) -> Result<Option<VolumeStats>, Failure> {
         let request = Stats {
             id: self.volume.volume_id(),
             volume_path: path.to_owned(),
@@ -51,14 +56,14 @@ impl Bench {
     /// Whether the next ones can be read on the event loop, after these on the pool.
     fn next(&self) -> bool {
         let read = self.read(&self.target(), Thread::Pool);
-        assert!(matches!(read, Read::Done(_)), "on the pool");
+        assert!(read.is_some(), "on the pool");
         let volume = self.volume.volume_id();
         let index = &self.node.index;
         index.is_read_in_place(&self.target(), &volume).unwrap()
     }
 
     /// The answer on the event loop; a call that may wait is a violation.
-    fn on_loop(&self, path: &Path) -> Read {
+    fn on_loop(&self, path: &Path) -> Option<VolumeStats> {
         self.world.machine.never_wait_here(true);
         let read = self.read(path, Thread::Only);
         self.world.machine.never_wait_here(false);
@@ -81,14 +86,14 @@ fn statistics_are_read_in_place_where_nothing_can_wait() {
             let read = bench.on_loop(&bench.target());
             if is_in_place {
                 let stats = bench.volume.condition(&bench.node).unwrap();
-                assert_eq!(read, Read::Done(stats));
+                assert_eq!(read, Some(stats));
             } else {
-                assert_eq!(read, Read::WantsPool, "{form:?}");
+                assert_eq!(read, None, "{form:?}");
             }
             assert_eq!(bench.next(), is_in_place, "{form:?}");
         }
         bench.world.machine.keep_quotas();
-        assert_eq!(bench.on_loop(&bench.target()), Read::WantsPool);
+        assert_eq!(bench.on_loop(&bench.target()), None);
         assert!(!bench.next());
     }
 }
@@ -98,7 +103,7 @@ fn statistics_are_read_in_place_where_nothing_can_wait() {
 fn the_options_of_a_btrfs_are_not_read_in_place() {
     let bench = Bench::new(Form::Btrfs);
     bench.world.machine.begin(None);
-    assert_eq!(bench.on_loop(&bench.target()), Read::WantsPool);
+    assert_eq!(bench.on_loop(&bench.target()), None);
     let calls = bench.world.machine.end();
     let names: Vec<_> = calls.iter().map(|call| call.name).collect();
     // Of the mount's root.
@@ -112,7 +117,7 @@ fn what_must_be_read_on_the_pool_is_not_even_looked_up_in_place_again() {
         assert!(!bench.next());
         bench.world.machine.begin(None);
         let read = bench.on_loop(&bench.target());
-        assert_eq!(read, Read::WantsPool, "{form:?}");
+        assert_eq!(read, None, "{form:?}");
         assert_eq!(bench.world.machine.end(), []);
     }
 }
@@ -125,7 +130,7 @@ fn a_path_through_a_silent_server_is_read_on_the_pool() {
         assert!(is_first || bench.next());
         let directory = bench.target().parent().unwrap().to_owned();
         bench.world.machine.silence(&directory);
-        assert_eq!(bench.on_loop(&bench.target()), Read::WantsPool);
+        assert_eq!(bench.on_loop(&bench.target()), None);
     }
 }
 
@@ -136,7 +141,7 @@ fn a_filesystem_that_is_read_only_is_read_on_the_pool() {
     let machine = &bench.world.machine;
     machine.trouble(&bench.target(), Trouble::ReadOnly);
     machine.silence(bench.volume.staging().parent().unwrap());
-    assert_eq!(bench.on_loop(&bench.target()), Read::WantsPool);
+    assert_eq!(bench.on_loop(&bench.target()), None);
 }
 
 #[test]
@@ -145,7 +150,7 @@ fn a_staging_path_outside_the_kubelets_directory_is_refused_on_the_pool() {
     let answer = |staging: &Path, thread| bench.answer(&bench.target(), staging.into(), thread);
     let elsewhere = Path::new("/elsewhere");
     for staging in [elsewhere, &bench.world.base().join("../elsewhere")] {
-        assert_eq!(answer(staging, Thread::Only), Ok(Read::WantsPool));
+        assert_eq!(answer(staging, Thread::Only), Ok(None));
     }
     let failure = answer(elsewhere, Thread::Pool).unwrap_err();
     assert!(failure.message.contains("staging_target_path"), "{failure}");
@@ -161,7 +166,7 @@ fn an_ext4_that_can_have_project_quotas_is_read_on_the_pool_whatever_its_options
     let up = [Verb::Stage, Verb::Publish(1)];
     all_ok(&bench.node, &bench.volume, &up);
     for _ in 0..2 {
-        assert_eq!(bench.on_loop(&bench.target()), Read::WantsPool);
+        assert_eq!(bench.on_loop(&bench.target()), None);
         assert!(!bench.next());
         bench.node = bench.world.start();
     }
@@ -172,7 +177,7 @@ fn a_path_that_is_not_known_as_the_volumes_is_not_even_looked_up_in_place() {
     let bench = Bench::new(Form::Ext4);
     bench.world.machine.begin(None);
     let read = bench.on_loop(&bench.target().join("inner"));
-    assert_eq!(read, Read::WantsPool);
+    assert_eq!(read, None);
     assert_eq!(bench.world.machine.end(), []);
 }
 
@@ -195,7 +200,7 @@ fn a_target_on_another_volume_is_read_on_the_pool() {
     let read = run(&bench.node, &progress, Operation::Stats, |cx| {
         operation::stats(cx, &request, Thread::Pool)
     });
-    assert!(matches!(read.unwrap(), Read::Done(_)));
+    assert!(read.unwrap().is_some());
     let index = &bench.node.index;
     let is_in_place = index.is_read_in_place(&request.volume_path, &request.id);
     assert_eq!(is_in_place, Some(false));
@@ -206,9 +211,9 @@ fn statistics_of_a_mount_that_was_not_proven_yet_are_not_read_in_place() {
     let mut bench = Bench::new(Form::Ext4);
     assert!(bench.next());
     bench.node = bench.world.start();
-    assert_eq!(bench.on_loop(&bench.target()), Read::WantsPool);
+    assert_eq!(bench.on_loop(&bench.target()), None);
     assert!(bench.next());
-    let is_read = matches!(bench.on_loop(&bench.target()), Read::Done(..));
+    let is_read = bench.on_loop(&bench.target()).is_some();
     assert!(is_read);
 }
 
@@ -217,9 +222,9 @@ fn a_file_that_was_removed_or_replaced_is_not_judged_in_place() {
     let bench = Bench::new(Form::Ext4);
     let conditions = || bench.volume.condition(&bench.node).unwrap().conditions;
     bench.world.remove_file(&bench.volume.file());
-    assert_eq!(bench.on_loop(&bench.target()), Read::WantsPool);
+    assert_eq!(bench.on_loop(&bench.target()), None);
     assert!(!conditions().is_empty());
     bench.world.make_file(&bench.volume.file(), BYTES);
-    assert_eq!(bench.on_loop(&bench.target()), Read::WantsPool);
+    assert_eq!(bench.on_loop(&bench.target()), None);
     assert!(!conditions().is_empty());
 }

@@ -9,7 +9,7 @@ use super::bench::{BYTES, DRIVER, Form, Verb, Volume, World};
 use super::simulated::Simulated;
 use super::suite::{all_ok, nothing_left};
 use crate::kernel::Kernel;
-use crate::operation::{Node, Published, Thread};
+use crate::operation::{Node, Thread};
 
 on_both! {
     the_volume_of_another_driver_with_the_same_id_is_left_alone
@@ -141,8 +141,8 @@ fn a_volume_whose_file_was_moved_is_not_published_again_and_no_thread_waits_for_
         world.machine.chill_names(true);
         let target = volume.target(2);
         let published = |thread| volume.publish_at(&node, &target, thread);
-        assert_eq!(published(Thread::Only).unwrap(), Published::WantsPool);
-        assert_eq!(published(Thread::Pool).unwrap(), Published::Done);
+        assert_eq!(published(Thread::Only).unwrap(), None);
+        assert_eq!(published(Thread::Pool).unwrap(), Some(()));
         let moved = elsewhere.join(&volume.id);
         world.move_file(&volume.file(), &moved);
         refused(&node, &volume, Verb::Publish(3), Kind::Precondition);

@@ -16,7 +16,7 @@ use super::suite::{all_ok, nothing_left};
 use crate::device::loop_path;
 use crate::kernel::fake::{Call, Fault, Plug};
 use crate::kernel::{FileKind, Kernel, MountAttrs, Open};
-use crate::operation::{KubeletDir, Node, Published, Thread, release};
+use crate::operation::{KubeletDir, Node, Thread, release};
 use crate::work::Operation;
 
 on_both! {
@@ -42,7 +42,7 @@ fn targets<W: World>(world: &W, volume: &Volume, pod: &str) -> [PathBuf; 2] {
 
 fn publish_at<K: Kernel>(node: &Node<K>, volume: &Volume, target: &Path) {
     let published = volume.publish_at(node, target, Thread::Pool).unwrap();
-    assert_eq!(published, Published::Done);
+    assert_eq!(published, Some(()));
 }
 
 /// The kubelet's own bind of a target.

@@ -14,7 +14,7 @@ use super::suite::{all_ok, nothing_left};
 use crate::device::{DiskIndex, DiskRules, DiskVolumes, Transport};
 use crate::kernel::Kernel;
 use crate::kernel::fake::{Fake, Plug};
-use crate::operation::{Node, Published, Thread};
+use crate::operation::{Node, Thread};
 
 #[test]
 fn nothing_is_opened_on_the_one_thread_for_a_mount_that_was_found_at_the_start() {
@@ -36,7 +36,7 @@ fn nothing_is_opened_on_the_one_thread_for_a_mount_that_was_found_at_the_start()
             world.machine.never_wait_here(true);
             let on_thread = publish(Thread::Only);
             world.machine.never_wait_here(false);
-            if on_thread.is_ok_and(|published| published == Published::WantsPool) {
+            if on_thread.is_ok_and(|published| published.is_none()) {
                 publish(Thread::Pool).unwrap_err();
             }
         }
@@ -357,7 +357,7 @@ fn a_mount_that_was_measured_before_the_disks_name_was_known_is_proven_again() {
             world.machine.never_wait_here(true);
             let on_thread = volume.publish_from(&node, &theirs, &target, Thread::Only);
             world.machine.never_wait_here(false);
-            assert_eq!(on_thread, Ok(Published::WantsPool));
+            assert_eq!(on_thread, Ok(None));
             let mixed_up = volume.publish_from(&node, &theirs, &target, Thread::Pool);
             let why = ["volume one is not mounted at /base/staging/two"];
             refused(mixed_up.map(drop), Kind::Precondition, &why);

@@ -11,7 +11,7 @@ use super::power::ends_in_stage;
 use super::simulated::Simulated;
 use crate::kernel::Kernel;
 use crate::kernel::fake::{Call, Fault};
-use crate::operation::{self, Node, Obstacle, Published, Thread, VolumeUsage};
+use crate::operation::{self, Node, Obstacle, Thread, VolumeUsage};
 use crate::work::{Lane, Operation, Progress};
 
 on_both! {
@@ -452,9 +452,9 @@ fn a_target_upon_a_volume_is_made_on_the_pool() {
         all_ok(&node, &inner, &[Verb::Stage]);
         let within = outer.target(1).join("within");
         let published = |target| inner.publish_at(&node, target, Thread::Only).unwrap();
-        assert_eq!(published(&within), Published::WantsPool, "{form:?}");
+        assert_eq!(published(&within), None, "{form:?}");
         assert!(node.kernel.look(&within).unwrap().is_none());
-        assert_eq!(published(&inner.target(1)), Published::Done, "{form:?}");
+        assert_eq!(published(&inner.target(1)), Some(()), "{form:?}");
         for volume in [&inner, &outer] {
             all_ok(&node, volume, &[Verb::Unpublish(1), Verb::Unstage]);
         }
@@ -475,7 +475,7 @@ fn a_target_on_a_filesystem_without_a_device_is_made_at_once() {
         all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
         let target = pods.join("target");
         let published = volume.publish_at(&node, &target, Thread::Only).unwrap();
-        assert_eq!(published, Published::Done, "{form:?}");
+        assert_eq!(published, Some(()), "{form:?}");
     }
 }
 
@@ -495,7 +495,7 @@ fn a_publish_through_a_silent_server_runs_on_the_pool() {
         world.machine.silence(opened.parent().unwrap());
         world.machine.never_wait_here(true);
         let published = volume.publish_at(&node, &target, Thread::Only);
-        assert_eq!(published, Ok(Published::WantsPool));
+        assert_eq!(published, Ok(None));
         assert_eq!(world.machine.violations(), [""; 0]);
     }
     let world = Simulated::new();
@@ -505,7 +505,7 @@ fn a_publish_through_a_silent_server_runs_on_the_pool() {
     world.make_dir(target.parent().unwrap());
     world.machine.cover_by(target.parent().unwrap(), "fuse");
     let published = volume.publish_at(&node, &target, Thread::Only);
-    assert_eq!(published, Ok(Published::WantsPool));
+    assert_eq!(published, Ok(None));
 }
 
 /// Only simulated: the black-box tests do it on the real kernel.
