@@ -15,8 +15,6 @@ use belay_server::readiness::State;
 use csi::identity_client::IdentityClient;
 use csi::node_client::NodeClient;
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
-use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
@@ -518,32 +516,6 @@ async fn a_call_that_does_not_end_is_not_waited_for_beyond_the_drain_time() {
 }
 
 /// A server whose pages are at that address.
-#[tokio::test]
-async fn a_caller_that_does_not_read_its_lists_gets_no_third_one_and_its_other_calls_run() {
-    let bed = Bed::new();
-    let slow = bed.connect_slow().await;
-    let unread = [Bed::list(slow.clone()).await, Bed::list(slow.clone()).await];
-    let mut third = std::pin::pin!(Bed::list(slow.clone()));
-    for _ in 0..20 {
-        let mut unwoken = Context::from_waker(Waker::noop());
-        assert!(third.as_mut().poll(&mut unwoken).is_pending());
-        let mut identity = IdentityClient::new(slow.clone());
-        identity.probe(csi::ProbeRequest {}).await.unwrap();
-    }
-    assert_eq!(bed.lists.load(Ordering::Relaxed), 2);
-    // Another caller is not affected.
-    let mut other = Bed::list(bed.connect_slow().await).await;
-    let volumes = other.message().await.unwrap().unwrap().entries.len();
-    assert_eq!(volumes, 10_000);
-
-    let [first, mut second] = unread;
-    drop(first);
-    third.await;
-    let volumes = second.message().await.unwrap().unwrap().entries.len();
-    assert_eq!(volumes, 10_000);
-    assert_eq!(bed.lists.load(Ordering::Relaxed), 4);
-}
-
 async fn with_pages() -> (Bed, String) {
     let mut bed = Bed::with(Level::INFO, Some(([127, 0, 0, 1], 0).into()));
     let line = bed.line().await;

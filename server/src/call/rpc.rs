@@ -48,35 +48,14 @@ macro_rules! rpcs {
             /// Whether the call may leave changes behind, so that cancelling it half-way matters.
             #[must_use]
             pub const fn changes_state(self) -> bool {
-                matches!(self.effect(), Effect::Changes)
-            }
-
-            /// Whether the response has an entry for each object of the storage.
-            #[must_use]
-            pub const fn is_list(self) -> bool {
-                matches!(self.effect(), Effect::Lists)
-            }
-
-            const fn effect(self) -> Effect {
                 match self {
                     $($(Rpc::$rpc => rpcs!(@$effect),)+)+
                 }
             }
         }
     };
-    (@changes) => { Effect::Changes };
-    (@reads) => { Effect::Reads };
-    (@lists) => { Effect::Lists };
-}
-
-/// The effect of a call.
-enum Effect {
-    /// Leaves changes behind.
-    Changes,
-    /// Returns a response of bounded size.
-    Reads,
-    /// Returns all objects of the storage, unless its caller asks for pages.
-    Lists,
+    (@changes) => { true };
+    (@reads) => { false };
 }
 
 rpcs! {
@@ -91,17 +70,17 @@ rpcs! {
         ControllerPublishVolume changes "Attach a volume to a node.",
         ControllerUnpublishVolume changes "Detach a volume from a node.",
         ValidateVolumeCapabilities reads "Check capabilities of a volume.",
-        ListVolumes lists "All volumes, page by page.",
+        ListVolumes reads "All volumes, page by page.",
         GetCapacity reads "Free capacity for new volumes.",
         ControllerGetCapabilities reads "The capabilities of the controller.",
         CreateSnapshot changes "Create a snapshot.",
         DeleteSnapshot changes "Delete a snapshot.",
-        ListSnapshots lists "All snapshots, page by page.",
+        ListSnapshots reads "All snapshots, page by page.",
         GetSnapshot reads "One snapshot.",
         ControllerExpandVolume changes "Grow a volume.",
         ControllerGetVolume reads "One volume.",
         ControllerModifyVolume changes "Change the mutable parameters of a volume.",
-        ControllerListVolumeHealth lists "All unhealthy volumes, page by page.",
+        ControllerListVolumeHealth reads "All unhealthy volumes, page by page.",
         ControllerGetVolumeHealth reads "The health of a volume.",
     }
     Node {
@@ -192,13 +171,6 @@ mod tests {
                 "DeleteVolumeGroupSnapshot",
             ]
         );
-    }
-
-    #[test]
-    fn lists_are_the_calls_that_are_named_so() {
-        for rpc in Rpc::ALL {
-            assert_eq!(rpc.is_list(), rpc.name().contains("List"), "{}", rpc.name());
-        }
     }
 
     /// The descriptor set is what clients compile; this list must match it.

@@ -9,16 +9,11 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 /// The pause after a failed accept, which is nearly always a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// Maximum number of lists of a connection that run or are not sent completely; further ones wait.
-/// A list of 10,000 volumes has some 200 KiB, and a client that does not read would otherwise hold
-/// one for each of its streams.
-const LISTS_MAX: usize = 2;
 
 /// Counter: connections closed to make room, by `listener`.
 const CLOSED: &str = "belay_connections_closed_total";
@@ -46,7 +41,6 @@ struct Slot {
     source: Option<IpAddr>,
     usage: Lock<Usage>,
     is_unwanted: watch::Sender<bool>,
-    lists: Semaphore,
 }
 
 struct Usage {
@@ -106,7 +100,6 @@ impl Acceptor {
                 calls: 0,
             }),
             is_unwanted: watch::Sender::new(false),
-            lists: Semaphore::new(LISTS_MAX),
         });
         let mut slots = self.table.slots.lock();
         if slots.len() >= self.table.max
@@ -200,26 +193,6 @@ impl Calls {
     pub(crate) fn begin(&self) -> OpenCall {
         self.0.usage.lock().calls += 1;
         OpenCall(Arc::clone(&self.0))
-    }
-
-    /// Returns when the connection may begin another list.
-    pub(crate) async fn list_turn(&self) -> ListTurn {
-        match self.0.lists.acquire().await {
-            // `ListTurn` returns the permit when it is dropped.
-            Ok(permit) => permit.forget(),
-            // The semaphore is never closed.
-            Err(_) => std::future::pending().await,
-        }
-        ListTurn(Arc::clone(&self.0))
-    }
-}
-
-/// The turn of a list on a connection, which ends when dropped.
-pub(crate) struct ListTurn(Arc<Slot>);
-
-impl Drop for ListTurn {
-    fn drop(&mut self) {
-        self.0.lists.add_permits(1);
     }
 }
 

@@ -3,8 +3,7 @@
 
 use super::acceptor::{Acceptor, Connection};
 use super::authority::SanitizedAuthority;
-use super::unsent::Unsent;
-use crate::call::{CallLayer, CallService, Callers, Rpc};
+use crate::call::{CallLayer, CallService, Callers};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -85,17 +84,11 @@ impl Server {
             if let Some(stranger) = &stranger {
                 request.extensions_mut().insert(stranger.clone());
             }
-            let is_list = Rpc::from_path(request.uri().path()).is_some_and(Rpc::is_list);
-            let turn = is_list.then(|| calls.clone());
             let answer = inner.call(request);
             async move {
-                let turn = match turn {
-                    Some(calls) => Some(calls.list_turn().await),
-                    None => None,
-                };
                 let answer = answer.await;
                 drop(call);
-                answer.map(|answer| answer.map(|body| Unsent::new(body, turn)))
+                answer
             }
         });
         let http2 = self.http2.clone();

@@ -6,7 +6,6 @@ mod authority;
 mod listener;
 mod pages;
 mod socket;
-mod unsent;
 
 pub(crate) use listener::Server;
 pub(crate) use pages::PageContent;

@@ -9,7 +9,6 @@ use belay_server::readiness::{Readiness, State};
 use belay_server::serve::{Driver, ServeConfig, ServeError, listen, serve};
 use belay_server::services::Services;
 use belay_server::transport::Socket;
-use csi::controller_server::Controller;
 use csi::node_client::NodeClient;
 use csi::node_server::Node;
 use http::uri::PathAndQuery;
@@ -17,13 +16,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tracing::Level;
 use tracing::subscriber::DefaultGuard;
@@ -39,8 +37,6 @@ pub(crate) struct Bed {
     directory: TempDir,
     pub(crate) readiness: Readiness,
     pub(crate) gate: Arc<Gate>,
-    /// Lists that the controller service has begun.
-    pub(crate) lists: Arc<AtomicUsize>,
     pub(crate) server: JoinHandle<Result<(), ServeError>>,
     asks: mpsc::UnboundedSender<()>,
     lines: mpsc::UnboundedReceiver<String>,
@@ -98,10 +94,7 @@ impl Bed {
         let node = TestNode {
             gate: Arc::clone(&gate),
         };
-        let lists = Arc::<AtomicUsize>::default();
-        let controller = TestController(Arc::clone(&lists));
         let services = Services::new(identity).with_node(Arc::new(node));
-        let services = services.with_controller(controller);
         let (asks, mut asked) = mpsc::unbounded_channel();
         let shutdown = futures_util::stream::poll_fn(move |context| asked.poll_recv(context));
         let driver = Driver {
@@ -128,7 +121,6 @@ impl Bed {
             directory,
             readiness,
             gate,
-            lists,
             server,
             asks,
             lines,
@@ -150,32 +142,9 @@ impl Bed {
             .unwrap()
     }
 
-    /// A connection that takes 64 KiB of each response until that is read.
-    pub(crate) async fn connect_slow(&self) -> Channel {
-        let uri = format!("unix:{}", self.path().display());
-        tonic::transport::Endpoint::from_shared(uri)
-            .unwrap()
-            .initial_stream_window_size(65_535)
-            .initial_connection_window_size(16 << 20)
-            .connect()
-            .await
-            .unwrap()
-    }
-
     /// The node service, on a new connection.
     pub(crate) async fn node(&self) -> NodeClient<Channel> {
         NodeClient::new(self.connect().await)
-    }
-
-    /// Begins a list of 10,000 volumes on that connection, and returns when the response begins.
-    pub(crate) async fn list(on: Channel) -> Streaming<csi::ListVolumesResponse> {
-        let mut client = tonic::client::Grpc::new(on);
-        client.ready().await.unwrap();
-        let codec = ProstCodec::<csi::ListVolumesRequest, _>::default();
-        let path = PathAndQuery::from_static(Rpc::ListVolumes.path());
-        let request = Request::new(csi::ListVolumesRequest::default());
-        let answer = client.server_streaming(request, path, codec).await;
-        answer.unwrap().into_inner()
     }
 
     /// Sends a message to a path, matching or not.
@@ -231,33 +200,6 @@ fn log(level: Level) -> (DefaultGuard, mpsc::UnboundedReceiver<String>) {
         .without_time()
         .finish();
     (tracing::subscriber::set_default(subscriber), lines)
-}
-
-/// Counts its lists.
-struct TestController(Arc<AtomicUsize>);
-
-#[tonic::async_trait]
-impl Controller for TestController {
-    async fn list_volumes(
-        &self,
-        request: Request<csi::ListVolumesRequest>,
-    ) -> Result<Response<csi::ListVolumesResponse>, Status> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        answer(Rpc::ListVolumes, request, async |_| {
-            let entry = |number| csi::list_volumes_response::Entry {
-                volume: Some(csi::Volume {
-                    volume_id: format!("volume-{number}"),
-                    ..Default::default()
-                }),
-                status: None,
-            };
-            Ok(csi::ListVolumesResponse {
-                entries: (0..10_000).map(entry).collect(),
-                next_token: String::new(),
-            })
-        })
-        .await
-    }
 }
 
 struct TestNode {
