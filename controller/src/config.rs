@@ -481,7 +481,7 @@ mod tests {
             "--backend=nfs",
             "--nfs-mount-permissions=0770",
             "--nfs-default-on-delete=Archive",
-            "--nfs-remove-archived",
+            "--nfs-adopt",
             "--nfs-mount-options=nfsvers=3,nolock",
         ];
         let Ok(Choice::Nfs(config)) = with(&flags).unwrap().choice() else {
@@ -489,7 +489,7 @@ mod tests {
         };
         assert_eq!(config.permissions.bits(), Some(0o770));
         assert_eq!(config.on_delete.to_string(), "archive");
-        assert!(config.removes_archived);
+        assert!(config.adopts);
         assert_eq!(config.mount_options, "nfsvers=3,nolock".parse().unwrap());
         for flag in &flags[1..] {
             let error = parsed(&[flag]).unwrap_err();

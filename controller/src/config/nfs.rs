@@ -25,9 +25,10 @@ pub struct NfsArgs {
     )]
     pub default_on_delete: OnDelete,
 
-    /// Backend nfs: to archive a volume, delete an older archive of the same name
-    #[arg(long = "nfs-remove-archived", env = "BELAY_NFS_REMOVE_ARCHIVED")]
-    pub remove_archived: bool,
+    /// Backend nfs: treat a directory that a volume ID names as that volume, even if Belay has no
+    /// record of it: volumes of csi-driver-nfs
+    #[arg(long = "nfs-adopt", env = "BELAY_NFS_ADOPT")]
+    pub adopt: bool,
 
     /// Backend nfs: mount options for calls that have neither those of a class nor of a secret,
     /// such as a deletion, separated by commas
@@ -46,7 +47,7 @@ impl NfsArgs {
         nfs::Config {
             permissions: self.mount_permissions,
             on_delete: self.default_on_delete,
-            removes_archived: self.remove_archived,
+            adopts: self.adopt,
             mount_options: self.mount_options.clone(),
         }
     }
@@ -63,7 +64,7 @@ impl NfsArgs {
                 "--nfs-default-on-delete",
                 self.default_on_delete != default.default_on_delete,
             ),
-            ("--nfs-remove-archived", self.remove_archived),
+            ("--nfs-adopt", self.adopt),
             (
                 "--nfs-mount-options",
                 self.mount_options != default.mount_options,

@@ -143,14 +143,16 @@ pub(super) struct Owned {
     pub(super) dir: Dir,
     /// The name in the request that created the volume.
     pub(super) name: String,
+    /// Whether a directory without a claim is the volume.
+    pub(super) adopts: bool,
 }
 
 /// A volume to create.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct NewVolume {
     pub(super) at: Owned,
-    /// Whether the directory has the name of the volume. If such a directory exists, it belongs to
-    /// this volume.
+    /// Whether the directory has the name of the volume. If such a directory exists without files,
+    /// a call that was interrupted has made it.
     pub(super) is_named_so: bool,
     /// The policy to record.
     pub(super) on_delete: OnDelete,
@@ -237,8 +239,6 @@ pub(super) struct OldVolume {
     pub(super) on_delete: Option<OnDelete>,
     /// The policy of a volume without a policy in its ID or its record.
     pub(super) default: OnDelete,
-    /// Whether an older archive may be removed.
-    pub(super) removes_archived: bool,
 }
 
 /// A message from a process.

@@ -77,7 +77,7 @@ fn copying(prepared: &Prepared, from: &VolumeId) -> Result<Copying, Failure> {
     Ok(Copying {
         volume: prepared.volume.clone(),
         from: Source {
-            at: place.owned(),
+            at: place.owned(prepared.volume.at.adopts),
             id: from.as_str().to_owned(),
             share,
         },

@@ -48,8 +48,9 @@ pub struct Config {
     pub permissions: Mode,
     /// The deletion policy of classes and volumes without one.
     pub on_delete: OnDelete,
-    /// Whether archiving a volume may remove an older archive of the same name.
-    pub removes_archived: bool,
+    /// Whether a directory without a record of its owner is a volume of csi-driver-nfs if an ID
+    /// names it.
+    pub adopts: bool,
     /// Mount options for calls, such as a deletion, that have none from a class or a secret.
     pub mount_options: MountOptions,
 }
@@ -99,7 +100,7 @@ impl Nfs {
         };
         let permissions = class.permissions.unwrap_or(self.config.permissions);
         let volume = NewVolume {
-            at: place.owned(),
+            at: place.owned(self.config.adopts),
             is_named_so: place.name.is_none(),
             on_delete: place.on_delete.unwrap_or(self.config.on_delete),
             bytes: order.bytes,
@@ -126,7 +127,7 @@ impl Nfs {
             return Ok(None);
         };
         let mount = place.mount(self.config.options(secrets)?);
-        let work = Work::Look(place.owned());
+        let work = Work::Look(place.owned(self.config.adopts));
         let asked = self.processes.ask(mount, work, LOOK_MAX);
         match asked.await.map_err(|failure| about(&id, failure))? {
             Done::Volume(seen) => Ok(seen.map(|seen| volume(id, seen))),
@@ -141,10 +142,9 @@ impl Nfs {
         };
         let mount = place.mount(self.config.options(secrets)?);
         let work = Work::Delete(OldVolume {
-            at: place.owned(),
+            at: place.owned(self.config.adopts),
             on_delete: place.on_delete,
             default: self.config.on_delete,
-            removes_archived: self.config.removes_archived,
         });
         let asked = self.processes.ask(mount, work, DELETE_MAX);
         match asked.await.map_err(|failure| about(&id, failure))? {
@@ -182,10 +182,11 @@ impl Prepared {
 }
 
 impl Place {
-    fn owned(&self) -> Owned {
+    fn owned(&self, adopts: bool) -> Owned {
         Owned {
             dir: self.dir.clone(),
             name: self.name(),
+            adopts,
         }
     }
 
@@ -325,7 +326,7 @@ mod tests {
         Nfs::new(Config {
             permissions: Mode::default(),
             on_delete: OnDelete::Delete,
-            removes_archived: false,
+            adopts: false,
             mount_options: MountOptions::default(),
         })
     }

@@ -64,6 +64,14 @@ impl Dir {
         Self(names)
     }
 
+    /// Returns the directory of which this is the archive, if it has the prefix of archives.
+    pub(super) fn archive_of(&self) -> Option<Self> {
+        let mut names = self.0.clone();
+        let first = names.first_mut()?;
+        *first = first.strip_prefix(ARCHIVED)?.to_owned();
+        Some(Self(names))
+    }
+
     /// Returns the reason if the name of its archive would be too long.
     pub(super) fn archive_too_long(&self) -> Option<String> {
         let bytes = ARCHIVED.len() + self.0.first()?.len();
@@ -103,6 +111,10 @@ mod tests {
         assert_eq!(dir.parent().unwrap().to_string(), "a/b");
         assert_eq!(dir.name(), "c");
         assert_eq!(dir.archived().to_string(), "archived-a/b/c");
+        assert_eq!(
+            (dir.archived().archive_of(), dir.archive_of()),
+            (Some(dir.clone()), None)
+        );
         let top = Dir::read("pvc-1").unwrap().unwrap();
         assert_eq!(top.parent(), None);
         assert_eq!(top.above().count(), 0);

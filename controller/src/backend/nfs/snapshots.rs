@@ -231,7 +231,7 @@ fn ordered(
             id: id.clone(),
         },
         from: Source {
-            at: volume.owned(),
+            at: volume.owned(config.adopts),
             id: from.as_str().to_owned(),
             share: mount.elsewhere(&volume.share),
         },

@@ -37,7 +37,7 @@ workers() { pgrep -fc -- --nfs-worker-process; }
 ";
 
 pub(crate) const START: &str = "\
-setsid belay-controller --endpoint /run/controller.sock --backend nfs \\
+setsid belay-controller --endpoint /run/controller.sock --backend nfs --nfs-adopt \\
     --http-endpoint 127.0.0.1:9810 >>/run/controller.log 2>&1 3>&- &
 ready /run/controller.sock >/dev/null 2>&1 || { cat /run/controller.log; exit 1; }";
 

@@ -15,6 +15,7 @@ fn owned() -> Owned {
     Owned {
         dir: Dir::read("data").unwrap().unwrap(),
         name: "pvc-1".to_owned(),
+        adopts: false,
     }
 }
 
@@ -39,7 +40,6 @@ async fn deletions_leave_slots_of_their_server_to_other_calls() {
         at: owned(),
         on_delete: None,
         default: OnDelete::Delete,
-        removes_archived: false,
     });
     let refused = processes.ask(mount(), deletion, Duration::from_secs(7));
     let refused = refused.await.unwrap_err();

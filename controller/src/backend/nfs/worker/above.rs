@@ -10,7 +10,6 @@ use super::error;
 use super::layout::{BELOW, file_name, numbered};
 use super::list;
 use super::own::is_missing;
-use super::trash::Trash;
 use super::tree::{self, Tree};
 use belay_server::call::Failure;
 use rustix::io::Errno;
@@ -71,8 +70,15 @@ impl Claims {
     pub(super) fn is_void(&self, tree: &Tree, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         let may_be = match claim.state {
             State::Retained => true,
-            State::Archived => Trash::find(self, dir, claim)?.is_none(),
-            State::Creating => self.is_abandoned(dir, claim)?,
+            // While the archived volume has its claim, its directory may yet be moved here.
+            State::Archived => match (dir.archive_of(), &claim.of.archive_of) {
+                (Some(of), Some(nonce)) => match self.afresh()? {
+                    Some(now) => !now.is_claimed(&numbered(&of, nonce))?,
+                    None => false,
+                },
+                _ => true,
+            },
+            State::Creating if claim.of.source.is_none() => self.is_abandoned(dir, claim)?,
             _ => false,
         };
         match tree.exists(dir) {
@@ -137,18 +143,26 @@ impl Claims {
 
     /// Whether a volume below still has its claim. The claim was made before the volume was added.
     fn stands(&self, tree: &Tree, reference: &str) -> Result<bool, Failure> {
-        let (hash, nonce) = reference.split_once('.').unwrap_or((reference, ""));
+        if !self.is_claimed(reference)? {
+            return Ok(false);
+        }
+        let (hash, _) = reference.split_once('.').unwrap_or((reference, ""));
+        Ok(match self.by_hash(hash)? {
+            Some((dir, claim)) if self.is_void(tree, &dir, &claim)? => {
+                !self.remove(&dir, &claim)?
+            }
+            _ => true,
+        })
+    }
+
+    /// Whether a claim exists, in any state. `numbered` is its directory and nonce.
+    fn is_claimed(&self, numbered: &str) -> Result<bool, Failure> {
+        let (hash, nonce) = numbered.split_once('.').unwrap_or((numbered, ""));
         let own = format!("{nonce}.");
         // A list that is made during a rename may have neither name.
         for _ in 0..2 {
-            let files = self.files(hash)?;
-            if files.iter().any(|file| file.starts_with(&own)) {
-                return Ok(match self.by_hash(hash)? {
-                    Some((dir, claim)) if self.is_void(tree, &dir, &claim)? => {
-                        !self.remove(&dir, &claim)?
-                    }
-                    _ => true,
-                });
+            if self.files(hash)?.iter().any(|file| file.starts_with(&own)) {
+                return Ok(true);
             }
         }
         Ok(false)

@@ -1,11 +1,6 @@
 //! Archives a volume: renames its directory as csi-driver-nfs does. It is moved to the trash of its
 //! claim first, and from there to its new name, which is claimed as an archive: no volume is
-//! created there or inside.
-//!
-//! An older archive of that name, which may be removed, is moved away before: to the trash of the
-//! claim on it, which is removed with that claim before the name is claimed again. So a slower call
-//! of the same deletion, which has seen the older archive, moves no newer one. From there it gets
-//! to the trash of the volume, where it stays until the new archive has its name.
+//! created there or inside. An archive is never replaced.
 
 use super::super::path::Dir;
 use super::claim::{Claim, Record, State};
@@ -20,8 +15,7 @@ const ATTEMPTS: usize = 8;
 /// Renames the directory, unless an earlier call has renamed it.
 ///
 /// # Errors
-/// Returns `Precondition` if there is an archive of that name, and it may not be removed; the
-/// errors of the server.
+/// Returns `Precondition` if there is a directory of that name; the errors of the server.
 pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Failure> {
     let Deletion {
         tree, claims, dir, ..
@@ -37,27 +31,17 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
     let moves = is_there.is_some() && kept.is_none() && !deletion.has_archive(&archived, claim)?;
     if moves {
         refuse_other(dir, is_there)?;
-        deletion.unless_done(claim, deletion.refuse_older(&archived))?;
+        deletion.unless_done(claim, deletion.refuse_taken(&archived))?;
     }
-    let claim = claims.advance(dir, claim, State::Archiving)?;
+    let claim = claims.advance(dir, claim, State::Deleting)?;
     let trash = Trash::of_current(claims, dir, &claim)?;
     if moves {
+        // A copy that was created here may have left them.
+        trash.forget_notes()?;
         trash.keep(tree, dir)?;
     }
     if trash.kept()?.is_some() {
         deletion.unless_done(&claim, deletion.place(&trash, &archived, &claim))?;
-    }
-    let older = trash.older()?;
-    if !older.is_empty() {
-        if !deletion.has_archive(&archived, &claim)? || !tree.exists(&archived)? {
-            let missing = Failure::precondition(format!(
-                "directory {archived}: the archive is missing, and what it has replaced is in {}; \
-                 move that away, and repeat the call",
-                trash.path()
-            ));
-            return deletion.unless_done(&claim, Err(missing));
-        }
-        trash.release(&older)?;
     }
     deletion.finish(&claim)
 }
@@ -92,42 +76,25 @@ impl Deletion<'_> {
         Ok(matches!(held, Occupancy::By(it) if it.is_archive_of(of)))
     }
 
-    /// Checks that the archive may have its name.
-    fn refuse_older(&self, archived: &Dir) -> Result<(), Failure> {
-        let there = self.tree.find(archived)?;
-        if there.is_some() && !self.removes_archived {
-            return Err(self.exists(archived));
-        }
-        refuse_other(archived, there)?;
-        for dir in archived.above() {
-            self.refuse_occupied(archived, &dir)?;
-        }
-        match self.claims.read(archived)? {
-            Occupancy::By(claim) if !is_archive(claim.state) => {
-                self.refuse_occupied(archived, archived)
+    /// Checks that the archive may have its name: no volume has a claim on it or on a directory
+    /// above it, except one that was moved away, and no file has it.
+    fn refuse_taken(&self, archived: &Dir) -> Result<(), Failure> {
+        for dir in archived.above().chain([archived.clone()]) {
+            if let Occupancy::By(claim) = self.claims.read(&dir)?
+                && !self.claims.is_void(self.tree, &dir, &claim)?
+            {
+                return Err(occupied(archived, &dir, &claim));
             }
-            Occupancy::Above if self.claims.is_above(self.tree, archived)? => {
-                Err(Failure::precondition(format!(
-                    "directory {archived}: has the directories of volumes, so no archive goes \
-                     there; retain the volume, or delete the others"
-                )))
-            }
-            _ => Ok(()),
         }
-    }
-
-    /// Checks that no volume has a claim on `dir`, except one that was moved away.
-    fn refuse_occupied(&self, archived: &Dir, dir: &Dir) -> Result<(), Failure> {
-        match self.claims.read(dir)? {
-            Occupancy::By(claim) if self.claims.is_void(self.tree, dir, &claim)? => Ok(()),
-            Occupancy::By(claim) => Err(occupied(archived, dir, &claim)),
-            Occupancy::Free | Occupancy::Above => Ok(()),
+        match self.tree.exists(archived)? {
+            true => Err(self.exists(archived)),
+            false => Ok(()),
         }
     }
 
     /// Gives the directory in the trash the name of the archive.
     fn place(&self, trash: &Trash, archived: &Dir, claim: &Claim) -> Result<(), Failure> {
-        self.claim_archive(trash, archived, claim)?;
+        self.claim_archive(archived, claim)?;
         let above = self.tree.make_above(archived)?;
         match trash.place(&above, archived) {
             // No directory had the name when it was claimed.
@@ -141,8 +108,8 @@ impl Deletion<'_> {
         }
     }
 
-    /// Claims the name of the archive, after moving away an older archive of that name.
-    fn claim_archive(&self, trash: &Trash, archived: &Dir, of: &Claim) -> Result<(), Failure> {
+    /// Claims the name of the archive. Until the volume's own claim is removed, it stays claimed.
+    fn claim_archive(&self, archived: &Dir, of: &Claim) -> Result<(), Failure> {
         for _ in 0..ATTEMPTS {
             let held = self.claims.read(archived)?;
             // If this deletion is still in progress, the claim read above is not that of a later
@@ -152,60 +119,30 @@ impl Deletion<'_> {
                 Occupancy::By(claim) if claim.is_archive_of(of) => {
                     return self.hold_archive(archived, &claim);
                 }
-                Occupancy::By(claim) if is_archive(claim.state) => {
-                    self.replace(trash, archived, &claim)?;
-                    continue;
-                }
                 Occupancy::By(claim) if self.claims.is_void(self.tree, archived, &claim)? => {
                     self.claims.remove(archived, &claim)?;
                     continue;
                 }
                 Occupancy::By(claim) => return Err(occupied(archived, archived, &claim)),
+                Occupancy::Above if self.claims.is_above(self.tree, archived)? => {
+                    return Err(self.exists(archived));
+                }
                 Occupancy::Free | Occupancy::Above => {}
             }
-            let record = |name: &str, archive_of| Record {
+            if self.tree.exists(archived)? {
+                return Err(self.exists(archived));
+            }
+            let record = Record {
                 dir: archived.to_string(),
-                name: name.to_owned(),
-                archive_of,
+                archive_of: Some(of.nonce.clone()),
                 ..of.of.clone()
             };
-            let claim = match self.tree.exists(archived)? {
-                false => Claim::new(record(&of.of.name, Some(of.nonce.clone())), State::Placing)?,
-                true if !self.removes_archived => return Err(self.exists(archived)),
-                // The archive of another program has no other name than its directory.
-                true => Claim::new(record(&self.dir.to_string(), None), State::Archived)?,
-            };
-            match self.claims.publish(archived, &claim)? {
-                true => self.hold_archive(archived, &claim)?,
-                // Another call has claimed the name: returns the reason, unless the name is free
-                // again.
-                false => self.refuse_older(archived)?,
+            let claim = Claim::new(record, State::Archived)?;
+            if self.claims.publish(archived, &claim)? {
+                return self.hold_archive(archived, &claim);
             }
         }
         Err(changing(archived))
-    }
-
-    /// Moves an older archive to the trash of the volume, and removes its claim. Removes its own
-    /// trash before, once no call moves files there.
-    fn replace(&self, trash: &Trash, archived: &Dir, older: &Claim) -> Result<(), Failure> {
-        let there = self.tree.find(archived)?;
-        if older.state != State::Replaced && there.is_some() {
-            if !self.removes_archived {
-                return Err(self.exists(archived));
-            }
-            refuse_other(archived, there)?;
-            let own = Trash::of_current(&self.claims, archived, older)?;
-            own.keep(self.tree, archived)?;
-        }
-        let older = self.claims.advance(archived, older, State::Replaced)?;
-        if let Some(own) = Trash::find(&self.claims, archived, &older)? {
-            own.hand_over(trash)?;
-            if !own.remove()? {
-                return Err(changing(archived));
-            }
-        }
-        // If another call has removed or replaced the claim, the next read shows it.
-        self.claims.remove(archived, &older).map(drop)
     }
 
     fn hold_archive(&self, archived: &Dir, claim: &Claim) -> Result<(), Failure> {
@@ -223,15 +160,11 @@ impl Deletion<'_> {
 
     fn exists(&self, archived: &Dir) -> Failure {
         Failure::precondition(format!(
-            "directory {}: cannot become {archived}, which exists; move that away, or start the \
-             controller with --nfs-remove-archived",
+            "directory {}: cannot become {archived}, which exists or has the directories of \
+             volumes; move that away, and repeat the call",
             self.dir
         ))
     }
-}
-
-fn is_archive(state: State) -> bool {
-    matches!(state, State::Placing | State::Archived | State::Replaced)
 }
 
 fn occupied(archived: &Dir, dir: &Dir, claim: &Claim) -> Failure {

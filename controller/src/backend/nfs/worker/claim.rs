@@ -17,7 +17,7 @@ pub(super) struct Record {
     pub(super) on_delete: OnDelete,
     /// The requested size, in bytes.
     pub(super) bytes: u64,
-    /// The nonce of the volume's claim, in the record of an archive.
+    /// The nonce of the volume's claim, in the record of its archive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) archive_of: Option<String>,
     /// The ID of the copied volume, or of the snapshot after `snapshot `, in the record of a copy.
@@ -37,29 +37,20 @@ pub(super) struct Claim {
 /// The state of a claim, which is the suffix of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The volume is being created, and no caller knows it.
+    /// The volume is being created, and no caller knows it. A copy is made in the trash of the
+    /// claim, from where it gets its name.
     Creating,
-    /// A copy is being made in the trash of the claim, from where it gets its name. No caller knows
-    /// it.
-    Copying,
-    /// A copy that was withdrawn is being removed. Any call may continue the removal.
-    Dropping,
     /// The volume exists.
     Ready,
-    /// The directory of the volume is being removed.
+    /// The directory of the volume is being removed or archived.
     Deleting,
-    /// The directory of the volume is being archived.
-    Archiving,
-    /// The directory of the volume was removed or archived.
+    /// The directory of the volume was removed or archived, or its creation was withdrawn. Any call
+    /// may remove the rest.
     Gone,
     /// The volume was deleted, and its directory was not.
     Retained,
-    /// An archive is being moved here.
-    Placing,
-    /// The archive of a volume.
+    /// The archive of a volume, from before it is moved here.
     Archived,
-    /// An archive that a newer one replaces; its directory was moved away.
-    Replaced,
 }
 
 impl Claim {
@@ -85,16 +76,11 @@ impl Claim {
         self.of.archive_of.as_ref() == Some(&of.nonce)
     }
 
-    /// Whether this is the claim of a copy that no caller knows.
-    pub(super) fn is_copy_in_progress(&self) -> bool {
-        matches!(self.state, State::Copying | State::Dropping)
-    }
-
     /// Describes the directory, for messages.
     pub(super) fn describe(&self) -> impl fmt::Display {
         let what = match self.state {
             State::Retained => "was retained when its volume was deleted: that of",
-            State::Placing | State::Archived | State::Replaced => "is the archive of",
+            State::Archived => "is the archive of",
             _ => "is the directory of",
         };
         format!("{what} volume {:?}", self.of.name)
@@ -102,18 +88,13 @@ impl Claim {
 }
 
 impl State {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 6] = [
         Self::Creating,
-        Self::Copying,
-        Self::Dropping,
         Self::Ready,
         Self::Deleting,
-        Self::Archiving,
         Self::Gone,
         Self::Retained,
-        Self::Placing,
         Self::Archived,
-        Self::Replaced,
     ];
 
     /// Returns the state with this suffix.
@@ -121,24 +102,14 @@ impl State {
         Self::ALL.into_iter().find(|state| state.word() == word)
     }
 
-    /// Whether no caller knows the volume.
-    pub(super) fn is_unknown(self) -> bool {
-        matches!(self, Self::Creating | Self::Copying)
-    }
-
     fn word(self) -> &'static str {
         match self {
             Self::Creating => "creating",
-            Self::Copying => "copying",
-            Self::Dropping => "dropping",
             Self::Ready => "ready",
             Self::Deleting => "deleting",
-            Self::Archiving => "archiving",
             Self::Gone => "gone",
             Self::Retained => "retained",
-            Self::Placing => "placing",
             Self::Archived => "archived",
-            Self::Replaced => "replaced",
         }
     }
 }

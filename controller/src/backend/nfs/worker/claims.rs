@@ -185,12 +185,11 @@ impl Claims {
         }
     }
 
-    /// Whether the creation of the volume was abandoned: its call was killed and is not repeated,
-    /// or has withdrawn its copy. A call that is slower than that fails.
+    /// Whether the creation of the volume, or the removal of a copy, was abandoned: its call was
+    /// killed and is not repeated. A call that is slower than that fails.
     pub(super) fn is_abandoned(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         let directory = match claim.state {
-            State::Dropping => return Ok(true),
-            state if state.is_unknown() => self.directory(dir)?,
+            State::Creating | State::Gone => self.directory(dir)?,
             _ => None,
         };
         let Some(directory) = directory else {
@@ -206,7 +205,7 @@ impl Claims {
         Ok(is_abandoned(made, now))
     }
 
-    /// Records that a creation that takes long is still in progress.
+    /// Records that a creation, or the removal of a copy, is still in progress.
     pub(super) fn refresh(&self, dir: &Dir, claim: &Claim) -> Result<(), Failure> {
         let directory = self.directory(dir)?.ok_or_else(|| changing(dir))?;
         match attributes::refresh(&directory, &claim.file(), &shown(dir)) {
@@ -221,17 +220,22 @@ impl Claims {
     /// # Errors
     /// Returns `Busy` if the claim has changed; the errors of the server.
     pub(super) fn check(&self, dir: &Dir, claim: &Claim) -> Result<(), Failure> {
-        match Self::find(&self.share.afresh()?)? {
+        match self.afresh()? {
             Some(now) if now.is_current(dir, claim)? => Ok(()),
             _ => Err(changing(dir)),
         }
+    }
+
+    /// Opens the claims again, as they are on the server now.
+    pub(super) fn afresh(&self) -> Result<Option<Self>, Failure> {
+        Self::find(&self.share.afresh()?)
     }
 
     /// Removes a claim, the claims above it, and the files that killed calls have written for it.
     /// Returns whether the claim was as this call has seen it.
     pub(super) fn remove(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         // Another call may complete a creation meanwhile; it then needs the claims above.
-        let is_first = claim.state.is_unknown();
+        let is_first = claim.state == State::Creating;
         if is_first && !self.unlink(dir, claim)? || !is_first && !self.is_current(dir, claim)? {
             return Ok(false);
         }

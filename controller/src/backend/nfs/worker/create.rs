@@ -1,7 +1,8 @@
 //! Creates the directory of a volume. The order of the steps is such that a directory with files
 //! never becomes that of another volume:
 //!
-//! 1. a directory that exists and is not claimed is refused, unless it has the name of the volume;
+//! 1. a directory that exists and is not claimed is refused, unless it has the name of the volume,
+//!    and no files;
 //! 2. the directory is claimed, as *creating*, and then those above it;
 //! 3. it is made; if it exists by now, it must be empty: no caller knows the volume yet;
 //! 4. the claim becomes *ready*, and the caller gets its response.
@@ -12,7 +13,6 @@ use super::claim::{Claim, Record, State};
 use super::claims::{Claims, Occupancy, changing};
 use super::deletion::discard;
 use super::own::{is_missing, refuse_nested};
-use super::snapshot::snapshot_in;
 use super::tree::{self, Tree};
 use super::{error, list};
 use belay_server::call::{Failure, Kind};
@@ -80,21 +80,6 @@ pub(super) enum CreationState {
     Creating(Claim),
 }
 
-/// The reason why the directory was not made.
-enum Refusal {
-    /// The directory exists, and is not this volume's.
-    Foreign,
-    /// Another reason, and whether the server has refused a call.
-    Error(Failure, bool),
-}
-
-impl From<error::Error> for Refusal {
-    fn from(error: error::Error) -> Self {
-        let is_answered = error.is_answered();
-        Self::Error(error.into(), is_answered)
-    }
-}
-
 impl Creation<'_> {
     /// Returns the claim of the volume, and makes it if there is none.
     pub(super) fn claimed(&self) -> Result<CreationState, Failure> {
@@ -114,15 +99,17 @@ impl Creation<'_> {
                     self.claims.remove(self.dir, &claim)?;
                 }
                 Occupancy::By(claim)
-                    if !self.is_own(&claim) && self.claims.is_abandoned(self.dir, &claim)? =>
+                    if claim.state == State::Gone
+                        || !self.is_own(&claim)
+                            && self.claims.is_abandoned(self.dir, &claim)? =>
                 {
-                    was_abandoned = match claim.is_copy_in_progress() {
-                        true => {
+                    was_abandoned = match (claim.state, &claim.of.source) {
+                        (State::Creating, None) => self.claims.remove(self.dir, &claim)?,
+                        _ => {
+                            // Removes the directory of a copy, too.
                             discard(self.tree, self.dir, &claim, self.end)?;
-                            // `discard` has removed the directory, too.
                             false
                         }
-                        false => self.claims.remove(self.dir, &claim)?,
                     };
                     continue;
                 }
@@ -136,11 +123,7 @@ impl Creation<'_> {
                     Occupancy::Free | Occupancy::Above => return Err(failure),
                 }
             }
-            let first = match self.source {
-                None => State::Creating,
-                Some(_) => State::Copying,
-            };
-            let claim = Claim::new(self.record(), first)?;
+            let claim = Claim::new(self.record(), State::Creating)?;
             let made = self.claims.publish(self.dir, &claim);
             if made.map_err(Failure::may_be_running)? {
                 return Ok(CreationState::Creating(claim));
@@ -153,10 +136,7 @@ impl Creation<'_> {
     /// Returns the volume, if its claim has this name.
     fn owned(&self, claim: Claim) -> Result<CreationState, Failure> {
         let (dir, name) = (self.dir, &self.order.at.name);
-        if matches!(
-            claim.state,
-            State::Retained | State::Placing | State::Archived | State::Replaced
-        ) {
+        if matches!(claim.state, State::Retained | State::Archived) {
             return Err(Failure::incompatible(format!(
                 "{self}: {}; move the directory away, and repeat the call, or create a \
                  PersistentVolume for it by hand",
@@ -170,7 +150,7 @@ impl Creation<'_> {
                 claim.describe()
             )));
         }
-        if claim.state.is_unknown() && !self.is_own(&claim) {
+        if claim.state == State::Creating && !self.is_own(&claim) {
             return Err(Failure::incompatible(format!(
                 "name {name:?}: was begun as {}, and not as {}; choose another name",
                 origin(claim.of.source.as_deref()),
@@ -178,7 +158,7 @@ impl Creation<'_> {
             )));
         }
         match claim.state {
-            state if state.is_unknown() => Ok(CreationState::Creating(claim)),
+            State::Creating => Ok(CreationState::Creating(claim)),
             State::Ready if self.tree.is_directory(dir)? => Ok(CreationState::Complete(Seen {
                 bytes: claim.of.bytes,
                 is_deleting: false,
@@ -196,21 +176,27 @@ impl Creation<'_> {
 
     /// Whether an equal call has made the claim, so that this call can continue it.
     fn is_own(&self, claim: &Claim) -> bool {
-        claim.state != State::Dropping
-            && claim.of.name == self.order.at.name
-            && claim.of.source.as_deref() == self.source
+        claim.of.name == self.order.at.name && claim.of.source.as_deref() == self.source
+    }
+
+    /// Whether the volume may get the directory that exists: a call that was interrupted has made
+    /// it for a volume of this name, and it has no files.
+    fn may_take(&self) -> Result<bool, Failure> {
+        if !self.order.is_named_so || self.source.is_some() {
+            return Ok(false);
+        }
+        match self.tree.open_directory(self.dir) {
+            Err(error) if is_missing(error.errno) => Ok(false),
+            Err(error) => Err(error.into()),
+            Ok(None) => Ok(true),
+            Ok(Some(found)) => Ok(list::some(&found, 1, &self.dir.to_string())?.is_empty()),
+        }
     }
 
     /// Refuses a directory of another program, and a directory inside of such a directory.
     fn refuse_foreign(&self) -> Result<(), Failure> {
-        let exists = self.tree.exists(self.dir)?;
-        if exists && (!self.order.is_named_so || self.source.is_some()) {
+        if self.tree.exists(self.dir)? && !self.may_take()? {
             return Err(self.foreign());
-        }
-        if exists && let Some(archive) = snapshot_in(self.tree, self.dir)? {
-            return Err(Failure::incompatible(format!(
-                "{self}: has the archive {archive} of a snapshot; choose another name"
-            )));
         }
         let shares = self.dir.above().chain([self.dir.clone()]);
         refuse_nested(self.tree, self.dir, shares)?;
@@ -249,12 +235,13 @@ impl Creation<'_> {
             result => result?,
         }
         match self.make(claim) {
-            Ok(()) => {}
-            Err(Refusal::Foreign) => return self.refuse(claim),
-            Err(Refusal::Error(failure, true)) if self.withdrawn(claim) => {
+            Ok(true) => {}
+            Ok(false) => return self.refuse(claim),
+            // The server has responded, so the call has no later effect.
+            Err(failure) if failure.kind != Kind::Unreachable && self.withdrawn(claim) => {
                 return Err(failure.rolled_back());
             }
-            Err(Refusal::Error(failure, _)) => return Err(failure),
+            Err(failure) => return Err(failure),
         }
         let ready = self.claims.advance(self.dir, claim, State::Ready)?;
         Ok(Seen {
@@ -264,27 +251,25 @@ impl Creation<'_> {
         })
     }
 
-    fn make(&self, claim: &Claim) -> Result<(), Refusal> {
+    /// Makes the directory. Returns false if it exists, and is not this volume's.
+    fn make(&self, claim: &Claim) -> Result<bool, Failure> {
         let shown = self.dir.to_string();
         let above = self.made()?;
         let directory = match tree::open(&above, self.dir.name(), &shown) {
             // A file or a link has the name.
             Err(error) if [Errno::NOTDIR, Errno::LOOP].contains(&error.errno) => {
-                return Err(Refusal::Foreign);
+                return Ok(false);
             }
             result => result?,
         };
-        let has_files = || list::entries(&directory, &shown).map(|found| !found.is_empty());
-        if !self.order.is_named_so && has_files()? {
-            return Err(Refusal::Foreign);
+        if !list::some(&directory, 1, &shown)?.is_empty() {
+            return Ok(false);
         }
         if let Some(mode) = self.order.permissions {
-            let unfinished = |failure| Refusal::Error(failure, false);
-            self.claims.check(self.dir, claim).map_err(unfinished)?;
-            let set = tree::chmod(&directory, mode, &shown);
-            set.map_err(|error| unfinished(error.into()))?;
+            self.claims.check(self.dir, claim)?;
+            tree::chmod(&directory, mode, &shown)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Makes the directory, unless a file of any type has its name. Returns the directory above.

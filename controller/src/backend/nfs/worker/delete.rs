@@ -1,5 +1,6 @@
-//! Deletes a volume according to its policy. A volume of csi-driver-nfs is claimed first, so that
-//! no other call finds it half deleted, and a retained one is known as such.
+//! Deletes a volume according to its policy. A directory without a claim is a volume of
+//! csi-driver-nfs only if the operator says so. It is claimed first, so that no other call finds it
+//! half deleted, and a retained one is known as such.
 
 use super::super::call::OldVolume;
 use super::super::id::OnDelete;
@@ -8,6 +9,7 @@ use super::archive;
 use super::claim::{Claim, Record, State};
 use super::claims::{Claims, Occupancy, changing};
 use super::deletion::{Deletion, refuse_other};
+use super::layout::OWN;
 use super::list;
 use super::own::{is_missing, refuse_nested};
 use super::trash::Trash;
@@ -43,20 +45,15 @@ pub(super) fn delete(
         claims,
         dir: &order.at.dir,
         end,
-        removes_archived: order.removes_archived,
     };
     let done = deletion.done(&claim, policy(&claim, order));
     done.map_err(Failure::may_be_running)
 }
 
-/// Returns the policy of the deletion. A deletion that has begun keeps its policy. Otherwise, the
-/// policies in the claim and in the ID are compared, and the policy that keeps more data is used.
+/// Returns the policy of the deletion: of those in the claim and in the ID, which never change, the
+/// one that keeps more data.
 fn policy(claim: &Claim, order: &OldVolume) -> OnDelete {
-    match claim.state {
-        State::Deleting => OnDelete::Delete,
-        State::Archiving => OnDelete::Archive,
-        _ => order.on_delete.unwrap_or_default().max(claim.of.on_delete),
-    }
+    order.on_delete.unwrap_or_default().max(claim.of.on_delete)
 }
 
 /// Returns the claim of the volume, and makes it for a volume of csi-driver-nfs.
@@ -70,34 +67,18 @@ fn claimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
             "directory {dir}: has the directories of other volumes, so it is not deleted; delete \
              those volumes first"
         ))),
-        Occupancy::Free | Occupancy::Above if claims.is_gone(&order.at)? => {
-            Ok(Task::Nothing(came_later(tree, dir)))
-        }
         Occupancy::Free | Occupancy::Above => unclaimed(tree, order),
         Occupancy::By(claim) if claim.of.name != *name => Ok(Task::Nothing(Some(format!(
             "directory {dir} {}, and not of volume {name:?}",
             claim.describe()
         )))),
         Occupancy::By(claim) => match claim.state {
-            State::Placing | State::Archived | State::Replaced => Ok(Task::Nothing(None)),
-            State::Ready | State::Gone | State::Dropping => Ok(Task::Claim(claims, claim)),
+            State::Archived => Ok(Task::Nothing(None)),
+            State::Ready | State::Gone => Ok(Task::Claim(claims, claim)),
             // The call that made the claim may have been killed.
             _ => held(tree, claims, claim, dir),
         },
     }
-}
-
-/// Returns why the directory of a deleted volume is not deleted again, if that exists.
-fn came_later(tree: &Tree, dir: &Dir) -> Option<String> {
-    // An error does not matter: nothing is done there.
-    let is_there = tree.exists(dir).unwrap_or(false);
-    let why = || {
-        format!(
-            "directory {dir}: the volume was deleted less than two hours ago, and what has its \
-             name now is no volume of Belay; remove it by hand, if it is of no use"
-        )
-    };
-    is_there.then(why)
 }
 
 /// Claims a volume of csi-driver-nfs.
@@ -110,6 +91,12 @@ fn unclaimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
     };
     match found.map(|found| found.file_type) {
         None => return Ok(Task::Nothing(None)),
+        Some(_) if !order.at.adopts && policy == OnDelete::Retain => {
+            return Ok(Task::Nothing(None));
+        }
+        Some(FileType::Directory) if !order.at.adopts => {
+            return Err(unrecorded(&format!("directory {dir}"), "deleted"));
+        }
         Some(FileType::Directory) => {}
         Some(_) if policy == OnDelete::Retain => return Ok(Task::Nothing(None)),
         Some(_) => refuse_other(dir, found)?,
@@ -130,8 +117,7 @@ fn unclaimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
         source: None,
     };
     let state = match policy {
-        OnDelete::Delete => State::Deleting,
-        OnDelete::Archive => State::Archiving,
+        OnDelete::Delete | OnDelete::Archive => State::Deleting,
         OnDelete::Retain => State::Retained,
     };
     let claim = Claim::new(record, state)?;
@@ -149,7 +135,7 @@ fn held(tree: &Tree, claims: Claims, claim: Claim, dir: &Dir) -> Result<Task, Fa
                 .remove(dir, &claim)
                 .map_err(Failure::may_be_running)?;
             match claim.state {
-                State::Deleting | State::Archiving => Err(inside(&failure)),
+                State::Deleting => Err(inside(&failure)),
                 // The volume was not created, or no volume can be created there.
                 _ => Ok(Task::Nothing(None)),
             }
@@ -158,6 +144,15 @@ fn held(tree: &Tree, claims: Claims, claim: Claim, dir: &Dir) -> Result<Task, Fa
         Ok(()) if claim.state == State::Retained => Ok(Task::Nothing(None)),
         Ok(()) => Ok(Task::Claim(claims, claim)),
     }
+}
+
+/// Returns the error for a directory without a claim, if that is not taken for a volume.
+pub(super) fn unrecorded(what: &str, done: &str) -> Failure {
+    Failure::precondition(format!(
+        "{what}: exists, but {OWN} has no record of its volume, so it is not {done}; if \
+         csi-driver-nfs has created the volume, start the controller with --nfs-adopt, else move \
+         the directory away, and repeat the call"
+    ))
 }
 
 fn inside(failure: &Failure) -> Failure {
@@ -174,9 +169,12 @@ impl Deletion<'_> {
         }
         match policy {
             _ if claim.state == State::Gone => self.finish(claim)?,
-            _ if claim.is_copy_in_progress() => self.uncopied(claim)?,
+            // A copy that no caller knows.
+            _ if claim.state == State::Creating && claim.of.source.is_some() => {
+                self.finish(claim)?;
+            }
             OnDelete::Retain => self.retain(claim)?,
-            _ if claim.state == State::Creating && self.is_foreign(claim)? => {
+            _ if claim.state == State::Creating && self.is_foreign()? => {
                 self.release(claim)?;
                 return Ok(Some(format!(
                     "directory {}: has files, and the volume was not created",
@@ -218,15 +216,11 @@ impl Deletion<'_> {
         self.finish(&claim)
     }
 
-    /// Whether the directory has files of another program. No caller knew the volume, so all files
-    /// are, unless the directory has the name of the volume.
-    fn is_foreign(&self, claim: &Claim) -> Result<bool, Failure> {
-        let shown = self.dir.to_string();
+    /// Whether the directory has files. No caller knew the volume, so they are another program's.
+    fn is_foreign(&self) -> Result<bool, Failure> {
         match self.tree.open_directory(self.dir)? {
-            Some(directory) if shown != claim.of.name => {
-                Ok(!list::entries(&directory, &shown)?.is_empty())
-            }
-            _ => Ok(false),
+            Some(found) => Ok(!list::some(&found, 1, &self.dir.to_string())?.is_empty()),
+            None => Ok(false),
         }
     }
 }

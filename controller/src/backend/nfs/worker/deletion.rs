@@ -3,7 +3,7 @@
 use super::super::id::OnDelete;
 use super::super::path::Dir;
 use super::claim::{Claim, State};
-use super::claims::{Claims, Occupancy, changing};
+use super::claims::{Claims, changing};
 use super::trash::Trash;
 use super::tree::{self, FileInfo, Tree};
 use belay_server::call::Failure;
@@ -22,36 +22,11 @@ pub(super) struct Deletion<'a> {
     pub(super) claims: Claims,
     pub(super) dir: &'a Dir,
     pub(super) end: Instant,
-    pub(super) removes_archived: bool,
 }
 
 impl Deletion<'_> {
-    /// Removes a filled volume that no caller knows, complete or not, whatever the policy.
-    ///
-    /// # Errors
-    /// Returns `Busy` if files remain at the end. Any later call for the directory continues.
-    pub(super) fn uncopied(&self, claim: &Claim) -> Result<(), Failure> {
-        // From here on, no slower call gives a copy its name, or reports it as a volume.
-        let claim = self.claims.advance(self.dir, claim, State::Dropping)?;
-        if let Some(trash) = Trash::find(&self.claims, self.dir, &claim)? {
-            trash.disarm()?;
-            if trash.has_placed(self.tree, self.dir)? {
-                self.claims.check(self.dir, &claim)?;
-                trash.take(self.tree, self.dir)?;
-            }
-            trash.empty(self.end)?;
-            if !trash.remove()? {
-                return Err(changing(self.dir));
-            }
-        }
-        self.tidy(&claim)?;
-        self.release(&claim)
-    }
-
-    /// Removes the claim, after recording that the volume was deleted.
+    /// Removes the claim.
     pub(super) fn release(&self, claim: &Claim) -> Result<(), Failure> {
-        // Recorded before the removal, so that a repeated call finds the record or the claim.
-        self.claims.record_gone(self.dir, &claim.of.name)?;
         match self.claims.remove(self.dir, claim)? {
             true => Ok(()),
             false => Err(changing(self.dir)),
@@ -62,17 +37,24 @@ impl Deletion<'_> {
     /// move a later volume: it finds the claim *gone*, or its trash removed.
     pub(super) fn finish(&self, claim: &Claim) -> Result<(), Failure> {
         let gone = self.claims.advance(self.dir, claim, State::Gone)?;
-        self.settle(&gone)?;
+        if gone.of.source.is_some() {
+            // A copy of another volume continues only removals that no call continues.
+            self.claims.refresh(self.dir, &gone)?;
+        }
         let mut passes = 0;
         while let Some(trash) = Trash::find(&self.claims, self.dir, &gone)? {
+            if gone.of.source.is_some() {
+                self.claims.check(self.dir, &gone)?;
+                trash.withdraw(self.tree, self.dir)?;
+            }
             trash.empty(self.end)?;
             if trash.remove()? {
                 break;
             }
-            if trash.kept()?.is_some() || !trash.older()?.is_empty() {
+            if trash.kept()?.is_some() {
                 return Err(Failure::precondition(format!(
                     "directory {}: the volume was deleted or archived, and {} has a directory that \
-                     was moved there since, or was not replaced; move it away, and repeat the call",
+                     was moved there since; move it away, and repeat the call",
                     self.dir,
                     trash.path()
                 )));
@@ -110,31 +92,9 @@ impl Deletion<'_> {
         }
         Ok(())
     }
-
-    /// Completes the claim on the archive, if there is one.
-    pub(super) fn settle(&self, gone: &Claim) -> Result<(), Failure> {
-        let archived = &self.dir.archived();
-        match self.claims.read(archived)? {
-            Occupancy::By(claim) if claim.state == State::Placing => {
-                // If the deletion is still current, the claim read above is not that of a later
-                // volume.
-                self.claims.check(self.dir, gone)?;
-                match self.tree.exists(archived)? {
-                    true => {
-                        self.claims.advance(archived, &claim, State::Archived)?;
-                    }
-                    false => {
-                        self.claims.remove(archived, &claim)?;
-                    }
-                }
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
-/// Removes a copy that no caller knows, and its claim.
+/// Removes the rest of a volume that is gone, or of a copy that no caller knows, and its claim.
 ///
 /// # Errors
 /// Returns `Busy` if files remain at `end`; the errors of the server.
@@ -144,9 +104,8 @@ pub(super) fn discard(tree: &Tree, dir: &Dir, claim: &Claim, end: Instant) -> Re
         claims: Claims::open(tree)?,
         dir,
         end,
-        removes_archived: false,
     };
-    deletion.uncopied(claim)
+    deletion.finish(claim)
 }
 
 /// Refuses a file other than a directory: a link, a file or a device is no volume.

@@ -1,4 +1,4 @@
-//! Creates a volume with initial files: `Creation` claims the directory as *copying*, and then
+//! Creates a volume with initial files: `Creation` claims the directory as *creating*, and then
 //!
 //! 1. a caller writes the files to `copy.<nonce of the attempt>` in the trash of the claim, and
 //!    they are on the server's disk;
@@ -36,22 +36,23 @@ const SWEEP_MAX: Duration = Duration::from_secs(20);
 /// Maximum number of attempts to make the directories above while another call removes them.
 const ATTEMPTS: usize = 8;
 
-/// Creates the volume, or finds it. `source` is recorded; `fill` writes its files to the first
-/// directory, and may keep links to them in the second one.
+/// Writes the files of a volume to the first directory, and may keep links to them in the second
+/// one.
+pub(super) type Fill<'a> =
+    dyn Fn((&OwnedFd, &OwnedFd), &mut Report<'_>) -> Result<(), Failure> + 'a;
+
+/// Creates the volume, or finds it. `source` is recorded.
 ///
 /// # Errors
 /// Returns the errors of a creation and of `fill`. After an error that a repeated call would return
 /// again, nothing is left.
-pub(super) fn create<F>(
+pub(super) fn create(
     tree: &Tree,
     volume: &NewVolume,
     source: &str,
     progress: &dyn Fn(&Copied),
-    fill: F,
-) -> Result<Seen, Failure>
-where
-    F: FnOnce((&OwnedFd, &OwnedFd), &mut Report<'_>) -> Result<(), Failure>,
-{
+    fill: &Fill<'_>,
+) -> Result<Seen, Failure> {
     let dir = &volume.at.dir;
     let creation = Creation {
         tree,
@@ -87,10 +88,7 @@ struct Filling<'a> {
 }
 
 impl Filling<'_> {
-    fn complete<F>(&mut self, fill: F) -> Result<Seen, Failure>
-    where
-        F: FnOnce((&OwnedFd, &OwnedFd), &mut Report<'_>) -> Result<(), Failure>,
-    {
+    fn complete(&mut self, fill: &Fill<'_>) -> Result<Seen, Failure> {
         let (creation, claim) = (self.creation, self.claim);
         let Creation {
             tree, claims, dir, ..
@@ -125,10 +123,7 @@ impl Filling<'_> {
     }
 
     /// Writes all files, and gives the directory its name in the trash.
-    fn attempt<F>(&mut self, trash: &Trash, fill: F) -> Result<(), Failure>
-    where
-        F: FnOnce((&OwnedFd, &OwnedFd), &mut Report<'_>) -> Result<(), Failure>,
-    {
+    fn attempt(&mut self, trash: &Trash, fill: &Fill<'_>) -> Result<(), Failure> {
         let (name, target, links) = trash.begin_attempt()?;
         fill((&target, &links), &mut self.report)?;
         if let Some(mode) = self.creation.order.permissions {
@@ -175,15 +170,7 @@ impl Filling<'_> {
 
     /// Removes the files that were moved to the trash.
     fn remove(&mut self, trash: &Trash) -> Result<(), Failure> {
-        loop {
-            let end = Instant::now() + SLICE;
-            match trash.empty_except(end, is_note) {
-                Err(failure) if failure.kind == Kind::Busy && Instant::now() >= end => {
-                    self.report.beat()?;
-                }
-                result => return result,
-            }
-        }
+        self.in_slices(|end| trash.empty_except(end, is_note))
     }
 
     /// Removes the copy and its claim.
@@ -191,15 +178,24 @@ impl Filling<'_> {
         let Creation {
             tree, claims, dir, ..
         } = self.creation;
-        // Removes the copy like `uncopied`, but reports the progress.
-        let claim = claims.advance(dir, self.claim, State::Dropping)?;
-        if let Some(trash) = Trash::find(claims, dir, &claim)? {
-            trash.disarm()?;
-            if !trash.has_placed(tree, dir)? {
-                self.remove(&trash)?;
+        let gone = claims.advance(dir, self.claim, State::Gone)?;
+        self.in_slices(|end| discard(tree, dir, &gone, end))
+    }
+
+    /// Repeats a removal until no files are left, and reports that the call is in progress.
+    fn in_slices(
+        &mut self,
+        remove: impl Fn(Instant) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        loop {
+            let end = Instant::now() + SLICE;
+            match remove(end) {
+                Err(failure) if failure.kind == Kind::Busy && Instant::now() >= end => {
+                    self.report.beat()?;
+                }
+                result => return result,
             }
         }
-        discard(tree, dir, &claim, Instant::now() + SLICE)
     }
 
     /// Removes abandoned copies of the share, which take up space. Copies that cannot be removed
@@ -213,7 +209,7 @@ impl Filling<'_> {
     }
 }
 
-/// Returns the other copies of the share that were withdrawn, or that no call has continued for an
+/// Returns the other copies of the share whose creation or removal no call has continued for an
 /// hour.
 fn abandoned(claims: &Claims, own: &Claim) -> Result<Vec<(Dir, Claim)>, Failure> {
     let mut found = Vec::new();
@@ -227,7 +223,7 @@ fn abandoned(claims: &Claims, own: &Claim) -> Result<Vec<(Dir, Claim)>, Failure>
         if nonce != own.nonce
             && let Some((dir, claim)) = claims.by_hash(hash)?
             && claim.nonce == nonce
-            && claim.is_copy_in_progress()
+            && claim.of.source.is_some()
             && claims.is_abandoned(&dir, &claim)?
         {
             found.push((dir, claim));

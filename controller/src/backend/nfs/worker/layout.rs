@@ -5,7 +5,6 @@
 //! claims/<hash of a path>/below/            the volumes below a path (`above`)
 //! tmp/<hash of a path>.<nonce>              a claim that is being written
 //! trash/<hash of a path>.<nonce>/           what was moved away for a claim (`trash`)
-//! gone/<hour>/<hash of path and name>       a volume that was deleted (`gone`)
 //! snapshots/<hash of a path>.<nonce>        an archive that is being written (`snapshot`)
 //! probe.<nonce>                             a file that shows whom the server takes us for (`own`)
 //! ```
@@ -20,8 +19,6 @@ use std::fmt::Write as _;
 pub(super) const CLAIMS: &str = "claims";
 pub(super) const TEMPORARY: &str = "tmp";
 pub(super) const TRASH: &str = "trash";
-pub(super) const GONE: &str = "gone";
-pub(super) const GONE_SHOWN: &str = ".belay/gone";
 pub(super) const SNAPSHOTS: &str = "snapshots";
 pub(super) const SNAPSHOTS_SHOWN: &str = ".belay/snapshots";
 
@@ -32,8 +29,6 @@ pub(super) const OLD: &str = ".old";
 
 /// The name of a directory in the trash that is not removed, but archived.
 pub(super) const KEPT: &str = "volume";
-/// The prefix of older archives that a new one replaces, until it has replaced them.
-pub(super) const OLDER: &str = "older.";
 /// The prefix of all names that a filled volume has in the trash.
 pub(super) const COPY: &str = "copy.";
 /// The name of a filled volume that is complete, in the trash.

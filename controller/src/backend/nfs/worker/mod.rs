@@ -13,7 +13,6 @@ mod delete;
 mod deletion;
 mod error;
 mod fill;
-mod gone;
 mod layout;
 mod list;
 mod mount;
@@ -32,6 +31,7 @@ use belay_server::call::Failure;
 use belay_server::helper::{self, Parent};
 use claim::State;
 use claims::{Claims, Occupancy};
+use copy::report::Report;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tree::Tree;
@@ -93,16 +93,18 @@ fn perform(
         }
         Work::Copy(order) => {
             let (from, volume) = (&order.from, &order.volume);
-            let made = fill::create(tree, volume, &from.id, progress, |into, report| {
+            let fill = |into: (&_, &_), report: &mut Report<'_>| {
                 original::clone(other, from, into, report)
-            });
+            };
+            let made = fill::create(tree, volume, &from.id, progress, &fill);
             made.map(|seen| Done::Volume(Some(seen)))
         }
         Work::Restore(order) => {
             let (from, volume) = (&order.from, &order.volume);
-            let made = fill::create(tree, volume, &from.origin(), progress, |into, report| {
+            let fill = |into: (&_, &_), report: &mut Report<'_>| {
                 snapshot::restore(other, from, into, report)
-            });
+            };
+            let made = fill::create(tree, volume, &from.origin(), progress, &fill);
             made.map(|seen| Done::Volume(Some(seen)))
         }
         Work::Delete(order) => delete::delete(tree, order, end).map(Done::Deleted),
@@ -124,11 +126,12 @@ fn perform(
 fn look(tree: &Tree, at: &Owned) -> Result<Option<Seen>, Failure> {
     let held = Claims::find(tree)?.map(|claims| claims.read(&at.dir));
     let (bytes, source) = match held.transpose()? {
+        None | Some(Occupancy::Free | Occupancy::Above) if !at.adopts => return Ok(None),
         None | Some(Occupancy::Free | Occupancy::Above) => (0, None),
         Some(Occupancy::By(claim)) if claim.of.name != at.name => return Ok(None),
         Some(Occupancy::By(claim)) => match claim.state {
             State::Ready => (claim.of.bytes, claim.of.source),
-            State::Deleting | State::Archiving | State::Gone => {
+            State::Deleting | State::Gone => {
                 return Ok(Some(Seen {
                     bytes: claim.of.bytes,
                     is_deleting: true,

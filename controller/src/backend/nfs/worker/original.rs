@@ -7,6 +7,7 @@ use super::claims::{Claims, Occupancy};
 use super::copy::report::Report;
 use super::copy::target::Target;
 use super::copy::{Sink, walk};
+use super::delete::unrecorded;
 use super::error::at;
 use super::own::{is_missing, refuse_nested};
 use super::tree::{self, Tree};
@@ -111,7 +112,7 @@ impl<'a> Original<'a> {
 fn claimed(tree: &Tree, source: &Source) -> Result<Option<Claim>, Failure> {
     let dir = &source.at.dir;
     let Some(claims) = Claims::find(tree)? else {
-        return Ok(None);
+        return unclaimed(tree, None, source);
     };
     match claims.read(dir)? {
         Occupancy::By(claim) if claim.of.name == source.at.name && claim.state == State::Ready => {
@@ -122,23 +123,29 @@ fn claimed(tree: &Tree, source: &Source) -> Result<Option<Claim>, Failure> {
             "volume {}: directory {dir} has the directories of other volumes, so it is not copied",
             source.id
         ))),
-        Occupancy::Free | Occupancy::Above => unclaimed(tree, &claims, source),
+        Occupancy::Free | Occupancy::Above => unclaimed(tree, Some(&claims), source),
     }
 }
 
-fn unclaimed(tree: &Tree, claims: &Claims, source: &Source) -> Result<Option<Claim>, Failure> {
-    let Source {
-        at: Owned { dir, .. },
-        id,
-        ..
-    } = source;
-    if claims.is_gone(&source.at)? {
-        return Err(missing(source));
+fn unclaimed(
+    tree: &Tree,
+    claims: Option<&Claims>,
+    source: &Source,
+) -> Result<Option<Claim>, Failure> {
+    let Owned { dir, adopts, .. } = &source.at;
+    if !adopts {
+        return Err(match tree.is_directory(dir) {
+            Ok(true) => unrecorded(&format!("volume {}: directory {dir}", source.id), "copied"),
+            _ => missing(source),
+        });
     }
+    let Some(claims) = claims else {
+        return Ok(None);
+    };
     for above in dir.above() {
         match claims.read(&above)? {
             Occupancy::By(claim) if !claims.is_void(tree, &above, &claim)? => {
-                return Err(part(id, dir, &above, &claim));
+                return Err(part(&source.id, dir, &above, &claim));
             }
             _ => {}
         }

@@ -10,8 +10,8 @@ use super::super::path::Dir;
 use super::claim::Claim;
 use super::claims::Claims;
 use super::error::Result as Done;
-use super::layout::{COMPLETE, COPY, KEPT, OLDER, TRASH, attempt, is_note, nonce, note, numbered};
-use super::list::{self, Entry};
+use super::layout::{COMPLETE, COPY, KEPT, TRASH, attempt, is_note, nonce, note, numbered};
+use super::list;
 use super::remove::Emptying;
 use super::tree::{self, FileInfo, Tree};
 use belay_server::call::{Failure, Kind};
@@ -106,30 +106,8 @@ impl Trash {
         }
     }
 
-    /// Moves the directory that is kept here to the trash of the volume whose archive replaces it.
-    pub(super) fn hand_over(&self, to: &Self) -> Result<(), Failure> {
-        let name = format!("{OLDER}{}", nonce()?);
-        match tree::rename((&self.own, KEPT), (&to.own, &name), &self.shown) {
-            // Nothing was moved here, or another call has moved it.
-            Err(error) if error.errno == Errno::NOENT => Ok(()),
-            result => Ok(result?),
-        }
-    }
-
-    /// Lists the archives here that a new one replaces.
-    pub(super) fn older(&self) -> Done<Vec<String>> {
-        let mut names = list::names(&self.own, &self.shown)?;
-        names.retain(|name| name.starts_with(OLDER));
-        Ok(names)
-    }
-
-    /// Renames older archives, so that they are removed.
-    pub(super) fn release(&self, older: &[String]) -> Result<(), Failure> {
-        older.iter().try_for_each(|name| self.rename_away(name))
-    }
-
     /// Renames the directory of that name, so that it is removed.
-    pub(super) fn rename_away(&self, name: &str) -> Result<(), Failure> {
+    fn rename_away(&self, name: &str) -> Result<(), Failure> {
         match tree::rename((&self.own, name), (&self.own, &*nonce()?), &self.shown) {
             Err(error) if error.errno == Errno::NOENT => Ok(()),
             result => Ok(result?),
@@ -163,8 +141,11 @@ impl Trash {
             end,
         };
         loop {
-            let mut own = self.entries()?;
-            own.retain(|entry| !is_kept(entry.name.to_bytes()));
+            let mut own = list::entries(&self.own, &self.shown)?;
+            own.retain(|entry| {
+                let name = entry.name.to_bytes();
+                name != KEPT.as_bytes() && !is_kept(name)
+            });
             if own.is_empty() {
                 return Ok(());
             }
@@ -181,15 +162,6 @@ impl Trash {
     /// Removes the trash itself. Returns whether it was empty.
     pub(super) fn remove(&self) -> Done<bool> {
         tree::rmdir_if_empty(&self.all, &self.name, &self.shown)
-    }
-
-    fn entries(&self) -> Done<Vec<Entry>> {
-        let mut found = list::entries(&self.own, &self.shown)?;
-        found.retain(|entry| {
-            let name = entry.name.to_bytes();
-            name != KEPT.as_bytes() && !name.starts_with(OLDER.as_bytes())
-        });
-        Ok(found)
     }
 
     /// Makes the directories of a new attempt to fill a volume: for its files and its hard links.
@@ -222,8 +194,19 @@ impl Trash {
     }
 
     /// Renames a filled volume that is complete, so that it is removed and does not get its name.
-    pub(super) fn disarm(&self) -> Result<(), Failure> {
+    fn disarm(&self) -> Result<(), Failure> {
         self.rename_away(COMPLETE)
+    }
+
+    /// Takes back a filled volume whose claim is *gone*, so that it is removed, whether it has its
+    /// name or not. No other directory of that name is taken.
+    pub(super) fn withdraw(&self, tree: &Tree, dir: &Dir) -> Result<(), Failure> {
+        self.disarm_attempts()?;
+        self.disarm()?;
+        if self.has_placed(tree, dir)? {
+            self.take(tree, dir)?;
+        }
+        Ok(self.forget_notes()?)
     }
 
     /// Renames filled volumes that are not complete, so that they are removed and never become

@@ -4,7 +4,6 @@ use super::super::super::call::{Archived, SnapshotSeen};
 use super::super::super::path::Dir;
 use super::super::claims::{Claims, Occupancy};
 use super::super::error::at;
-use super::super::list;
 use super::super::own::is_missing;
 use super::super::tar::{Flaw, Reader};
 use super::super::tree::{self, Tree};
@@ -198,29 +197,6 @@ fn opened(tree: &Tree, dir: &Dir) -> Result<Option<OwnedFd>, Failure> {
         Err(error) if is_missing(error.errno) => Ok(None),
         result => Ok(result?),
     }
-}
-
-/// Returns the path of the archive of Belay in a directory that contains nothing else.
-pub(in super::super) fn snapshot_in(tree: &Tree, dir: &Dir) -> Result<Option<String>, Failure> {
-    let Some(directory) = opened(tree, dir)? else {
-        return Ok(None);
-    };
-    let names = list::names(&directory, &dir.to_string())?;
-    let [name] = &names[..] else {
-        return Ok(None);
-    };
-    let Some(source) = name.strip_suffix(SUFFIXES[0]) else {
-        return Ok(None);
-    };
-    let archive = Archived {
-        dir: dir.clone(),
-        source: source.to_owned(),
-        id: format!("{dir}/{name}"),
-    };
-    let found = Snapshot::find(tree, &archive)?;
-    Ok(found
-        .filter(|found| found.mark.is_some())
-        .map(|found| found.id))
 }
 
 /// Describes the volume that has claimed a directory, if any.

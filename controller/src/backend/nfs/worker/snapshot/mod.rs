@@ -23,7 +23,7 @@ use super::own::refuse_nested;
 use super::tree::{self, Tree, alive};
 use belay_server::call::{Failure, Kind};
 use found::SUFFIXES;
-pub(super) use found::{Snapshot, snapshot_in};
+pub(super) use found::Snapshot;
 use mark::Mark;
 use output::Output;
 use rustix::fs::{AtFlags, FileType};

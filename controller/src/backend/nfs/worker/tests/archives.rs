@@ -1,7 +1,6 @@
 //! Tests archives, and volumes and files that have their names.
 
 use super::super::claim::State;
-use super::super::deletion::Deletion;
 use super::super::trash::Trash;
 use super::policies::{is_untouched, prepare};
 use super::repeated::{claimed, dir, record};
@@ -14,7 +13,7 @@ fn a_volume_whose_archive_cannot_have_a_name_is_left_as_it_is() {
         let share = Share::new();
         let order = NewVolume {
             on_delete: OnDelete::Archive,
-            ..volume(&"n".repeat(250), "pvc-1")
+            ..adopting(volume(&"n".repeat(250), "pvc-1"))
         };
         prepare(&share, &order, is_claimed);
         let result = share.delete(&old(&order, OnDelete::Archive));
@@ -100,31 +99,28 @@ fn the_deletion_of_a_volume_changes_nothing_of_one_called_as_its_archive() {
 
 #[test]
 fn the_archive_of_a_volume_is_not_deleted_as_a_volume() {
-    for state in [State::Placing, State::Archived, State::Replaced] {
-        let share = Share::new();
-        claimed(&share, record("archived-ns/data", None), state);
-        share.write("archived-ns/data/file");
-        let order = volume("archived-ns/data", "pvc-1");
-        for policy in [OnDelete::Delete, OnDelete::Archive, OnDelete::Retain] {
-            share.delete(&old(&order, policy)).unwrap();
-        }
-        assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
-        assert_eq!(names(&share.path(".belay/claims")).len(), 1);
+    let share = Share::new();
+    claimed(&share, record("archived-ns/data", None), State::Archived);
+    share.write("archived-ns/data/file");
+    let order = adopting(volume("archived-ns/data", "pvc-1"));
+    for policy in [OnDelete::Delete, OnDelete::Archive, OnDelete::Retain] {
+        share.delete(&old(&order, policy)).unwrap();
     }
+    assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
+    assert_eq!(names(&share.path(".belay/claims")).len(), 1);
 }
 
-/// The volume is in the trash, and an older archive was exchanged for a link.
+/// Another program has made it since the volume was moved to the trash.
 #[test]
-fn a_link_in_the_place_of_an_older_archive_is_not_removed() {
+fn a_link_that_has_the_name_of_an_archive_is_not_removed() {
     let share = Share::new();
-    let (claims, claim) = claimed(&share, record("ns/data", None), State::Archiving);
+    let (claims, claim) = claimed(&share, record("ns/data", None), State::Deleting);
     let trash = Trash::open(&claims, &dir("ns/data"), &claim).unwrap();
     share.write(&format!("{}/volume/file", trash.path()));
-    claimed(&share, record("archived-ns/data", None), State::Archived);
     fs::create_dir(share.path("archived-ns")).unwrap();
     symlink(share.outside(), share.path("archived-ns/data")).unwrap();
     let (_, deletion) = archived("pvc-1");
-    let words = "is no directory on the server";
+    let words = "cannot become archived-ns/data, which exists";
     refused(share.delete(&deletion), Kind::Precondition, words);
     assert!(share.path("archived-ns/data").is_symlink());
     // The operator moves the link away, as the message requests.
@@ -132,28 +128,4 @@ fn a_link_in_the_place_of_an_older_archive_is_not_removed() {
     share.delete(&deletion).unwrap();
     assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
     share.assert_outside();
-}
-
-/// Another call has completed the deletion meanwhile, and the archive of a later volume is about to
-/// get its name. Without a claim, that would be free for a volume, whose directory it replaces.
-#[test]
-fn a_slow_deletion_leaves_the_name_of_a_later_archive_claimed() {
-    let share = Share::new();
-    let (tree, volume) = (share.tree(), dir("ns/data"));
-    let (claims, gone) = claimed(&share, record("ns/data", None), State::Gone);
-    assert!(claims.remove(&volume, &gone).unwrap());
-    let (claims, later) = claimed(&share, record("ns/data", None), State::Archiving);
-    let placing = record("archived-ns/data", Some(later.nonce));
-    claimed(&share, placing, State::Placing);
-    let deletion = Deletion {
-        tree: &tree,
-        claims,
-        dir: &volume,
-        end: Instant::now(),
-        removes_archived: true,
-    };
-    let words = "another call changes its volume";
-    refused(deletion.settle(&gone), Kind::Busy, words);
-    let claim = claim_of(&share, "archived-ns/data");
-    assert_eq!(claim.extension().unwrap(), "placing");
 }

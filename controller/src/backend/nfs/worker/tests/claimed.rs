@@ -19,10 +19,16 @@ fn a_directory_that_is_no_volume_of_belay_is_not_handed_out() {
         );
     }
     assert_eq!(names(&share.path("data")), ["file"]);
-    // A directory with the name of the volume is its own: csi-driver-nfs has made it.
-    share.write("pvc-2/file");
+    // A directory with the name of the volume is its own, if it has no files: a call that was
+    // interrupted has made it.
+    fs::create_dir(share.path("pvc-2")).unwrap();
     share.create(&plain("pvc-2")).unwrap();
-    assert_eq!(names(&share.path("pvc-2")), ["file"]);
+    share.write("pvc-3/file");
+    for order in [plain("pvc-3"), adopting(plain("pvc-3"))] {
+        let words = "is not known to be this volume's";
+        refused(share.create(&order), Kind::Incompatible, words);
+    }
+    assert_eq!(names(&share.path("pvc-3")), ["file"]);
 }
 
 #[test]
@@ -179,9 +185,9 @@ fn nothing_is_created_or_deleted_in_a_directory_that_is_a_share_itself() {
         let created = share.create(&volume(dir, "pvc-2"));
         refused(created, Kind::Precondition, words);
     }
-    // The volume of a class without subDir: it looks like a volume of csi-driver-nfs.
-    let team = plain("team");
-    let others = [volume("team/other", "pvc-2"), ours.clone()];
+    // Volumes of csi-driver-nfs.
+    let team = adopting(plain("team"));
+    let others = [adopting(volume("team/other", "pvc-2")), ours.clone()];
     for policy in [OnDelete::Delete, OnDelete::Archive] {
         for order in &others {
             let deleted = share.delete(&old(order, policy));
@@ -193,12 +199,13 @@ fn nothing_is_created_or_deleted_in_a_directory_that_is_a_share_itself() {
     assert_eq!(names(&share.path("team/data")), ["file"]);
     // The whole share, once it has no volume of the outer one.
     fs::remove_dir_all(share.path(".belay")).unwrap();
-    for result in [
-        share.create(&team).map(drop),
-        share.delete(&old(&team, OnDelete::Delete)),
-    ] {
-        refused(result, Kind::Precondition, words);
-    }
+    refused(
+        share.create(&team),
+        Kind::Incompatible,
+        "is not known to be this volume's",
+    );
+    let deleted = share.delete(&old(&team, OnDelete::Delete));
+    refused(deleted, Kind::Precondition, words);
     // A tenant cannot keep a volume of Belay from being deleted so.
     share.create(&plain("pvc-3")).unwrap();
     fs::create_dir(share.path("pvc-3/.belay")).unwrap();
@@ -228,6 +235,7 @@ fn a_directory_can_be_used_when_the_last_volume_below_it_is_gone() {
             assert!(result.unwrap_err().message.contains("of other volumes"));
         }
         share.delete(&old(&inner, OnDelete::Delete)).unwrap();
+        fs::remove_dir_all(share.path("pvc-1")).unwrap();
         share.create(&outer).unwrap();
         share.delete(&old(&outer, OnDelete::Delete)).unwrap();
         assert!(!share.path("pvc-1").exists());
@@ -287,7 +295,6 @@ fn a_call_for_an_earlier_volume_changes_nothing_of_a_later_one() {
         State::Creating,
         State::Ready,
         State::Deleting,
-        State::Archiving,
         State::Gone,
         State::Retained,
     ];

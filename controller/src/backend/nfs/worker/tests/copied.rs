@@ -14,7 +14,7 @@ pub(super) fn copying(volume: NewVolume) -> Copying {
     Copying {
         volume,
         from: Source {
-            at: owned("from", "pvc-1"),
+            at: adopting(super::volume("from", "pvc-1")).at,
             id: ID.to_owned(),
             share: None,
         },
@@ -58,7 +58,7 @@ impl Share {
 }
 
 /// Makes all files of Belay's older than an hour.
-fn age(directory: &Path) {
+pub(super) fn age(directory: &Path) {
     let old = SystemTime::now() - Duration::from_secs(2 * 3600);
     for name in names(directory) {
         let path = directory.join(name);
@@ -240,7 +240,7 @@ fn a_late_request_of_a_copy_changes_nothing_that_is_newer() {
 
 #[test]
 fn a_copy_of_a_volume_that_is_deleted_meanwhile_is_whole_or_is_not_made() {
-    let source = || volume("from", "pvc-1");
+    let source = || adopting(volume("from", "pvc-1"));
     let made = std::cell::Cell::new((0, 0));
     for is_claimed in [true, false] {
         slow_at_each(
@@ -296,7 +296,7 @@ fn a_volume_that_is_no_volume_is_not_copied() {
     share.create(&volume("from", "pvc-1")).unwrap();
     let part = Copying {
         from: Source {
-            at: owned("from/part", "pvc-7"),
+            at: adopting(volume("from/part", "pvc-7")).at,
             ..order().from
         },
         ..order()

@@ -1,12 +1,18 @@
 //! Tests copies that are withdrawn while other calls go on, and sources that lose files meanwhile.
 
-use super::copied::order;
-use super::killed::{fail_look, until};
+use super::super::claim::{Record, State};
+use super::super::claims::{Claims, Occupancy};
+use super::super::layout::note;
+use super::super::trash::Trash;
+use super::copied::{age, order};
+use super::killed::{fail_look, killed_at_each, until};
+use super::repeated::{claimed, dir, record};
 use super::slow::{Step, during, repeated, slow_at_each};
 use super::tenants::moved;
 use super::*;
 use rustix::io::Errno;
 use std::cell::Cell;
+use std::os::unix::fs::MetadataExt as _;
 
 /// Kills a copy after this number of changes. Returns false if it has ended before.
 pub(super) fn killed_copy(share: &Share, changes: usize) -> bool {
@@ -38,14 +44,14 @@ fn has_state(share: &Share, state: &str) -> bool {
 #[test]
 fn a_copy_that_was_withdrawn_is_removed_by_any_later_call() {
     let placed = changes_until_placed();
-    let dropping = Cell::new(0);
+    let dropped = Cell::new(0);
     for copied in [placed - 8, placed] {
         for changes in 0.. {
             let share = Share::new();
             assert!(killed_copy(&share, copied));
             let is_done = until(changes, || share.delete(&deletion())).is_some();
-            if has_state(&share, ".dropping") {
-                dropping.set(dropping.get() + 1);
+            if has_state(&share, ".gone") {
+                dropped.set(dropped.get() + 1);
                 // Another volume gets the directory at once, not only after an hour or under the
                 // same name.
                 let other = volume("ns/copy", "pvc-9");
@@ -60,7 +66,7 @@ fn a_copy_that_was_withdrawn_is_removed_by_any_later_call() {
             }
         }
     }
-    assert!(dropping.get() > 20, "{}", dropping.get());
+    assert!(dropped.get() > 20, "{}", dropped.get());
 }
 
 #[test]
@@ -70,7 +76,7 @@ fn a_copy_that_takes_long_to_remove_is_removed_in_parts() {
     let work = Work::Delete(deletion());
     let stopped = share.perform_until(&work, Instant::now());
     refused(stopped, Kind::Busy, "still being removed");
-    assert!(has_state(&share, ".dropping"));
+    assert!(has_state(&share, ".gone"));
     share.copy(&order()).unwrap();
     share.assert_copied();
 }
@@ -208,9 +214,68 @@ fn a_source_below_a_volume_that_was_moved_away_does_not_exist() {
     share.write("a/b/file");
     share.delete(&old(&retained, OnDelete::Retain)).unwrap();
     let mut order = order();
-    order.from.at = owned("a/b", "pvc-1");
+    order.from.at = adopting(volume("a/b", "pvc-1")).at;
     let words = "a part of another volume is not copied";
     refused(share.copy(&order), Kind::Precondition, words);
     fs::rename(share.path("a"), share.path("kept")).unwrap();
     refused(share.copy(&order), Kind::NotFound, "does not exist");
+}
+
+/// The directory has the inode that was noted when it was filled.
+#[test]
+fn a_copy_whose_archive_is_moved_back_is_not_taken_for_one_without_a_caller() {
+    let mut clone = order();
+    clone.volume.on_delete = OnDelete::Archive;
+    let deletion = old(&clone.volume, OnDelete::Archive);
+    let moved_back = Cell::new(0);
+    killed_at_each(
+        |share| {
+            share.make_source();
+            share.copy(&clone).unwrap();
+            // The call was killed before it has removed the note.
+            let dir = &clone.volume.at.dir;
+            let claims = Claims::find(&share.tree()).unwrap().unwrap();
+            let Occupancy::By(claim) = claims.read(dir).unwrap() else {
+                panic!("no claim");
+            };
+            let trash = Trash::open(&claims, dir, &claim).unwrap();
+            let inode = fs::metadata(share.path("ns/copy")).unwrap().ino();
+            share.write(&format!("{}/{}", trash.path(), note(inode)));
+        },
+        |share| share.delete(&deletion),
+        |share, _| {
+            if share.path("archived-ns/copy").exists() {
+                fs::rename(share.path("archived-ns/copy"), share.path("ns/copy")).unwrap();
+                moved_back.set(moved_back.get() + 1);
+                share.delete(&deletion).unwrap_or_default();
+                assert!(share.path("ns/copy/file").exists());
+            }
+        },
+    );
+    assert!(moved_back.get() > 5, "{moved_back:?}");
+}
+
+/// Another call is removing it, or was killed.
+#[test]
+fn a_copy_that_is_gone_is_removed_by_another_copy_only_after_an_hour() {
+    let share = Share::new();
+    share.make_source();
+    let gone = Record {
+        source: Some("filer#share#from#pvc-1#".to_owned()),
+        ..record("ns/gone", None)
+    };
+    let (claims, claim) = claimed(&share, gone, State::Gone);
+    let trash = Trash::open(&claims, &dir("ns/gone"), &claim).unwrap();
+    share.write(&format!("{}/0/file", trash.path()));
+    for is_old in [false, true] {
+        if is_old {
+            age(&share.path(".belay/claims"));
+        }
+        share.copy(&order()).unwrap();
+        share
+            .delete(&old(&order().volume, OnDelete::Delete))
+            .unwrap();
+        let is_left = share.path(&trash.path()).join("0/file").exists();
+        assert_eq!(is_left, !is_old);
+    }
 }

@@ -37,9 +37,6 @@ fn volume_with_files(share: &Share, on_delete: OnDelete) {
     };
     share.create(&order).unwrap();
     share.write("ns/data/a/file");
-    if on_delete == OnDelete::Archive {
-        share.write("archived-ns/data/old");
-    }
 }
 
 #[test]
@@ -67,12 +64,7 @@ fn no_change_that_the_server_does_not_confirm_counts_as_made() {
         let archived = failing_at_each(
             errno,
             |share| volume_with_files(share, OnDelete::Archive),
-            |share| {
-                share.delete(&OldVolume {
-                    removes_archived: true,
-                    ..old(&order, OnDelete::Archive)
-                })
-            },
+            |share| share.delete(&old(&order, OnDelete::Archive)),
             |share| {
                 assert_eq!(names(&share.path("archived-ns/data")), ["a"]);
                 // A claim that was not made stays in .belay/tmp until the archive's is removed.
@@ -136,7 +128,7 @@ fn failing_at_each_look(
 
 #[test]
 fn what_the_server_does_not_say_is_not_taken_for_missing() {
-    let order = volume("ns/data", "pvc-1");
+    let order = adopting(volume("ns/data", "pvc-1"));
     failing_at_each_look(
         |_| {},
         |share| share.create(&order).map(drop),
@@ -148,7 +140,6 @@ fn what_the_server_does_not_say_is_not_taken_for_missing() {
         for is_claimed in [true, false] {
             let deletion = OldVolume {
                 on_delete: Some(policy),
-                removes_archived: true,
                 ..old(&order, policy)
             };
             failing_at_each_look(
@@ -158,9 +149,6 @@ fn what_the_server_does_not_say_is_not_taken_for_missing() {
                         share.write(&format!(".belay/tmp/{written}/claim"));
                     }
                     share.write("ns/data/a/file");
-                    if policy == OnDelete::Archive {
-                        share.write("archived-ns/data/old");
-                    }
                 },
                 |share| share.delete(&deletion),
                 |share| {

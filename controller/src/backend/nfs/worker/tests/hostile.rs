@@ -43,7 +43,7 @@ fn a_link_in_the_place_of_belays_own_directories_is_not_followed() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         symlink(share.outside(), &path).unwrap();
         share.write("data/file");
-        let order = volume("data", "pvc-1");
+        let order = adopting(volume("data", "pvc-1"));
         let deleted = share.delete(&old(&order, OnDelete::Delete));
         refused(deleted, Kind::Precondition, own);
         if own != ".belay/trash" {
@@ -116,6 +116,7 @@ fn a_path_that_leads_out_of_the_share_fails_in_the_kernel_too() {
         let at = Owned {
             dir: Dir::unchecked(hostile),
             name: "pvc-1".to_owned(),
+            adopts: true,
         };
         let order = NewVolume {
             at,

@@ -140,7 +140,17 @@ fn owned(dir: &str, name: &str) -> Owned {
     Owned {
         dir: Dir::read(dir).unwrap().unwrap(),
         name: name.to_owned(),
+        adopts: false,
     }
+}
+
+/// The same volume, for a controller that takes a directory without a claim for it.
+fn adopting(volume: NewVolume) -> NewVolume {
+    let at = Owned {
+        adopts: true,
+        ..volume.at
+    };
+    NewVolume { at, ..volume }
 }
 
 /// A volume of a class with a subDir.
@@ -168,20 +178,16 @@ fn old(volume: &NewVolume, default: OnDelete) -> OldVolume {
         at: volume.at.clone(),
         on_delete: None,
         default,
-        removes_archived: false,
     }
 }
 
-/// A volume that is archived, and its deletion, which may replace an older archive.
+/// A volume that is archived, and its deletion.
 fn archived(name: &str) -> (NewVolume, OldVolume) {
     let order = NewVolume {
         on_delete: OnDelete::Archive,
         ..volume("ns/data", name)
     };
-    let deletion = OldVolume {
-        removes_archived: true,
-        ..old(&order, OnDelete::Archive)
-    };
+    let deletion = old(&order, OnDelete::Archive);
     (order, deletion)
 }
 

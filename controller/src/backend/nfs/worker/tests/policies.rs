@@ -1,7 +1,7 @@
 //! Tests deletions by policy, state of the claim and existing files, and the refusals before any
 //! change.
 
-use super::super::claim::State;
+use super::super::claim::{Record, State};
 use super::super::trash::Trash;
 use super::repeated::{claimed, dir, record};
 use super::*;
@@ -49,14 +49,14 @@ fn what_is_no_directory_is_neither_archived_nor_replaced_nor_deleted() {
                 true => symlink(share.outside(), &place).unwrap(),
                 false => fs::write(&place, "precious").unwrap(),
             }
-            let deletion = OldVolume {
-                removes_archived: true,
-                ..old(&order, policy)
+            let words = match path {
+                "ns/data" => "is no directory on the server",
+                _ => "which exists",
             };
             refused(
-                share.delete(&deletion),
+                share.delete(&old(&order, policy)),
                 Kind::Precondition,
-                "is no directory on the server",
+                words,
             );
             assert_eq!(place.is_symlink(), is_link);
             assert!(is_link || fs::read(&place).unwrap() == b"precious");
@@ -67,29 +67,50 @@ fn what_is_no_directory_is_neither_archived_nor_replaced_nor_deleted() {
     }
 }
 
-/// The deletion was begun with another policy, by another controller for example.
+/// The policies of the record and of the ID do not change, so the next call continues.
 #[test]
-fn a_deletion_that_was_begun_is_completed_as_it_was_begun() {
-    for (state, left) in [
-        (State::Deleting, None),
-        (State::Archiving, Some("archived-ns")),
+fn a_deletion_that_was_begun_is_completed_by_the_policy_that_keeps_more() {
+    let (delete, archive) = (OnDelete::Delete, OnDelete::Archive);
+    for (recorded, says, is_kept) in [
+        (delete, delete, false),
+        (delete, archive, true),
+        (archive, delete, true),
+        (archive, archive, true),
     ] {
-        for policy in [OnDelete::Delete, OnDelete::Archive, OnDelete::Retain] {
-            let share = Share::new();
-            claimed(&share, record("ns/data", None), state);
-            share.write("ns/data/file");
-            let order = volume("ns/data", "pvc-1");
-            let deletion = OldVolume {
-                on_delete: Some(policy),
-                ..old(&order, policy)
-            };
-            share.delete(&deletion).unwrap();
-            assert!(!share.path("ns/data").exists(), "{state:?} {policy}");
-            let archive = share.path("archived-ns/data/file");
-            assert_eq!(archive.exists(), left.is_some(), "{state:?} {policy}");
-            assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
-        }
+        let share = Share::new();
+        let begun = Record {
+            on_delete: recorded,
+            ..record("ns/data", None)
+        };
+        claimed(&share, begun, State::Deleting);
+        share.write("ns/data/file");
+        let deletion = OldVolume {
+            on_delete: Some(says),
+            ..old(&volume("ns/data", "pvc-1"), says)
+        };
+        share.delete(&deletion).unwrap();
+        assert!(!share.path("ns/data").exists(), "{recorded} {says}");
+        let archive = share.path("archived-ns/data/file");
+        assert_eq!(archive.exists(), is_kept, "{recorded} {says}");
+        assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
     }
+}
+
+/// Another ID of the volume has another policy, and its call was killed.
+#[test]
+fn a_volume_that_waits_to_be_archived_is_not_deleted() {
+    let share = Share::new();
+    let begun = Record {
+        on_delete: OnDelete::Delete,
+        ..record("ns/data", None)
+    };
+    let (claims, claim) = claimed(&share, begun, State::Deleting);
+    let trash = Trash::open(&claims, &dir("ns/data"), &claim).unwrap();
+    share.write(&format!("{}/volume/file", trash.path()));
+    let order = volume("ns/data", "pvc-1");
+    let deleted = share.delete(&old(&order, OnDelete::Delete));
+    refused(deleted, Kind::Precondition, &trash.path());
+    assert_eq!(names(&share.path(&trash.path())), ["volume"]);
 }
 
 /// The directory may be that of another program by now.
@@ -128,24 +149,6 @@ fn a_retained_volume_without_its_directory_leaves_no_claim() {
     }
 }
 
-/// A class without a subDir: the files are those of the volume, which csi-driver-nfs has made.
-#[test]
-fn a_volume_that_was_not_completed_and_is_called_as_its_directory_is_deleted() {
-    let share = Share::new();
-    share.write("pvc-1/file");
-    let order = NewVolume {
-        on_delete: OnDelete::Delete,
-        ..plain("pvc-1")
-    };
-    share.create(&order).unwrap();
-    let ready = claim_of(&share, "pvc-1");
-    fs::rename(&ready, ready.with_extension("creating")).unwrap();
-    let why = share.delete_or_leave(&old(&order, OnDelete::Delete));
-    assert_eq!(why.unwrap(), None);
-    assert!(!share.path("pvc-1").exists());
-    share.assert_clean();
-}
-
 /// A directory without files belongs to the volume.
 #[test]
 fn a_volume_that_was_not_completed_is_deleted_while_it_is_empty() {
@@ -181,7 +184,7 @@ fn a_directory_above_that_is_a_file_by_now_is_left() {
         let share = Share::new();
         let (_, gone) = claimed(
             &share,
-            super::super::claim::Record {
+            Record {
                 on_delete: OnDelete::Delete,
                 ..record("a/b/data", None)
             },
@@ -238,7 +241,7 @@ fn a_volume_is_deleted_where_the_claims_of_volumes_below_are_left() {
     let claim = claim_of(&share, "a/b/c");
     fs::remove_dir_all(claim.parent().unwrap()).unwrap();
     share.write("a/file");
-    let order = old(&volume("a", "pvc-2"), OnDelete::Delete);
+    let order = old(&adopting(volume("a", "pvc-2")), OnDelete::Delete);
     share.delete(&order).unwrap();
     assert!(!share.path("a").exists());
 }

@@ -2,7 +2,7 @@
 //! and files that another program has made since.
 
 use super::super::claim::{Claim, Record, State};
-use super::super::claims::{Claims, Occupancy};
+use super::super::claims::Claims;
 use super::super::trash::Trash;
 use super::*;
 
@@ -33,43 +33,55 @@ pub(super) fn claimed(share: &Share, record: Record, state: State) -> (Claims, C
 /// The response to the first call was lost.
 #[test]
 fn a_repeated_deletion_removes_nothing_that_came_after_the_first() {
-    for (policy, is_claimed) in [
-        (OnDelete::Delete, true),
-        (OnDelete::Delete, false),
-        (OnDelete::Archive, true),
-    ] {
+    for policy in [OnDelete::Delete, OnDelete::Archive] {
         let share = Share::new();
         let order = NewVolume {
             on_delete: policy,
             ..volume("ns/data", "pvc-1")
         };
         let deletion = old(&order, policy);
-        match is_claimed {
-            true => drop(share.create(&order).unwrap()),
-            false => share.write("ns/data/file"),
-        }
+        share.create(&order).unwrap();
+        share.write("ns/data/file");
         assert_eq!(share.delete_or_leave(&deletion).unwrap(), None);
         assert_eq!(share.delete_or_leave(&deletion).unwrap(), None);
         // A backup, for example.
         share.write("ns/data/restored");
-        let why = share.delete_or_leave(&deletion).unwrap().unwrap();
-        assert!(why.contains("ns/data: the volume was deleted"), "{why}");
+        refused(share.delete(&deletion), Kind::Precondition, "--nfs-adopt");
         assert_eq!(names(&share.path("ns/data")), ["restored"]);
-        // The record does not affect another volume of csi-driver-nfs.
-        let other = old(&volume("ns/data", "pvc-2"), OnDelete::Delete);
-        share.delete(&other).unwrap();
-        assert!(!share.path("ns/data").exists());
-        // Hours later, it is a volume of csi-driver-nfs.
+        // As the message says, it is moved away.
+        fs::rename(share.path("ns/data"), share.path("kept")).unwrap();
+        assert_eq!(share.delete_or_leave(&deletion).unwrap(), None);
+        assert_eq!(names(&share.path("kept")), ["restored"]);
+    }
+}
+
+/// An administrator's, or that of a volume of csi-driver-nfs.
+#[test]
+fn a_directory_without_a_claim_is_no_volume_unless_the_operator_says_so() {
+    for has_claims in [false, true] {
+        let share = Share::new();
+        if has_claims {
+            share.create(&plain("pvc-9")).unwrap();
+        }
+        let order = volume("ns/data", "pvc-1");
         share.write("ns/data/file");
-        let gone = share.path(".belay/gone");
-        let [hour] = &names(&gone)[..] else {
-            panic!("{gone:?}");
-        };
-        let hour: u64 = hour.parse().unwrap();
-        fs::rename(gone.join(hour.to_string()), gone.join("1")).unwrap();
-        share.delete(&old(&order, OnDelete::Delete)).unwrap();
-        assert!(!share.path("ns/data").exists());
-        assert!(!gone.join("1").exists(), "records are not kept forever");
+        assert_eq!(share.look(&order.at), None);
+        for policy in [OnDelete::Delete, OnDelete::Archive] {
+            let words = "ns/data: exists, but .belay has no record of its volume";
+            refused(
+                share.delete(&old(&order, policy)),
+                Kind::Precondition,
+                words,
+            );
+        }
+        share.delete(&old(&order, OnDelete::Retain)).unwrap();
+        let claims = names(&share.path(".belay/claims"));
+        assert_eq!(claims.len(), usize::from(has_claims));
+        assert_eq!(names(&share.path("ns/data")), ["file"]);
+        let adopted = adopting(order);
+        assert!(share.look(&adopted.at).is_some());
+        share.delete(&old(&adopted, OnDelete::Delete)).unwrap();
+        assert!(!share.path("ns").exists());
     }
 }
 
@@ -87,7 +99,8 @@ fn files_in_the_directory_of_a_volume_that_was_not_created_are_neither_deleted_n
         share.write("data/file");
         let why = share.delete_or_leave(&old(&order, policy)).unwrap();
         assert!(why.unwrap().contains("the volume was not created"));
-        share.delete(&old(&order, policy)).unwrap();
+        let again = share.delete(&old(&order, policy));
+        refused(again, Kind::Precondition, "--nfs-adopt");
         assert_eq!(names(&share.path("data")), ["file"]);
         share.assert_clean();
     }
@@ -105,73 +118,69 @@ fn a_deletion_that_finds_another_volume_says_which() {
     assert!(share.path("data").is_dir());
 }
 
-#[test]
-fn what_an_archive_has_replaced_stays_while_there_is_no_archive() {
-    let share = Share::new();
-    let (claims, claim) = claimed(&share, record("ns/data", None), State::Archiving);
-    let trash = Trash::open(&claims, &dir("ns/data"), &claim).unwrap();
-    let older = format!("{}/older.1", trash.path());
-    share.write(&format!("{older}/only-copy"));
-    let (_, deletion) = archived("pvc-1");
-    let words = "what it has replaced is in .belay/trash/";
-    refused(share.delete(&deletion), Kind::Precondition, words);
-    // Another program's directory has the name of the archive.
-    share.write("archived-ns/data/file");
-    refused(share.delete(&deletion), Kind::Precondition, words);
-    assert_eq!(names(&share.path(&older)), ["only-copy"]);
-    // A later call finds the deletion at its end.
-    claims
-        .advance(&dir("ns/data"), &claim, State::Gone)
-        .unwrap();
-    let stuck = share.delete(&deletion);
-    refused(stuck, Kind::Precondition, &trash.path());
-    assert_eq!(names(&share.path(&older)), ["only-copy"]);
-}
-
-/// The claim records that the archive of another volume is being placed.
+/// The archive of another volume was moved away, or was never moved there.
 #[test]
 fn a_stale_claim_on_the_name_of_an_archive_is_not_this_volumes() {
-    for has_older in [true, false] {
-        let share = Share::new();
-        let (order, deletion) = archived("pvc-1");
-        share.create(&order).unwrap();
-        share.write("ns/data/new");
-        let stale = record("archived-ns/data", Some("0123456789abcdef".to_owned()));
-        claimed(&share, stale, State::Placing);
-        if has_older {
-            share.write("archived-ns/data/old");
-            let kept = OldVolume {
-                removes_archived: false,
-                ..deletion.clone()
-            };
-            let words = "--nfs-remove-archived";
-            refused(share.delete(&kept), Kind::Precondition, words);
-            assert_eq!(names(&share.path("ns/data")), ["new"]);
-        }
-        share.delete(&deletion).unwrap();
-        assert!(!share.path("ns/data").exists());
-        assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
-        assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
-        let claims = Claims::find(&share.tree()).unwrap().unwrap();
-        let Occupancy::By(claim) = claims.read(&dir("archived-ns/data")).unwrap() else {
-            panic!("an archive without a claim");
-        };
-        assert_eq!(claim.state, State::Archived);
+    let share = Share::new();
+    let (order, deletion) = archived("pvc-1");
+    share.create(&order).unwrap();
+    share.write("ns/data/new");
+    let stale = record("archived-ns/data", Some("0123456789abcdef".to_owned()));
+    claimed(&share, stale, State::Archived);
+    share.write("archived-ns/data/old");
+    let words = "so no archive goes there";
+    refused(share.delete(&deletion), Kind::Precondition, words);
+    assert_eq!(names(&share.path("ns/data")), ["new"]);
+    fs::rename(share.path("archived-ns"), share.path("kept")).unwrap();
+    share.delete(&deletion).unwrap();
+    assert!(!share.path("ns/data").exists());
+    assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
+    assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
+    let claim = claim_of(&share, "archived-ns/data");
+    assert_eq!(claim.extension().unwrap(), "archived");
+    assert!(!claim.ends_with("0123456789abcdef.archived"));
+}
+
+/// The archive is claimed before it is moved there, while its deletion is interrupted.
+#[test]
+fn the_name_of_an_archive_is_taken_until_the_volume_has_no_claim() {
+    let share = Share::new();
+    let (claims, claim) = claimed(&share, record("ns/data", None), State::Deleting);
+    let trash = Trash::open(&claims, &dir("ns/data"), &claim).unwrap();
+    share.write(&format!("{}/volume/file", trash.path()));
+    claimed(
+        &share,
+        record("archived-ns/data", Some(claim.nonce)),
+        State::Archived,
+    );
+    for taken in ["archived-ns/data", "archived-ns/data/x"] {
+        let other = share.create(&volume(taken, "pvc-2"));
+        refused(other, Kind::Incompatible, "is the archive of volume");
     }
+    let (_, deletion) = archived("pvc-1");
+    share.delete(&deletion).unwrap();
+    assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
+    // Moved away, its name is free.
+    fs::rename(share.path("archived-ns"), share.path("kept")).unwrap();
+    share.create(&volume("archived-ns/data", "pvc-2")).unwrap();
 }
 
 /// The archive is placed, and moved away before the deletion is completed.
 #[test]
 fn what_has_the_name_of_a_volume_that_was_archived_is_not_archived_again() {
     let share = Share::new();
-    let (_, claim) = claimed(&share, record("ns/data", None), State::Archiving);
-    let placing = record("archived-ns/data", Some(claim.nonce));
-    claimed(&share, placing, State::Placing);
+    let (_, claim) = claimed(&share, record("ns/data", None), State::Deleting);
+    let archive = record("archived-ns/data", Some(claim.nonce));
+    claimed(&share, archive, State::Archived);
     share.write("ns/data/restored");
     let deletion = old(&volume("ns/data", "pvc-1"), OnDelete::Archive);
     share.delete(&deletion).unwrap();
     assert_eq!(names(&share.path("ns/data")), ["restored"]);
     assert!(!share.path("archived-ns").exists());
+    // The name of the archive is free.
+    let other = volume("archived-ns/data", "pvc-2");
+    share.create(&other).unwrap();
+    share.delete(&old(&other, OnDelete::Delete)).unwrap();
     share.assert_clean();
 }
 
@@ -197,7 +206,7 @@ fn a_directory_that_was_moved_away_blocks_none_below_it() {
     gone(&share, &retained);
     share.write("a/b/file");
     // The volume may be in the retained directory, which exists again.
-    let inside = old(&volume("a/b", "pvc-4"), OnDelete::Delete);
+    let inside = old(&adopting(volume("a/b", "pvc-4")), OnDelete::Delete);
     let words = "a part of another volume is not deleted";
     refused(share.delete(&inside), Kind::Precondition, words);
     fs::remove_dir_all(share.path("a")).unwrap();
@@ -210,7 +219,7 @@ fn a_directory_that_was_moved_away_blocks_none_below_it() {
         },
     );
     share.write("ns/data/file");
-    let archive = old(&volume("ns/data", "pvc-3"), OnDelete::Archive);
+    let archive = old(&adopting(volume("ns/data", "pvc-3")), OnDelete::Archive);
     share.delete(&archive).unwrap();
     assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
 }

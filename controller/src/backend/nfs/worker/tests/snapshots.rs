@@ -29,7 +29,7 @@ pub(super) fn cutting() -> NewSnapshot {
     NewSnapshot {
         at: archived(),
         from: Source {
-            at: owned("from", "pvc-1"),
+            at: adopting(volume("from", "pvc-1")).at,
             id: VOLUME.to_owned(),
             share: None,
         },
@@ -330,8 +330,8 @@ fn a_name_is_that_of_one_snapshot_and_of_no_volume() {
     // If the class does not name the directory, it has the name of the volume.
     let mut named_so = volume("cut", "cut");
     named_so.is_named_so = true;
-    let words = "cut/pvc-1.tar.gz of a snapshot";
-    refused(share.create(&named_so), Kind::Incompatible, words);
+    let named_so = share.create(&named_so);
+    refused(named_so, Kind::Incompatible, "exists in the share");
     assert!(share.find().is_some());
     share.discard().unwrap();
     // Its files are the volume's, whatever they are called.

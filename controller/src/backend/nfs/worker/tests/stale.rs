@@ -68,7 +68,7 @@ fn a_copy_that_only_this_mount_still_shows_is_not_moved_away() {
     let Occupancy::By(claim) = claims.read(dir).unwrap() else {
         panic!("no claim");
     };
-    let claim = claims.advance(dir, &claim, State::Dropping).unwrap();
+    let claim = claims.advance(dir, &claim, State::Gone).unwrap();
     let tree = stale(&share, || drop(share.create(&later).unwrap()));
     let end = Instant::now() + Duration::from_secs(600);
     let removed = discard(&tree, dir, &claim, end);

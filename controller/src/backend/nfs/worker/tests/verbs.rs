@@ -139,7 +139,7 @@ fn a_volume_of_csi_driver_nfs_is_deleted_by_the_policy_of_its_id() {
         ("ns/b", OnDelete::Retain),
         ("ns/c", OnDelete::Archive),
     ] {
-        let order = volume(name, "pvc-1");
+        let order = adopting(volume(name, "pvc-1"));
         share.write(&format!("{name}/file"));
         let seen = share.look(&order.at).unwrap();
         assert_eq!((seen.bytes, seen.is_deleting), (0, false));
@@ -162,35 +162,43 @@ fn empty_directories_above_a_deleted_volume_are_removed_and_others_are_not() {
     share.assert_clean();
 }
 
+/// Of a volume of Belay, or of another program.
 #[test]
-fn an_archive_replaces_an_older_one_only_if_the_operator_says_so() {
-    let share = Share::new();
-    let order = volume("ns/data", "pvc-1");
-    share.write("ns/data/new");
-    share.write("archived-ns/data/old");
-    let deletion = old(&order, OnDelete::Archive);
-    refused(
-        share.delete(&deletion),
-        Kind::Precondition,
-        "--nfs-remove-archived",
-    );
-    assert_eq!(names(&share.path("archived-ns/data")), ["old"]);
-    let deletion = OldVolume {
-        removes_archived: true,
-        ..deletion
-    };
-    share.delete(&deletion).unwrap();
-    assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
-    assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
-    share.delete(&deletion).unwrap();
-    assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
+fn an_archive_replaces_no_older_one() {
+    for is_claimed in [true, false] {
+        let share = Share::new();
+        if is_claimed {
+            let (earlier, deletion) = archived("pvc-0");
+            share.create(&earlier).unwrap();
+            share.write("ns/data/old");
+            share.delete(&deletion).unwrap();
+        } else {
+            share.write("archived-ns/data/old");
+        }
+        let (order, deletion) = archived("pvc-1");
+        share.create(&order).unwrap();
+        share.write("ns/data/new");
+        let words = match is_claimed {
+            true => "is the archive of volume \"pvc-0\", so no archive goes there",
+            false => "cannot become archived-ns/data, which exists",
+        };
+        refused(share.delete(&deletion), Kind::Precondition, words);
+        assert_eq!(names(&share.path("archived-ns/data")), ["old"]);
+        assert_eq!(names(&share.path("ns/data")), ["new"]);
+        assert_eq!(claim_of(&share, "ns/data").extension().unwrap(), "ready");
+        // The operator moves it away.
+        fs::rename(share.path("archived-ns"), share.path("kept")).unwrap();
+        share.delete(&deletion).unwrap();
+        assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
+        assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
+    }
 }
 
 #[test]
 fn no_archive_goes_into_another_volume() {
     let share = Share::new();
     share.create(&volume("archived-ns", "pvc-2")).unwrap();
-    let order = volume("ns/data", "pvc-1");
+    let order = adopting(volume("ns/data", "pvc-1"));
     share.write("ns/data/file");
     let deletion = old(&order, OnDelete::Archive);
     refused(
@@ -215,7 +223,9 @@ fn a_deletion_without_time_stops_and_the_next_one_continues() {
     refused(stopped, Kind::Busy, "still being removed");
     assert!(!share.path("pvc-1").exists());
     assert!(share.look(&order.at).unwrap().is_deleting);
-    refused(share.create(&order), Kind::Busy, "is being deleted");
+    let create = Work::Create(order.clone());
+    let created = share.perform_until(&create, Instant::now());
+    refused(created, Kind::Busy, "still being removed");
     // A backup, for example, that an operator has restored meanwhile.
     share.write("pvc-1/restored");
     share.delete(&old(&order, OnDelete::Delete)).unwrap();
