@@ -80,7 +80,25 @@ pub(super) fn findings(report: &mut Report, case: &Case<'_>) {
         );
         report.add(Verdict::Ok, NAME, what);
     }
+    let strict = case.objects.of("Deployment").filter(|it| is_strict(*it));
+    let strict = Names(strict.map(Object::full_name).collect());
+    if !strict.0.is_empty() {
+        let what = format!(
+            "{strict}: has no --nfs-adopt, so it does not delete, expand, clone or archive volumes \
+             that csi-driver-nfs has created; if there are any, set adopt to true in Belay's values"
+        );
+        report.add(Verdict::Warn, NAME, what);
+    }
     OBSTACLES.judge(report, case);
+}
+
+/// Whether this is Belay's controller, and uses only volumes that it has created.
+fn is_strict(deployment: Object<'_>) -> bool {
+    let mut containers = deployment.list("/spec/template/spec/containers");
+    containers.any(|it| {
+        let args: Vec<_> = it.texts("/args").collect();
+        args.contains(&"--backend=nfs") && !args.contains(&"--nfs-adopt")
+    })
 }
 
 /// Whether the volume is deleted by a controller, and not by an administrator.
@@ -192,6 +210,21 @@ mod tests {
         let with_own = found(&[own, held.clone()]);
         assert!(with_own.contains("none is held"), "{with_own}");
         assert!(found(&[held]).contains("held: a sidecar"));
+    }
+
+    #[test]
+    fn a_controller_of_belay_that_does_not_adopt_is_a_warning() {
+        for (args, is_strict) in [
+            (json!(["--backend=nfs"]), true),
+            (json!(["--backend=nfs", "--nfs-adopt"]), false),
+            (json!(["--backend=local"]), false),
+        ] {
+            let own = json!({"kind": "Deployment",
+                "metadata": {"namespace": "belay-system", "name": "belay-controller-nfs"},
+                "spec": {"template": {"spec": {"containers": [{"args": args}]}}}});
+            let found = found(&[own]);
+            assert_eq!(found.contains("has no --nfs-adopt"), is_strict, "{found}");
+        }
     }
 
     #[test]
