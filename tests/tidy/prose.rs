@@ -22,7 +22,7 @@ const PAGES: &[&str] = &[
     "udev-rules/README.md",
 ];
 
-const README_WORDS_MAX: usize = 450;
+const README_WORDS_MAX: usize = 400;
 /// The last line, counted from 1, on which the README's first command may be.
 const FIRST_COMMAND_LINE_MAX: usize = 14;
 
