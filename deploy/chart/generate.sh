@@ -13,10 +13,12 @@ introduction() {
 <!-- Made by `make manifests` from the comments of values.yaml. Change those instead. -->
 # Belay
 
-CSI drivers with one node agent, for Kubernetes 1.32 and later and Helm 3 and 4. An entry of `drivers` selects the
-backend:
+Belay is a set of CSI drivers: it creates and mounts volumes on a node's local disk, on OpenStack, DigitalOcean and Civo,
+and on NFS servers. One agent per node runs all drivers. The chart needs Kubernetes 1.32 or later, and Helm 3 or 4.
 
-| entry | volumes are | needs | described in |
+Each entry of `drivers` installs a driver:
+
+| entry | volumes are | create first | page |
 |---|---|---|---|
 | `{nodeName: NODE}` | files on the disk of one node | | `docs/quickstart.md` |
 | `{backend: openstack}` | Cinder volumes | a Secret `cloud-config` | `docs/openstack.md` |
@@ -29,8 +31,9 @@ printf 'drivers: [{nodeName: NODE}]\n' >belay.yaml     # NODE: the node that sto
 helm install belay CHART --namespace belay-system --create-namespace --values belay.yaml
 ```
 
-Keep your values in a file and pass it to every command, because Helm replaces lists as a whole. The chart rejects
-unknown values. In the repository, `docs/helm.md` describes images, privileges, several drivers, upgrade and uninstall.
+No images are published: build and load them as in `docs/quickstart.md`. Keep your values in a file and pass it to every
+command, because Helm replaces lists as a whole. The chart rejects unknown values. In the repository, `docs/helm.md`
+describes images, privileges, several drivers, upgrade and uninstall.
 
 ## Values
 END

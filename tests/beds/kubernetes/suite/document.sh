@@ -2,15 +2,14 @@
 # Writes the tables of docs/conformance.md from the reports of a full run.
 #
 #   document.sh REPORTS            of `local`
-#   document.sh REPORTS guests     of the driver of the guests (SUITE=disk), with the mock cloud
-#   document.sh REPORTS openstack  the same with CLOUD=openstack
-#   document.sh REPORTS nfs        of SUITE=nfs
+#   document.sh REPORTS openstack  of CLOUD=openstack
+#   document.sh REPORTS nfs        of CLOUD=nfs
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 reports=$1
-of=${2:+ of $2}
+driver=${2:-local}
 kinds=(ext4 xfs btrfs)
-[ "${2:-}" != nfs ] || kinds=(nfs)
+[ "$driver" != nfs ] || kinds=(nfs)
 specs=$reports/specs.tsv
 page=$here/../../../../docs/conformance.md
 
@@ -49,19 +48,14 @@ run_facts() {
         }' "$reports/explained.tsv"
 }
 
+# The columns of failed and excepted specs are left out if there are none.
 suites() {
-    printf '| suite | passed: %s |' "${kinds[0]}"
-    printf ' %s |' "${kinds[@]:1}" failed excepted 'not applicable'
-    printf '\n|---|'
-    printf -- '--:|%.0s' "${kinds[@]}" 1 2 3
-    printf '\n'
-    awk -F '\t' -v kinds="${kinds[*]} failed excepted unfit" '
+    awk -F '\t' -v kinds="${kinds[*]}" '
         function row(name, of,    at, text) {
             text = "| " name " |"
             for (at = 1; at <= columns; at++) text = text sprintf(" %d |", n[of, column[at]])
             return text
         }
-        BEGIN { columns = split(kinds, column, " ") }
         function add(of, what) { n[of, what]++; n["", what]++ }
         {
             filesystem = $3
@@ -70,23 +64,53 @@ suites() {
             add($4, $1 == "passed" ? filesystem : $1)
         }
         END {
+            columns = split(kinds, column, " ")
+            gsub(/ /, " | ", kinds)
+            head = "| suite | passed: " kinds " |"
+            split("failed excepted unfit", more, " ")
+            for (at = 1; at <= 3; at++) if (n["", more[at]]) {
+                column[++columns] = more[at]
+                head = head " " (more[at] == "unfit" ? "not applicable" : more[at]) " |"
+            }
+            print head
+            line = "|---|"
+            for (at = 1; at <= columns; at++) line = line "--:|"
+            print line
             for (suite in suites) print row(suite, suite) | "sort -f"
             close("sort -f")
             print row("**all**", "")
         }' "$reports/explained.tsv"
 }
 
+# Prints the table of the page with the column of this driver replaced.
 reasons() {
-    printf '| specs | why they were not run |\n|--:|---|\n'
-    awk -F '\t' '
-        $1 ~ /^un|^repeated$/ { n[$6]++ }
-        END { for (reason in n) printf "| %d | %s |\n", n[reason], reason }
-        ' "$reports/explained.tsv" | sort -t '|' -k 2,2nr
+    awk -F '\t' -v driver="$driver" '
+        FILENAME ~ /conformance.md$/ {
+            inside = inside ? $0 != "<!-- end of reasons -->" : $0 == "<!-- reasons -->"
+            if (!inside || $0 !~ /^\| [a-z0-9]/) next
+            split($0, cell, " *\\| *")
+            if (cell[2] == "local") { for (at = 2; at < 5; at++) drivers[at] = cell[at]; next }
+            for (at = 2; at < 5; at++) if (drivers[at] != driver) n[cell[5], drivers[at]] = cell[at]
+            reasons[cell[5]]
+            next
+        }
+        $1 ~ /^un|^repeated$/ { n[$6, driver]++; reasons[$6] }
+        END {
+            print "| local | openstack | nfs | why they were not run |\n|--:|--:|--:|---|"
+            for (reason in reasons) {
+                a = n[reason, "local"]; b = n[reason, "openstack"]; c = n[reason, "nfs"]
+                row = sprintf("| %d | %d | %d | %s |", a, b, c, reason)
+                if (a + b + c) print row | "sort -t \"|\" -k 2,2nr -k 3,3nr -k 4,4nr -k 5"
+            }
+        }' "$page" "$reports/explained.tsv"
 }
 
+# Specs that differ only in the description of the driver are one entry.
 exceptions() {
-    awk -F '\t' '$1 == "excepted" { printf "* (%s) %s: %s\n", $3, $5, $6 }' "$specs"
-    grep -q '^excepted' "$specs" || printf 'None.\n'
+    awk -F '\t' '
+        $1 == "excepted" { of = $5 ": " $6; kinds[of] = kinds[of] (of in kinds ? "; " : "") $3 }
+        END { for (of in kinds) { print "* (" kinds[of] ") " of; any = 1 } if (!any) print "None." }
+        ' "$specs" | sort
 }
 
 # insert NAME: replaces the text between two comments with this name by the input.
@@ -104,8 +128,10 @@ insert() {
 }
 
 explain >"$reports/explained.tsv"
+of=
+[ "$driver" = local ] || of=" of $driver"
 run_facts | insert "run$of"
 suites | insert "suites$of"
-reasons | insert "reasons$of"
+reasons | insert reasons
 # In guests, root has all capabilities.
-[ -n "$of" ] || exceptions | insert exceptions
+[ "$driver" != local ] || exceptions | insert exceptions
