@@ -101,38 +101,58 @@ fn the_sample_has_a_cell_of_each_row_and_of_each_column() {
     }
 }
 
-/// The entry of an impossible cell in the documented table.
-const IMPOSSIBLE: &str = "–";
+/// The heads of the tables, and the entry for all stages.
+const HEAD: &str = "| accident | stages | effect |";
+const ALL: &str = "all";
 
 #[test]
 fn the_documented_table_has_every_cell_and_none_that_is_broken() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/accidents.md");
     let text = std::fs::read_to_string(path).expect("docs/accidents.md");
     // Stop before the tables of power losses.
-    let lines = text.lines().take_while(|line| *line != "## Power loss");
-    let rows = lines.filter(|line| line.starts_with("| "));
-    let rows: Vec<Vec<&str>> = rows
-        .map(|row| row.trim_matches('|').split('|').map(str::trim).collect())
-        .collect();
-    let tables: Vec<&[Vec<&str>]> = rows.chunks(ACCIDENTS.len() + 1).collect();
+    let (text, _) = text.split_once("\n## Power loss\n").expect("the section");
+    let tables: Vec<&str> = text.split(HEAD).skip(1).collect();
     assert_eq!(tables.len(), Use::ALL.len(), "one table for each use");
     for (table, used_as) in tables.into_iter().zip(Use::ALL) {
         judge_table(table, used_as);
     }
 }
 
-fn judge_table(rows: &[Vec<&str>], used_as: Use) {
-    let moments = Moment::ALL.map(Moment::name);
-    assert_eq!(rows[0][1..], moments, "the head of the table");
-    let names: Vec<&str> = rows[1..].iter().map(|row| row[0]).collect();
-    let expected: Vec<&str> = ACCIDENTS.iter().map(|accident| accident.name).collect();
+fn judge_table(table: &str, used_as: Use) {
+    let (mut names, mut documented) = (Vec::new(), Vec::new());
+    for row in table.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, stages, effect] = cells[..] else {
+            panic!("{row}");
+        };
+        if !name.is_empty() {
+            names.push(name);
+        }
+        let stages = match stages {
+            ALL => Moment::ALL.map(Moment::name).to_vec(),
+            _ => stages.split(", ").collect(),
+        };
+        let name = *names.last().expect("the first row has a name");
+        documented.extend(stages.into_iter().map(|stage| (name, stage, effect)));
+    }
+    let can_occur = |accident: &&Accident| {
+        let mut moments = Moment::ALL.into_iter();
+        moments.any(|moment| (accident.fits)(moment, used_as).is_ok())
+    };
+    let expected = ACCIDENTS.iter().filter(can_occur).map(|it| it.name);
+    let expected: Vec<&str> = expected.collect();
     assert_eq!(names, expected, "the rows of the table");
-    for (row, accident) in rows[1..].iter().zip(ACCIDENTS) {
-        for (cell, moment) in row[1..].iter().zip(Moment::ALL) {
-            let is_impossible = (accident.fits)(moment, used_as).is_err();
-            assert_eq!(*cell == IMPOSSIBLE, is_impossible, "{}, {moment:?}", row[0]);
-            let was_run = !["", "not run", "**broken**"].contains(cell);
-            assert!(was_run, "{}, {moment:?}: {cell:?}", row[0]);
+    for accident in ACCIDENTS {
+        for moment in Moment::ALL {
+            let is_it = |(name, stage, _): &&(&str, &str, &str)| {
+                (*name, *stage) == (accident.name, moment.name())
+            };
+            let effects: Vec<&str> = documented.iter().filter(is_it).map(|it| it.2).collect();
+            let cell = format!("{}, {moment:?}: {effects:?}", accident.name);
+            let is_possible = (accident.fits)(moment, used_as).is_ok();
+            assert_eq!(effects.len(), usize::from(is_possible), "{cell}");
+            let was_run = !["", "not run", "**broken**"].contains(effects.first().unwrap_or(&"–"));
+            assert!(was_run, "{cell}");
         }
     }
 }
@@ -162,7 +182,7 @@ fn the_reasons_of_impossible_cells_and_their_number_are_documented() {
     }
     let all = cells().len();
     let counted = format!("{all} combinations, of which {} are run", all - impossible);
-    let counted = format!("{counted} and {impossible} (`–`) cannot occur");
+    let counted = format!("{counted} and {impossible} cannot occur");
     assert!(section.contains(&counted), "{counted}");
 }
 
@@ -218,27 +238,41 @@ fn write_tables(outcomes: &[(Key, Outcome)]) {
     let mut text = String::new();
     for used_as in Use::ALL {
         writeln!(text, "\n## {}\n", used_as.title()).expect("a string");
-        let head = Moment::ALL.map(Moment::name).join(" | ");
-        writeln!(text, "| accident | {head} |").expect("a string");
-        writeln!(text, "|---|{}", "---|".repeat(Moment::ALL.len())).expect("a string");
+        writeln!(text, "{HEAD}\n|---|---|---|").expect("a string");
         for accident in ACCIDENTS {
-            let words = Moment::ALL.map(|moment| word(outcomes, accident, moment, used_as));
-            writeln!(text, "| {} | {} |", accident.name, words.join(" | ")).expect("a string");
+            let mut name = format!(" {}", accident.name);
+            for (effect, stages) in grouped(outcomes, accident, used_as) {
+                writeln!(text, "|{name} | {stages} | {effect} |").expect("a string");
+                name.clear();
+            }
         }
     }
     std::fs::write(&path, text).expect("the tables");
     println!("the tables: {}", path.display());
 }
 
-fn word(outcomes: &[(Key, Outcome)], row: &Accident, column: Moment, table: Use) -> String {
-    let is_it = |(accident, moment, used_as): &Key| {
-        accident.name == row.name && *moment == column && *used_as == table
-    };
-    let found = outcomes.iter().find(|(key, _)| is_it(key));
-    match found.map(|(_, outcome)| outcome) {
-        Some(Outcome::Held(seen)) => seen.clone(),
-        Some(Outcome::Impossible(_)) => IMPOSSIBLE.to_owned(),
-        Some(Outcome::Broken(_)) => "**broken**".to_owned(),
-        None => "not run".to_owned(),
+/// Returns each effect of an accident with its stages.
+fn grouped(outcomes: &[(Key, Outcome)], row: &Accident, table: Use) -> Vec<(String, String)> {
+    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+    for moment in Moment::ALL {
+        let is_it = |(accident, of, used_as): &Key| {
+            accident.name == row.name && *of == moment && *used_as == table
+        };
+        let found = outcomes.iter().find(|(key, _)| is_it(key));
+        let effect = match found.map(|(_, outcome)| outcome) {
+            Some(Outcome::Held(seen)) => seen,
+            Some(Outcome::Impossible(_)) => continue,
+            Some(Outcome::Broken(_)) => "**broken**",
+            None => "not run",
+        };
+        match groups.iter_mut().find(|(known, _)| known == effect) {
+            Some((_, stages)) => stages.push(moment.name()),
+            None => groups.push((effect.to_owned(), vec![moment.name()])),
+        }
     }
+    let named = |(effect, stages): (String, Vec<&str>)| match stages.len() == Moment::ALL.len() {
+        true => (effect, ALL.to_owned()),
+        false => (effect, stages.join(", ")),
+    };
+    groups.into_iter().map(named).collect()
 }

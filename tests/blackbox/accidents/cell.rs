@@ -18,7 +18,7 @@ use crate::rig::{
     Answer, Clock, Frozen, Volume, access, least_bytes, orders, refused, run, text, until,
 };
 
-/// The words of a controller whose copy has failed for good.
+/// The words of a controller whose copy has failed permanently.
 const LOST_COPY: &str = "the copy failed";
 
 type Cut = JoinHandle<Answer<csi::CreateSnapshotResponse>>;
@@ -48,7 +48,7 @@ pub(super) struct Cell {
     /// Volumes that were restored from the snapshot and not yet taken down.
     pub(super) restored: Vec<Volume>,
     copying: Option<Cut>,
-    /// The code of the snapshot whose copy has failed for good.
+    /// The code of the snapshot whose copy has failed permanently.
     lost_copy: Option<Code>,
 }
 
@@ -285,7 +285,7 @@ impl Cell {
         ended
     }
 
-    /// Completes the snapshot of a delayed copy. A snapshot whose copy has failed for good is
+    /// Completes the snapshot of a delayed copy. A snapshot whose copy has failed permanently is
     /// deleted and made again.
     pub(super) fn finish_copy(&mut self, accident: &Accident) {
         if let Some(copying) = self.copying.take() {

@@ -26,7 +26,7 @@ pub(super) struct Accident {
     /// Whether the file's data is lost until a backup is restored, for which the volume is taken
     /// down.
     pub(super) destroys: bool,
-    /// Whether a copy of the file that is being made may fail for good.
+    /// Whether a copy of the file that is being made may fail permanently.
     pub(super) loses_copy: bool,
     /// Whether the programs may be restarted during the accident.
     pub(super) restarts: bool,
