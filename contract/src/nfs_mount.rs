@@ -1,5 +1,5 @@
 //! How a directory of an NFS server is mounted: the addresses of the server, the version of the
-//! protocol, and the parameters that follow from both. Calls nothing but the resolver.
+//! protocol, and the parameters that follow from both. Calls only the resolver.
 
 use crate::export::without_brackets;
 use belay_server::call::Failure;
@@ -221,7 +221,7 @@ mod tests {
                 &[("nfsvers", "4.0"), ("volume", "")],
                 &["nfsvers=4.0", "volume"],
             ),
-            // Which version is tried last shows that all are.
+            // The last version that is tried shows that all are.
             (
                 &[("nconnect", "4")],
                 &["vers=3", "mountproto=tcp6", "nconnect=4"],

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The capability of a plugin that has a controller, on this socket or another one.
 const CONTROLLER: &str = "CONTROLLER_SERVICE";
 
-/// Where to look for sockets.
+/// Directories to search for sockets.
 #[derive(Args, Clone)]
 pub(crate) struct Search {
     /// Search this directory instead of the usual ones; may be repeated

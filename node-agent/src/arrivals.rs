@@ -114,7 +114,10 @@ async fn query(
     let ended = match tokio::time::timeout(ANSWER_MAX, answer.as_mut()).await {
         Ok(ended) => ended,
         Err(_) => {
-            tracing::warn!("{} does not answer the query for its serial", disk.name);
+            tracing::warn!(
+                "{} does not respond to the query for its serial number",
+                disk.name
+            );
             index.is_late(disk);
             let hung = slots.hung.try_acquire();
             if hung.is_ok() {
@@ -136,7 +139,7 @@ mod tests {
     use super::*;
     use crate::kernel::fake::{Fake, Machine, Plug};
 
-    /// An index of so many disks, which must be queried.
+    /// Returns an index with `count` disks that must be queried.
     fn plugged(count: usize) -> (Arc<DiskIndex>, Fake, Vec<Disk>) {
         let machine = Machine::new();
         for number in 0..count {

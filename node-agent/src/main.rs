@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use belay_node_agent::Config;
 
 fn main() -> ExitCode {
-    // Before anything else: such a process has one call to make.
+    // A helper process only makes one call, so it sets up nothing else.
     if let Some(code) = belay_node_agent::help() {
         return code;
     }

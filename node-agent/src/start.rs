@@ -279,7 +279,7 @@ impl Start {
         self.service.come_up(opened.node);
         self.readiness.set(self.up.clone());
         if is_late {
-            tracing::info!(driver = self.name.as_str(), "the driver has come up");
+            tracing::info!(driver = self.name.as_str(), "the driver is ready");
         }
         drop(first.take().map(|first| first.send(Ok(()))));
         // The cloud detaches its disks itself.

@@ -78,7 +78,7 @@ fn http_endpoint(text: &str) -> Result<SocketAddr, String> {
         .ok_or_else(|| format!("{host:?} has no address"))
 }
 
-/// What the CSI socket offers to tools that know no CSI, such as grpcurl.
+/// Services of the CSI socket for tools that do not know CSI, such as grpcurl.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct GrpcArgs {
     /// Enable gRPC reflection on the CSI socket

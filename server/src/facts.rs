@@ -101,7 +101,7 @@ impl AllFacts {
         let begun: Vec<_> = self.0.iter().filter_map(Entry::begin).collect();
         if !begun.is_empty() {
             let all = futures_util::future::join_all(begun);
-            // A measurement that takes longer goes on, and the last values are shown.
+            // A measurement that takes longer continues, and the last values are shown.
             drop(tokio::time::timeout(PATIENCE, all).await);
         }
         self.show();

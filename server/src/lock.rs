@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A mutex whose holders leave the value consistent between any two statements, so that a panic
-/// while it is held spoils nothing, and the next holder goes on.
+/// while it is held spoils nothing, and the next holder continues.
 #[derive(Debug, Default)]
 pub struct Lock<T>(Mutex<T>);
 

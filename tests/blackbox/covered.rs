@@ -295,7 +295,7 @@ fn a_pending_deletion_frees_no_device_whose_bind_is_under_another_mount() {
         assert!(is_bound(&bed.rig, &volume), "restarted: {restarted}");
         drop(cover);
         expect_words("block", &target);
-        // The check of the claim is a job of the volume's.
+        // The agent checks the claim in a job of the volume, which may still be in progress.
         let node = bed.rig.node();
         until("it is unpublished", || {
             node.unpublish(volume.unpublish(&target)).is_ok()

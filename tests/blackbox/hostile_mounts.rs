@@ -219,8 +219,7 @@ fn a_volume_that_another_namespace_still_has_is_not_unstaged_but_staged_again() 
         for _ in 0..2 {
             expect_still_held(&rig, &volume);
             expect_still_held(&rig, &volume);
-            node.stage(volume.stage(access(kind)))
-                .expect("stage once more");
+            node.stage(volume.stage(access(kind))).expect("stage again");
             expect_words(kind, &volume.staging);
             node.publish(volume.publish(&target, access(kind)))
                 .expect("publish");

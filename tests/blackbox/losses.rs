@@ -114,7 +114,7 @@ fn a_blanked_file_is_reported_and_not_staged_until_it_is_restored() {
     restore(pair, volume, &backup);
 }
 
-/// Where the old file of a volume is after an operator has replaced it under a pod.
+/// Location of a volume's old file after an operator has replaced it under a pod.
 #[derive(Clone, Copy, Debug)]
 enum Old {
     Removed,

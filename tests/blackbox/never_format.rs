@@ -64,7 +64,7 @@ fn a_volume_that_was_formatted_once_stays_that_filesystem() {
         let volume = rig.volume(least_bytes(kind));
         let mut seen = Vec::new();
         for round in 0..10 {
-            // As an operator who takes it for another volume.
+            // An operator may mistake it for another volume.
             if round % 3 == 2 {
                 volume.mark_new();
             }

@@ -38,7 +38,7 @@ fn what_was_acknowledged_outlives_a_power_loss() {
         others: 40,
         ..Sample::ALL
     };
-    lose_power::<Recorded>("nothing but what was synced", &life, few, Sample::ALL);
+    lose_power::<Recorded>("only synced data", &life, few, Sample::ALL);
 }
 
 #[test]

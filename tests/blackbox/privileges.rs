@@ -117,7 +117,7 @@ fn stay_small(rig: &Rig) {
     volume.down(&node, &[]);
     volume.grow(2 * bytes);
     node.stage(volume.stage(access("ext4")))
-        .expect("stage once more");
+        .expect("stage again");
     volume.down(&node, &[]);
     let has = [
         format!("volume={}", volume.id),

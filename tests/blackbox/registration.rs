@@ -148,7 +148,7 @@ fn the_kubelet_finds_a_driver_that_answers_and_sees_it_go() {
 #[ignore = "needs root: make test"]
 fn a_driver_that_the_kubelet_refuses_says_so_and_is_offered_again() {
     let (mut bed, mut kubelet) = Bed::new();
-    for error in ["CSINode cannot be had", "it still cannot"] {
+    for error in ["CSINode cannot be read", "it still cannot"] {
         kubelet.refuses(&bed.socket(), error);
         let (status, why) = bed.pages().health();
         assert_eq!(status, 503);

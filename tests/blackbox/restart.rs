@@ -76,7 +76,7 @@ fn a_second_target_is_still_refused_by_an_agent_that_never_saw_the_first() {
         refused_with(answer, Code::FailedPrecondition, &[path]);
         assert!(!second.exists(), "the refused target was left");
         node.publish(volume.publish(&first, sole.clone()))
-            .expect("the same once more");
+            .expect("the same again");
         node.unpublish(volume.unpublish(&first)).expect("unpublish");
         node.publish(volume.publish(&second, sole))
             .expect("now it is free");

@@ -94,7 +94,7 @@ fn a_file_whose_restore_was_cut_off_is_not_formatted_once_it_has_its_size_again(
             expect_lost(&rig.node(), &volume, &what);
             restore(tool, &backup, &volume, Some(bytes / 2));
             volume.grow(bytes);
-            // The filesystem may be mounted, with what is left of it.
+            // The filesystem may be mounted, with its remaining content.
             let staged = rig.node().stage(volume.stage(access(kind)));
             if staged.is_ok() {
                 volume.down(&rig.node(), &[]);

@@ -77,7 +77,7 @@ controller() {
     counts[1]=$(((counts[1] - start[1]) / (many - few)))
 }
 
-# Builds the unit tests of the node agent once more without optimization: inlined functions have no
+# Builds the unit tests of the node agent again without optimization: inlined functions have no
 # names.
 unit_tests() {
     cargo --config profile.dev.package.belay-node-agent.opt-level=0 test --quiet ${CARGO_FLAGS:-} \

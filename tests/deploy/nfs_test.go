@@ -129,7 +129,7 @@ func TestThePagesOfTheControllerOfNfsAreOnLoopbackUnlessTheValuesSayOtherwise(t 
 	}
 }
 
-// As next to csi-driver-nfs, whose controller goes on.
+// The controller of csi-driver-nfs keeps running next to it.
 func TestWithoutItsControllerNfsHasTheAgentAlone(t *testing.T) {
 	var names []string
 	for _, one := range rendered(t, withoutController, "--set", "podMonitor.enabled=true,node.httpAddress=0.0.0.0,snapshots.enabled=true") {
@@ -215,7 +215,7 @@ func TestAnNfsEntryThatCannotWorkIsRefused(t *testing.T) {
 	}
 }
 
-// CSI's DeleteVolume passes no mountOptions, and mounts the share all the same.
+// CSI's DeleteVolume passes no mountOptions, and mounts the share anyway.
 func TestTheControllerOfNfsMountsWithTheOptionsThatAllClassesHave(t *testing.T) {
 	const class = "drivers[0].storageClasses[%d].name=%s,drivers[0].storageClasses[%d].server=filer,drivers[0].storageClasses[%d].share=/a"
 	classes := func(options ...string) string {

@@ -1,6 +1,6 @@
-//! The words of the glossary in comments and messages. In Rust, comments and string literals are
-//! checked; in scripts and manifests, the whole text. Names in backticks or braces and identifiers
-//! are not prose.
+//! The words of the glossary in comments and messages, and comments that are fragments. In Rust,
+//! comments and string literals are checked; in scripts and manifests, the whole text. Names in
+//! backticks or braces and identifiers are not prose.
 
 use crate::Finding;
 use crate::glossary::{Glossary, without};
@@ -35,16 +35,41 @@ const SCRIPTS: &[&str] = &[
     "Makefile", "awk", "c", "go", "proto", "py", "run", "sh", "toml", "tpl", "yaml",
 ];
 
-/// Returns a finding for every word of the glossary in these files.
+/// Words with which a comment begins if it is a fragment, such as "What it needs".
+const FRAGMENTS: [&str; 14] = [
+    "As", "None", "Of", "So", "Such", "That", "Those", "What", "Where", "Which", "Who", "Whole",
+    "Whom", "Whose",
+];
+
+/// Returns a finding for every word of the glossary in these files, and for every fragment.
 pub(crate) fn check(texts: &[Text]) -> Vec<Finding> {
     let Some(glossary) = Glossary::of(texts) else {
         return Vec::new();
     };
-    let files = texts.iter().filter(|text| is_checked(&text.path));
-    let prose = files.filter_map(|text| Some((text, prose_of(text)?)));
-    prose
-        .flat_map(|(text, prose)| glossary.check(&text.path, &prose))
+    let files: Vec<&Text> = texts.iter().filter(|it| is_checked(&it.path)).collect();
+    let prose = files.iter().filter_map(|it| Some((it, prose_of(it)?)));
+    let banned = prose.flat_map(|(text, prose)| glossary.check(&text.path, &prose));
+    let rust = files.iter().filter(|text| text.extension() == "rs");
+    banned
+        .chain(rust.flat_map(|text| fragments(text)))
         .collect()
+}
+
+/// Returns a finding for every paragraph of a comment that begins like a fragment.
+fn fragments(text: &Text) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut is_first = true;
+    for (at, line) in text.content.lines().enumerate() {
+        let comment = line.trim_start().strip_prefix("//");
+        let comment = comment.map(|it| it.trim_start_matches(['/', '!']).trim());
+        let word = comment.and_then(|it| it.split([' ', ',']).next());
+        if let Some(word) = word.filter(|word| is_first && FRAGMENTS.contains(word)) {
+            let rule = format!("begins with {word}: write a sentence, or begin with a noun");
+            findings.push(Finding::new(&text.path, at + 1, rule));
+        }
+        is_first = comment.is_none_or(str::is_empty);
+    }
+    findings
 }
 
 fn is_checked(path: &str) -> bool {
@@ -120,6 +145,20 @@ mod tests {
         expect("deploy/a.yaml", "# Not any\n# more.\n", &[1]);
         expect("Makefile", "# unwell\n", &[1]);
         expect(".ci/run", "# unwell\n", &[1]);
+    }
+
+    #[test]
+    fn a_comment_that_begins_like_a_fragment_is_found() {
+        expect("server/src/a.rs", "/// What it is.\nfn f() {}\n", &[1]);
+        expect("server/src/a.rs", "//! A.\n//!\n//! Of volumes.\n", &[3]);
+        expect("tests/a/b.rs", "f();\n    // As above.\n", &[2]);
+        expect(
+            "server/src/a.rs",
+            "/// Tells\n/// what it is.\n/// Whoso.\n",
+            &[],
+        );
+        expect("server/src/a.rs", "/// A. That\n/// That is it.\n", &[]);
+        expect("server/a.sh", "# What\n", &[]);
     }
 
     #[test]

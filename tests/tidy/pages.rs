@@ -30,13 +30,13 @@ pub(crate) fn check(texts: &[Text]) -> Vec<Finding> {
             let (path, anchor) = target.split_once('#').unwrap_or((&target, ""));
             let path = resolved(&page.path, path);
             let rule = if !exists(&path) {
-                format!("the link to {target} leads nowhere: no {path}")
+                format!("the link to {target} is dead: no {path}")
             } else if !anchor.is_empty()
                 && anchors
                     .get(path.as_str())
                     .is_some_and(|it| !it.contains(anchor))
             {
-                format!("the link to {target} leads nowhere: {path} has no such heading")
+                format!("the link to {target} is dead: {path} has no such heading")
             } else {
                 continue;
             };

@@ -66,9 +66,8 @@ fn rules_broken<'a>(text: &'a Text, line: &'a str) -> impl Iterator<Item = Strin
         .chain(blank_end.then(|| "white space at the end: it makes diffs that say nothing".into()))
         .chain(unfinished.map(|word| format!("{word}: finish it, or leave it out")))
         .chain(
-            directories.map(|directory| {
-                format!("{directory}: a directory of one machine means nothing here")
-            }),
+            directories
+                .map(|directory| format!("{directory}: other machines do not have this directory")),
         )
         .chain(
             hosts.map(|host| format!("{host}: which package index is used is the user's choice")),

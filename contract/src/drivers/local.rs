@@ -28,8 +28,8 @@ pub const CLAIM: &str = "user.belay.claim";
 /// Maximum length of the value of [`CLAIM`].
 pub const CLAIM_BYTES_MAX: usize = 64;
 
-/// What the controller needs a volume's file for. NodeStageVolume ends the claim, or is refused by
-/// it.
+/// The operation for which the controller has claimed a volume's file. NodeStageVolume ends the
+/// claim, or is refused by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// DeleteVolume was refused since the node uses the file: the agent unstages the volume if no

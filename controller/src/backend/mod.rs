@@ -194,8 +194,8 @@ pub struct Traits {
     pub begins_max: u32,
     /// Whether a node accepts only one attach or detach at a time, so that calls are queued.
     pub attaches_one_by_one: bool,
-    /// Whether the terms of an attachment are recorded. If not, a repeated attach returns its own
-    /// terms, so a caller that requests other terms would not be refused.
+    /// Whether the terms of an attachment are recorded. Without a record, a repeated attach returns
+    /// the terms of the repetition, and does not refuse a caller that requests other terms.
     pub records_terms: bool,
     /// Whether volumes are reachable from every topology that the caller of a creation prefers.
     /// They have no [`Volume::place`], and the response contains the preferred topologies.

@@ -6,7 +6,7 @@ use crate::backend::nfs::{self, Mode, MountOptions, OnDelete};
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct NfsArgs {
     /// Backend nfs: mode of the directory of a new volume, octal, for classes without
-    /// mountPermissions (0: that of mkdir, 0755)
+    /// mountPermissions (0: the mode of mkdir, 0755)
     #[arg(
         long = "nfs-mount-permissions",
         env = "BELAY_NFS_MOUNT_PERMISSIONS",
@@ -30,7 +30,7 @@ pub struct NfsArgs {
     #[arg(long = "nfs-adopt", env = "BELAY_NFS_ADOPT")]
     pub adopt: bool,
 
-    /// Backend nfs: mount options for calls that have neither those of a class nor of a secret,
+    /// Backend nfs: mount options for calls without options in the class or the secret,
     /// such as a deletion, separated by commas
     #[arg(
         long = "nfs-mount-options",

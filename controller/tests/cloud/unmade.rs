@@ -119,7 +119,7 @@ async fn a_change_that_does_not_end_has_the_clouds_word_for_it_and_says_where_to
     assert_eq!(status.code(), Code::Aborted, "{status}");
     for part in [
         "still in progress in the storage (attaching)",
-        "if it stays so, its log says why",
+        "if this persists, its log says why",
     ] {
         assert!(status.message().contains(part), "{part}: {status}");
     }

@@ -169,7 +169,7 @@ async fn an_object_of_a_list_whose_id_is_none_hides_no_other() {
     assert!(listed.await.unwrap().into_inner().entries.is_empty());
     assert!(
         site.log()
-            .contains("left an object with an invalid ID out of a list"),
+            .contains("an object with an invalid ID is not listed"),
         "{}",
         site.log()
     );

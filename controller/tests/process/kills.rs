@@ -111,7 +111,7 @@ impl Caller {
     }
 
     /// Makes the call in progress; returns false if there is no response. Any code except OK is a
-    /// failure, except if a copy must be waited for.
+    /// failure, except if it must wait for a copy.
     async fn call(&mut self, client: &mut Client) -> bool {
         loop {
             match self.attempt(client).await {

@@ -68,7 +68,7 @@ fn parse_all(table: &[u8]) -> Vec<Mount> {
 /// Returns the mount that contains a path.
 pub(crate) fn holder<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     let above = mounts.iter().filter(|mount| path.starts_with(&mount.point));
-    // Of two mounts at the same point, the later one hides the other.
+    // The later of two mounts at the same point hides the other.
     above.max_by_key(|mount| mount.point.components().count())
 }
 

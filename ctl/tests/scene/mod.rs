@@ -14,7 +14,7 @@ pub struct Scene {
     programs: Vec<Running>,
 }
 
-/// What belayctl printed, and its exit code.
+/// The output and the exit code of belayctl.
 #[derive(Debug)]
 pub struct Run {
     pub code: i32,

@@ -103,7 +103,7 @@ impl Label {
     /// Makes the name, and returns its path.
     ///
     /// # Errors
-    /// Returns the kernel's error: `/dev` may be read-only. Nothing was made then.
+    /// Returns the kernel's error: `/dev` may be read-only. After an error, no name exists.
     pub(crate) fn make<K: Kernel>(&self, kernel: &K, node: &Path) -> kernel::Result<PathBuf> {
         match self.link(kernel, node) {
             // The directories do not exist yet, or an agent that starts has removed this one as

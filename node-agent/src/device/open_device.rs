@@ -82,7 +82,7 @@ impl<K: Kernel, G> OpenDevice<K, G> {
         }
     }
 
-    /// The error for a device that must not be claimed. A claimed device can be mounted once more,
+    /// The error for a device that must not be claimed. A claimed device can be mounted again,
     /// but not formatted.
     pub(crate) fn claimed(&self) -> Failure {
         Failure::busy(format!(

@@ -323,8 +323,8 @@ impl<K: Kernel> Transport<K> {
     }
 
     /// Whether the device of a mount that is known to be the volume's has lost the volume's
-    /// storage since; `known` is the file behind it. Asks no device. Unless it `may_wait`, `None`
-    /// where only the disk that holds the storage has the answer.
+    /// storage since; `known` is the file behind it. Asks no device. Returns
+    /// `None` if only the disk that holds the storage has the answer, and the call may not wait.
     ///
     /// # Errors
     /// The kernel's error.

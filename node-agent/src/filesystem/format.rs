@@ -4,7 +4,7 @@
 //! The order makes a crash at any point safe: the witness exists before the mark, and the mark
 //! before mkfs begins; the mark is erased only after the filesystem was checked, and the witness
 //! removed only after the mark, when the file records that the volume is in use. A disk has no
-//! witness, and its mark is erased for good before the mount. Must not know where the filesystem
+//! witness, and its mark is erased permanently before the mount. Must not know where the filesystem
 //! will be mounted; it is not mounted before this has returned.
 
 use std::time::Duration;
@@ -112,7 +112,7 @@ pub(crate) fn format<K: Kernel>(
         Found::Known(found) => Err(unexpected(fs, found.fs.name())),
         Found::Foreign(foreign) => Err(unexpected(fs, &foreign.to_string())),
         Found::Interrupted(_) => Err(unexpected(fs, "a format mark that was erased")),
-        Found::Blank(_) | Found::Emptied => Err(unexpected(fs, "nothing but zeros")),
+        Found::Blank(_) | Found::Emptied => Err(unexpected(fs, "only zeros")),
         Found::Unreadable(failure) => Err(failure),
     }
 }

@@ -23,13 +23,13 @@ pub(crate) enum Grown {
         /// The new size of the filesystem in bytes.
         to_bytes: u64,
     },
-    /// The filesystem has the size of the device, and is an xfs of so many allocation groups, more
-    /// than [`XFS_GROUPS_MANY`].
+    /// The filesystem has the size of the device, and is an xfs with this number of allocation
+    /// groups, more than [`XFS_GROUPS_MANY`].
     InManyGroups(u32),
 }
 
-/// A mount of an xfs reads four blocks of each allocation group, one after another. With so many
-/// groups that takes seconds on a disk of a cloud.
+/// A mount of an xfs reads four blocks of each allocation group, one after another. With this
+/// many groups, that takes seconds on a disk of a cloud.
 const XFS_GROUPS_MANY: u32 = 1000;
 
 /// The reason why a filesystem did not grow.

@@ -71,7 +71,7 @@ pub(crate) trait Leftovers: Descriptors {
     /// device. A bind mount of a raw volume shows the node itself, so its users may change it.
     fn is_private(&self, device: &Self::Fd) -> Result<bool>;
     /// `BLKROSET` with 0: ends the refusal of writes that `BLKROSET` with 1 began. A device that is
-    /// bound read-only stays so.
+    /// bound read-only stays read-only.
     fn allow_writes(&self, device: &Self::Fd) -> Result<()>;
     /// `BLKROGET`: whether the device refuses writes, for either reason.
     fn refuses_writes(&self, device: &Self::Fd) -> Result<bool>;
@@ -83,7 +83,7 @@ pub(crate) trait Leftovers: Descriptors {
 
 /// The agent's namespace and clock.
 pub(crate) trait Surroundings {
-    /// Whether this mount namespace is that of process 1 in /proc, and this process is not process
+    /// Whether this mount namespace belongs to process 1 in /proc, and this process is not process
     /// 1. Quick.
     fn is_beside_first_process(&self) -> bool;
     /// The wall clock, in seconds since 1970: clock_gettime(2) of CLOCK_REALTIME, no system call.

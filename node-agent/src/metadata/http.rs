@@ -159,7 +159,7 @@ mod tests {
                 request
             });
             let got = get(address, "latest/meta-data", 9).await;
-            // Before the server, which waits for a request.
+            // Check this before the server, which waits for a request.
             assert_eq!(got.unwrap(), b"zone");
             let request = served.await.unwrap();
             assert!(request.starts_with("GET /latest/meta-data HTTP/1.1\r\n"));

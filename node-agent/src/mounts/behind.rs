@@ -32,7 +32,7 @@ pub(super) fn root_dev(stat: &Stat) -> Dev {
     }
 }
 
-/// The device behind the mount on `path`, whose root `stat` describes. Opens nothing but a btrfs,
+/// The device behind the mount on `path`, whose root `stat` describes. Opens only a btrfs,
 /// since opening another filesystem without a device may wait for a server.
 ///
 /// # Errors

@@ -513,7 +513,7 @@ mod tests {
         // Once the root was seen, the entry keeps its number.
         index.learn(staging, device(4));
         assert!(index.shows(device(3)) && !index.shows(device(4)));
-        // Another mount of the same device covers nothing; one of another device covers the first.
+        // A second mount of this device covers nothing; a mount of another device covers the first.
         for (above, stacked) in [(device(1), &[][..]), (device(2), &[staging][..])] {
             index.lock().insert_scanned(staging, scanned(above, None));
             assert_eq!(index.lock().stacked_of(device(1)), stacked, "{above}");

@@ -249,7 +249,7 @@ impl<K: Kernel> Mounts<'_, K> {
         if !stat.mount_root || proven.is_some() {
             return Ok(proven.map(|device| Proven { device, raw: None }));
         }
-        // Before the verdict: another call may name the disk meanwhile.
+        // Read this before the verdict: another call may name the disk meanwhile.
         let is_certain = self.is_certain(volume);
         let (device, verdict) = self.verdict(volume, path, stat, Intent::Use)?;
         let Verdict::Ours(held) = verdict else {

@@ -271,8 +271,8 @@ impl<K: Kernel> Context<'_, K> {
     }
 }
 
-/// Repeats a check that refuses mounts of a raw device, with `FAILED_PRECONDITION`, after `unmount`
-/// has unmounted some, of pods that no longer exist. No other failure is about mounts.
+/// Repeats a check that refuses mounts of a raw device with `FAILED_PRECONDITION`, after `unmount`
+/// has unmounted those of pods that no longer exist. Returns all other failures unchanged.
 pub(super) fn unless_orphans<T>(
     refuse: impl Fn() -> Result<T, Failure>,
     unmount: impl FnOnce() -> Result<bool, Failure>,

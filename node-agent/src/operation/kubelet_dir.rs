@@ -82,7 +82,7 @@ impl KubeletDir {
     /// The kernel's error.
     pub(super) fn is_orphan<K: Kernel>(&self, kernel: &K, path: &Path) -> kernel::Result<bool> {
         let pod = match self.beneath_plugin(path).unwrap_or_default()[..] {
-            // Where a volume of that name is staged.
+            // The staging path of a volume with that name.
             ["volumeDevices", "staging", ..] => return Ok(false),
             ["volumeDevices", "publish", _, pod] | ["volumeDevices", _, "dev", pod] => pod,
             _ => return Ok(false),

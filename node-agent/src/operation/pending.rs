@@ -1,6 +1,6 @@
 //! Volumes whose deletion waits for their unstage, and the mounts that block it.
 //!
-//! Such a volume is unstaged here if the kubelet will not unstage it: a kubelet that is killed
+//! The agent unstages such a volume if the kubelet will not unstage it: a kubelet that is killed
 //! between the last unpublish of a volume and its unstage does not know that the volume is staged,
 //! since it searches only the directories of pods (Kubernetes 1.36, `pkg/kubelet/volumemanager`).
 //! The deletion would be refused forever.

@@ -111,7 +111,7 @@ fn run<K: Kernel>(
     }
     let is_certain = mounts.is_certain(&request.id);
     mounts.note((&request.target, &shown), device, &request.id, is_certain);
-    // Only now: a raw device that is detached by force meanwhile keeps its number.
+    // Release it last: a raw device that is detached by force meanwhile keeps its number.
     drop(proven.raw);
     Ok(Some(()))
 }

@@ -37,7 +37,7 @@ pub(crate) enum Obstacle {
     /// The volume must be formatted, or checked, or read completely to find out: run again on
     /// [`Lane::Format`].
     NoSlot,
-    /// The kernel has counted the blocks of the filesystem before it grew: mount it once more.
+    /// The kernel has counted the blocks of the filesystem before it grew: mount it again.
     Miscount,
 }
 

@@ -19,7 +19,7 @@ use crate::work::Phase;
 pub(crate) enum VolumeUsage {
     /// A filesystem.
     Filesystem(Usage),
-    /// A raw device of so many bytes; its usage is unknown.
+    /// The size of a raw device in bytes; its usage is unknown.
     Block(u64),
 }
 

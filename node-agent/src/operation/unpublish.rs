@@ -138,7 +138,7 @@ pub(crate) enum Flushed {
     Nothing,
     /// All data of the volume is on the disk.
     Done,
-    /// A write has failed, and its data may be lost; the target can be unmounted all the same.
+    /// A write has failed, and its data may be lost; the target can be unmounted anyway.
     Failed(Error),
 }
 

@@ -70,7 +70,7 @@ fn unstage_mount<K: Kernel>(
     })?;
     cx.transport.remember(&request.id, &device);
     umount(cx, staging)?;
-    // Only now, since the staging mount claims the device as well.
+    // Check after the unmount, since the staging mount claims the device as well.
     if cx.phase(Phase::Check, || device.is_claimed(&cx.kernel))? {
         return Err(Failure::precondition(format!(
             "volume {}: {} is still mounted elsewhere, perhaps in another mount namespace: search \

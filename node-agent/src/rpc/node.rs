@@ -74,8 +74,8 @@ impl<K: Kernel> NodeService<K> {
         });
     }
 
-    /// The limit of volumes is that of disks, less those of others. Until the driver is up they are
-    /// not known.
+    /// Returns `info` with the limit of volumes: the limit of disks less the disks of others, which
+    /// are unknown until the driver is up.
     fn with_room_for_disks(&self, info: csi::NodeGetInfoResponse) -> csi::NodeGetInfoResponse {
         let disks_max = u32::try_from(info.max_volumes_per_node).unwrap_or_default();
         match self.node() {

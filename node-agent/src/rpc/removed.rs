@@ -39,7 +39,7 @@ impl<K: Kernel> NodeService<K> {
         };
         let mut reported = BTreeMap::new();
         loop {
-            // Before the search, so that no change is missed.
+            // Mark before the search, so that no change is missed.
             arrivals.mark_unchanged();
             let is_done = self.unmount_all(&node, &mut reported).await;
             let changed = async {

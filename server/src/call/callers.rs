@@ -1,4 +1,4 @@
-//! Which users may call: the user of a connection's process (SO_PEERCRED, unix(7)), checked once
+//! Users that may call: the user of a connection's process (SO_PEERCRED, unix(7)) is checked once
 //! per connection. The mode of the socket's file already keeps others out; this also holds if an
 //! operator has widened it, or if a process may ignore it (`CAP_DAC_OVERRIDE`).
 

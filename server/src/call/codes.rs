@@ -77,7 +77,7 @@ const fn settled(rpc: Rpc, kind: Kind) -> Code {
         // snapshotter keeps the object meanwhile, so the message says how it is deleted.
         Kind::Quota => Code::ResourceExhausted,
         // "May still be running" would make the provisioner (and the snapshotter) keep an object
-        // that was never begun, and block its deletion: final, and retried all the same.
+        // that was never begun, and block its deletion: final, and retried anyway.
         Kind::Unreachable | Kind::Timeout if creates(rpc) => Code::Internal,
         Kind::Unreachable => Code::Unavailable,
         Kind::Timeout => Code::DeadlineExceeded,

@@ -148,7 +148,7 @@ impl Helpers {
         })
     }
 
-    /// Refuses a call for which [`Helpers::slot`] would wait in vain.
+    /// Refuses a call for which [`Helpers::slot`] would find no slot.
     ///
     /// # Errors
     /// Returns `Unreachable` if too many killed processes of the server have not exited.

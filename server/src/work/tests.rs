@@ -108,7 +108,7 @@ async fn a_job_outlives_its_caller_and_serves_the_next_one() {
     let (end, first) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
-    assert!(!end.is_closed(), "the work goes on");
+    assert!(!end.is_closed(), "the work continues");
     let (_unused, second) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
     end.send(42).unwrap();
     assert_eq!(second.await.unwrap(), Ok(42));
@@ -151,7 +151,7 @@ async fn a_job_past_its_deadline_is_hung_and_its_key_stays_taken_until_it_ends()
     let failure = first.await.unwrap().unwrap_err();
     assert_eq!(failure.kind, Kind::Timeout);
     assert_eq!(failure.certainty, Certainty::MayBeRunning);
-    assert!(!end.is_closed(), "the work goes on");
+    assert!(!end.is_closed(), "the work continues");
 
     let view = jobs.view(&key("vol-1")).unwrap();
     assert!(view.is_hung);

@@ -84,7 +84,7 @@ impl Ticket {
     /// must wait only while it has done nothing that it would leave behind.
     ///
     /// # Errors
-    /// Returns the reason if the job was cancelled; if `event` has happened all the same, its
+    /// Returns the reason if the job was cancelled; if `event` has happened nevertheless, its
     /// result is dropped.
     pub async fn wait<T>(
         &self,

@@ -270,7 +270,7 @@ impl Life {
     /// Takes everything down.
     pub(crate) fn leave(&mut self) {
         if let Some(held) = self.held.take() {
-            // A volume that is down is brought up once more: it must hold all data.
+            // A volume that is down is brought up again: it must hold all data.
             let held = if held.is_up { held } else { self.up(held) };
             let held = self.verify(held);
             self.delete(held);

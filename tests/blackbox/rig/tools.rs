@@ -11,7 +11,7 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use super::test_dir::TestDir;
 
-/// Maximum number of loop devices that mount(8) may get in vain.
+/// Maximum number of loop devices that mount(8) may get without a result.
 const ATTEMPTS_MAX: u32 = 100;
 
 /// Mounts an image with mount(8), for writing. A test of another process may just have set the loop

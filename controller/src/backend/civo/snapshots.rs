@@ -76,7 +76,7 @@ impl Civo {
     async fn refuse_smaller(&self, order: &Order, from: &SnapshotId) -> Result<(), Failure> {
         let promise = Promise::of(&order.parameters, &order.usage)?;
         if promise == Promise::Disk {
-            // The capacity of a snapshot is at least that of such a volume.
+            // A volume that promises a disk is at least as large as the snapshot.
             return Ok(());
         }
         let source = self.client.snapshot(from).await;

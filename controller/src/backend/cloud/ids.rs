@@ -101,7 +101,7 @@ pub(in crate::backend) fn same(what: &str, asked: &str, answered: &str) -> Resul
 /// rest is still listed.
 pub(in crate::backend) fn listed<T>(read: Result<T, Failure>) -> Option<T> {
     read.inspect_err(
-        |failure| tracing::warn!(%failure, "left an object with an invalid ID out of a list"),
+        |failure| tracing::warn!(%failure, "an object with an invalid ID is not listed"),
     )
     .ok()
 }

@@ -137,7 +137,7 @@ impl Store {
                         volume = id,
                         bytes,
                         recorded = record.bytes,
-                        "the file is larger"
+                        "the file is larger than the recorded size"
                     );
                 }
             }

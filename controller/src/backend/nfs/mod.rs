@@ -137,7 +137,7 @@ impl Nfs {
 
     async fn deleted(&self, id: VolumeId, secrets: &Secrets) -> Result<(), Failure> {
         let Some(place) = Place::of(&id)? else {
-            tracing::warn!(%id, "deleted, since no driver gives out such an ID");
+            tracing::warn!(%id, "the volume counts as deleted: no driver creates such an ID");
             return Ok(());
         };
         let mount = place.mount(self.config.options(secrets)?);
@@ -150,7 +150,7 @@ impl Nfs {
         match asked.await.map_err(|failure| about(&id, failure))? {
             Done::Deleted(why) => {
                 if let Some(why) = why {
-                    tracing::warn!(%id, "deleted, and nothing was removed: {why}");
+                    tracing::warn!(%id, "the volume counts as deleted, and nothing was removed: {why}");
                 }
                 Ok(())
             }

@@ -87,7 +87,7 @@ impl Nfs {
 
     async fn discard(&self, id: SnapshotId, secrets: &Secrets) -> Result<(), Failure> {
         let Some(kept) = Kept::of(&id)? else {
-            tracing::warn!(%id, "deleted, since no driver gives out such an ID of a snapshot");
+            tracing::warn!(%id, "the snapshot counts as deleted: no driver creates such an ID");
             return Ok(());
         };
         let mount = kept.mount(self.config.options(secrets)?);
@@ -96,7 +96,7 @@ impl Nfs {
         match asked.await.map_err(|failure| about(&id, failure))? {
             Done::Deleted(why) => {
                 if let Some(why) = why {
-                    tracing::warn!(%id, "snapshot deleted, and something was left: {why}");
+                    tracing::warn!(%id, "the snapshot is deleted, but files remain: {why}");
                 }
                 Ok(())
             }

@@ -46,7 +46,7 @@ impl<S: Store> Poller<S> {
             None => "the storage has not shown the end of the operation in time".to_owned(),
         };
         let advice = match self.store().backend().traits().where_to_look {
-            Some(advice) => format!("; if it stays so, {advice}"),
+            Some(advice) => format!("; if this persists, {advice}"),
             None => String::new(),
         };
         let message = format!("{what} {id}: {state}; repeat the call{advice}");

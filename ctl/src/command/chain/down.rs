@@ -16,7 +16,7 @@ use crate::target::Target;
 
 #[derive(Args)]
 pub(crate) struct Umount {
-    /// Where it is mounted
+    /// Directory or device where the volume is mounted
     dir: PathBuf,
     /// Delete the volume and its data as well
     #[arg(long)]

@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(moved.place, place);
         assert_eq!(Record::load(dir.path(), &first.target).unwrap(), moved);
         let files = fs::read_dir(dir.path()).unwrap();
-        assert_eq!(files.count(), 1, "nothing but the record");
+        assert_eq!(files.count(), 1, "only the record");
     }
 
     #[test]

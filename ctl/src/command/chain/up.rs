@@ -21,8 +21,8 @@ use crate::target::Target;
 pub(crate) struct Mount {
     /// Name of the volume; the same name is the same volume
     name: String,
-    /// Where to mount it: a directory that is empty or does not exist; with --block, a file that
-    /// does not exist and becomes the device
+    /// Mount point: a directory that is empty or does not exist; with --block, a file that does
+    /// not exist and becomes the device
     dir: PathBuf,
     /// Size, e.g. 1GiB [default: the driver's]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]

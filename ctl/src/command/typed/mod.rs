@@ -187,7 +187,7 @@ impl Typed {
             true => connection.call(verb.method, request.clone()).await?,
             false => all_pages(&connection, verb.method, request.clone()).await?,
         };
-        // The call is made all the same: it may complete what an earlier one has begun.
+        // The call is made anyway: it may complete what an earlier one has begun.
         before.refuse_absent(&request)?;
         target.visibility.message(&mut answer);
         verb.view.show(&answer)

@@ -115,7 +115,7 @@ impl<K: Kernel> OpenDevice<K, Plugged> {
     ///
     /// # Errors
     /// Returns `ABORTED` if the disk is claimed and is for raw use: a filesystem on a mounted disk
-    /// may be mounted once more.
+    /// may be mounted again.
     pub(in crate::device) fn hold(mut self, kernel: &K, purpose: Purpose) -> Result<Self, Failure> {
         self.is_shared = self.is_claimed(kernel)?;
         match purpose {

@@ -224,7 +224,7 @@ impl DiskVolumes {
 
     /// The identity of the volume's disk, for messages.
     pub(in crate::device) fn named(&self, volume: &VolumeId) -> String {
-        // After a start the whole name is not known.
+        // After a start, the rest of the name is unknown.
         let of_cloud = || DiskIdentity::Names(self.profile.names_of("*"));
         words(&self.wanted(volume).unwrap_or_else(of_cloud))
     }

@@ -104,7 +104,7 @@ impl<K: Kernel> VolumeFile<K> {
         mode: LoopMode,
         is_shown: IsShown<'_>,
     ) -> Result<Device<K>, Failure> {
-        // A mounted device may be mounted once more, but no process may write under the mount: a
+        // A mounted device may be mounted again, but no process may write under the mount: a
         // device without AUTOCLEAR is a raw one.
         let is_shared = left.is_claimed(kernel)?;
         if is_shared && !mode.autoclear {

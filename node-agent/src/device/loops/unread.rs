@@ -130,7 +130,7 @@ mod tests {
         judged(file, "vol-1", "LOOP_GET_STATUS64", "EIO", false) == Ok("stale")
     }
 
-    /// What the device of that file, bound under that name, is to the volume if that call fails.
+    /// Judges a device that is bound to `file` under `name` while `call` fails with an errno.
     fn judged(
         file: &str,
         name: &str,

@@ -188,7 +188,7 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
     Ok(Ends::Nothing { areas, witness })
 }
 
-/// Whether the filesystem was mounted for writing, by its log; only an xfs can be half made and
+/// Whether the filesystem was mounted for writing, by its log; only an xfs can be incomplete and
 /// valid.
 fn has_log(disk: &impl Disk, identity: &Identity) -> Result<bool, Failure> {
     let Identity::Xfs(xfs) = identity else {

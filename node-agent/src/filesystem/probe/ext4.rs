@@ -63,7 +63,7 @@ pub(in crate::filesystem) struct Superblock {
     /// Whether the filesystem can have project quotas.
     pub(in crate::filesystem) has_projects: bool,
     /// Whether the superblock records errors, or the filesystem was not unmounted although it has
-    /// no journal: the kernel warns, mounts it all the same, and does not repair it. A journal that
+    /// no journal: the kernel warns, mounts it anyway, and does not repair it. A journal that
     /// must be replayed is no reason for a check.
     pub(in crate::filesystem) wants_check: bool,
     /// Whether the filesystem was not unmounted, and has a journal that must be replayed.
@@ -230,7 +230,7 @@ pub(super) fn check_options(block: &[u8]) -> Result<(), String> {
     let end = bytes.iter().position(|byte| *byte == 0);
     let end = end.ok_or_else(|| "they have no end".to_owned())?;
     let checked = mount_flags::check_stored(&String::from_utf8_lossy(&bytes[..end]));
-    // After the semicolon is what to do about a flag of a class.
+    // The text after the semicolon is advice about a flag of a class.
     checked.map_err(|why| why.split(';').next().unwrap_or_default().to_owned())
 }
 

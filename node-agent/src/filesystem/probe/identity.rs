@@ -151,7 +151,7 @@ impl Identity {
         })
     }
 
-    /// Whether a mkfs of that attempt may have left it half made. mkfs.ext4 and mkfs.btrfs make
+    /// Whether a mkfs of that attempt may have left it incomplete. mkfs.ext4 and mkfs.btrfs make
     /// their superblock valid once everything else is on the disk, so their filesystem is complete
     /// if it is valid. mkfs.xfs syncs only afterwards: its remains are identified by their UUID,
     /// until the filesystem is mounted.

@@ -11,7 +11,7 @@ pub(super) enum Location {
     Start(u64),
     /// This many bytes before the end of the device, once its size is rounded down to a multiple.
     End { align: u64, back: u64 },
-    /// The first block of the second of so many equal parts.
+    /// The first block of the second part, if the device is divided into this number of parts.
     Part(u64),
 }
 

@@ -34,7 +34,7 @@ pub(in crate::filesystem) struct Superblock {
     pub(super) bytes: u64,
     /// `sb_uuid`.
     pub(super) uuid: [u8; 16],
-    /// Whether `sb_lsn` is that of mkfs: the filesystem was never mounted for writing and
+    /// Whether `sb_lsn` has the value of mkfs: the filesystem was never mounted for writing and
     /// unmounted. It may have been mounted, see [`LOG_BLANK`].
     pub(super) is_untouched: bool,
     /// The byte of the device where its log begins; `None` if that is past the end.
@@ -154,7 +154,7 @@ pub(super) mod tests {
         sector[..4].copy_from_slice(MAGIC);
         sector[4..8].copy_from_slice(&4096_u32.to_be_bytes());
         sector[8..16].copy_from_slice(&262_144_u64.to_be_bytes());
-        // Its log is in the middle, at the start of the third of four groups.
+        // The log is in the middle, at the start of the third of four groups.
         sector[48..56].copy_from_slice(&(2_u64 << 16).to_be_bytes());
         sector[84..88].copy_from_slice(&65_536_u32.to_be_bytes());
         sector[124] = 16;
@@ -208,7 +208,7 @@ pub(super) mod tests {
         assert_eq!(judge(&sector(), DEVICE_BYTES), Verdict::Sound(expected));
     }
 
-    /// The number of its first block has that of the group in its upper bits.
+    /// The number of its first block contains the number of the group in its upper bits.
     #[test]
     fn a_log_is_where_its_group_is_and_none_is_past_the_end() {
         for (start, log_at) in [

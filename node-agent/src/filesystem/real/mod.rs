@@ -92,7 +92,7 @@ struct Image {
     bytes: u64,
 }
 
-/// An image as the agent holds a device.
+/// An image file, opened like a device by the agent.
 struct OpenDevice {
     device: OwnedFd,
     backing: OwnedFd,

@@ -50,7 +50,7 @@ pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     (found == block).then_some(bytes / BLOCK_BYTES)
 }
 
-/// Writes a superblock for so many blocks, of a filesystem that mkfs is making or has completed.
+/// Writes the superblock of a filesystem of this size, which mkfs is making or has completed.
 pub(super) fn write(contents: &mut Sparse, blocks: u64, in_progress: bool) {
     let mut block = [0; BYTES];
     block[MAGIC_AT..MAGIC_AT + 8].copy_from_slice(match in_progress {

@@ -19,7 +19,7 @@ const MINORS: u32 = 16;
 /// `VIRTIO_BLK_ID_BYTES` (include/uapi/linux/virtio_blk.h).
 const SERIAL_BYTES: usize = 20;
 
-/// A disk as it is plugged in.
+/// The properties of a disk that is plugged in.
 #[derive(Clone)]
 pub(crate) struct Plug {
     pub(crate) medium: PathBuf,

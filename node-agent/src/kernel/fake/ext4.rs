@@ -35,7 +35,7 @@ pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     is_whole.then(|| u64::from(word(0x150)) << 32 | u64::from(word(0x4)))
 }
 
-/// Writes a superblock for so many blocks.
+/// Writes a superblock for this number of blocks.
 pub(super) fn write(contents: &mut Sparse, blocks: u64) {
     let mut block = [0; BYTES];
     let mut word = |at: usize, value: u64| {

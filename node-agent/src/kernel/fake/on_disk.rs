@@ -90,7 +90,7 @@ impl State {
         self.file(ino)
     }
 
-    /// Resizes to so many blocks.
+    /// Resizes the filesystem to this number of blocks.
     pub(super) fn ext4_resize(&mut self, fd: u64, blocks: u64) -> Answer<()> {
         self.expect_counted(self.object(fd)?.location()?.mount);
         let contents = &mut self.mounted_file(fd, "ext4", Some(blocks))?.contents;
@@ -99,7 +99,7 @@ impl State {
         Ok(())
     }
 
-    /// Grows to so many blocks.
+    /// Grows the filesystem to this number of blocks.
     pub(super) fn xfs_grow(&mut self, fd: u64, blocks: u64) -> Answer<()> {
         let contents = &mut self.mounted_file(fd, "xfs", Some(blocks))?.contents;
         let mut uuid = [0; 16];

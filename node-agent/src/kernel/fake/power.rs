@@ -38,7 +38,7 @@ impl Survives {
 }
 
 impl Machine {
-    /// Loses the power when the growth of the ext4 in that file to so many bytes is in its journal,
+    /// Loses the power when the growth of the ext4 in that file to `bytes` is in its journal,
     /// but not in its superblock.
     pub(crate) fn power_off_in_growth(&self, path: &Path, bytes: u64) {
         self.log_growth(path, bytes);

@@ -41,7 +41,7 @@ pub(super) struct State {
     /// The thread on which no call may wait.
     pub(super) never_waits: Option<ThreadId>,
     pub(super) violations: Vec<String>,
-    /// Whether the mount namespace is that of process 1.
+    /// Whether the mount namespace belongs to process 1.
     pub(super) is_beside_first_process: bool,
     /// Seconds since 1970.
     pub(super) realtime: u64,

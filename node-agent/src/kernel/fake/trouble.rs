@@ -81,7 +81,7 @@ impl Machine {
         self.lock().device_block_bytes = bytes;
     }
 
-    /// Gives disks that are plugged in from now on no sequence number.
+    /// Omits the sequence numbers of disks that are plugged in from now on.
     pub(crate) fn count_no_disks(&self) {
         self.lock().has_no_diskseq = true;
     }

@@ -30,7 +30,7 @@ pub(super) fn log(contents: &mut Sparse) {
     contents.write(LOG_AT + 1024, &[0xfe; 1024]);
 }
 
-/// Writes a superblock for so many blocks, of a filesystem that mkfs is making or has completed.
+/// Writes the superblock of a filesystem of this size, which mkfs is making or has completed.
 pub(super) fn write(contents: &mut Sparse, blocks: u64, uuid: [u8; 16], in_progress: bool) {
     let mut sector = [0; BYTES];
     sector[..4].copy_from_slice(b"XFSB");

@@ -166,7 +166,7 @@ fn fs_info(root: &OwnedFd) -> Result<FsInfo> {
 }
 
 /// The one block device listed in sysfs. The link stays there when its disk is removed, as long as
-/// the filesystem is mounted, and leads nowhere: the disk keeps its name meanwhile.
+/// the filesystem is mounted, and refers to no device: the disk keeps its name meanwhile.
 fn listed(fsid: &[u8; 16]) -> Result<BtrfsDevice> {
     let folder = PathBuf::from(format!("/sys/fs/btrfs/{}/devices", uuid(fsid)));
     let failed = |call, path: &Path, error: &io::Error| {

@@ -40,7 +40,7 @@ pub(crate) struct Missing {
     pub(crate) why: String,
 }
 
-/// Drops all other capabilities, for good, in the calling thread and in threads that it starts: so
+/// Permanently drops all other capabilities in the calling thread and in threads that it starts: so
 /// call it before there is any other. Returns the required ones that are missing.
 ///
 /// # Errors

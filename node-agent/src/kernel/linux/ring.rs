@@ -1,7 +1,7 @@
 //! Reads many ranges of a disk at once, by io_uring(7). A cloud's disk completes a read after about
 //! a millisecond, however many other reads it has at that time.
 //!
-//! The rings are made before the sandbox, which refuses to make others, and can do nothing but
+//! The rings are made before the sandbox, which refuses to make others, and can only
 //! read: the sandbox sees that a ring is entered, but not for what.
 
 #![expect(

@@ -30,7 +30,7 @@ use crate::kernel::{Error, Result};
 /// its speculation, which matters only to processes that run code of others.
 const FLAGS: c_ulong = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
 
-/// Enters the sandbox, for good: the calling thread, and the threads and processes that it starts.
+/// Enters the sandbox permanently: the calling thread, and threads and processes that it starts.
 /// Call it before another thread is started, and after [`super::privileges::keep_needed`], whose
 /// `no_new_privs` it requires.
 ///

@@ -9,7 +9,7 @@ use super::{FS_TYPES, Question, RemoteNode, Step};
 use crate::kernel::{Cause, FileKind, Kernel, RemoteCall};
 
 /// Returns the next step, judged by the mounts that the kernel shows now: also after a helper was
-/// killed, which may have unmounted the volume all the same. After its unmount has `failed`, the
+/// killed, which may have unmounted the volume nevertheless. After its unmount has `failed`, the
 /// mount is detached from its path even if it is in use. Never uses `MNT_FORCE`, which would end
 /// writes to all volumes of the server.
 ///

@@ -33,7 +33,7 @@ pub(super) fn repair<K: Kernel>(
     let why = match checked {
         Ok(Checked::Clean) => {
             Check::Clean.count();
-            tracing::info!(%volume, "e2fsck found no errors in the ext4, which was to be checked");
+            tracing::info!(%volume, "e2fsck found no errors in an ext4 that had to be checked");
             return Ok(());
         }
         Ok(Checked::Corrected(messages)) => {

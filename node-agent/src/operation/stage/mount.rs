@@ -72,7 +72,7 @@ pub(super) fn stage<K: Kernel>(
     let attempt = || prepare(cx, &spec, plan, &device, &under_test, lane);
     let mut staged = attempt();
     if matches!(staged, Err(Obstacle::Miscount)) {
-        // Once more: there is no journal to replay now. A child that is being started may still
+        // Mount again: there is no journal to replay now. A child that is being started may still
         // have the context, and with it the superblock.
         device.refuse_claimed(kernel)?;
         staged = attempt();

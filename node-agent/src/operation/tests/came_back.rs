@@ -256,7 +256,7 @@ fn the_bind_of_another_volume_stays_on_or_under_that_of_a_removed_disk() {
             }
             let (staged, others) = (volume.staging_mount(), other.staging_mount());
             if is_under {
-                // As its staged bind would be.
+                // The staged bind would be covered like this.
                 let spare = world.base().join("spare");
                 world.make_file(&spare, 0);
                 world.machine.stack(&staged, &spare);

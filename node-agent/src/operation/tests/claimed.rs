@@ -1,4 +1,4 @@
-//! What the controller records on a volume's file, and what a stage does with it.
+//! Claims of the controller on a volume's file, and their effect on a stage.
 
 use belay_contract::drivers::local::{self, CLAIM, Claim, NEW};
 use belay_server::call::Kind;

@@ -4,7 +4,7 @@
 use super::bench::{Form, Verb, World};
 use super::simulated::Simulated;
 
-/// So many that a constant cost of the first does not show.
+/// Enough lifecycles to hide the constant cost of the first one.
 const LIFECYCLES: usize = 8;
 
 #[test]

@@ -31,7 +31,7 @@ fn covered(world: &Simulated, form: Form) -> (Volume, PathBuf) {
     (volume, folder)
 }
 
-/// As with a kubelet that lost its state: the staging path was unmounted by hand.
+/// Unmounts the staging path by hand, as if the kubelet had lost its state.
 fn unstage_by_hand(world: &Simulated, volume: &Volume) {
     let (kernel, device) = (world.kernel(), volume.staging().join("device"));
     match volume.form {

@@ -19,7 +19,7 @@ use crate::operation::{Node, VolumeUsage};
 
 /// Two ids for which a virtio disk shows the same serial.
 const ALIKE: [&str; 2] = ["0123456789-0123456789-a", "0123456789-0123456789-b"];
-/// Where an interrupted format is marked.
+/// Offset of the mark of an interrupted format.
 const MARK_AT: u64 = 100 * MIB;
 /// In the log of an xfs, where a mount writes.
 const LOG_AT: u64 = 48 * MIB + 1024;
@@ -103,7 +103,7 @@ fn a_volume_is_taken_down_though_another_disk_says_the_same_by_now() {
     }
 }
 
-/// Nothing but the beginning of a serial leads from the mount to the volume then.
+/// Only the beginning of a serial leads from the mount to the volume then.
 #[test]
 fn a_mount_without_a_name_is_not_used_while_another_disk_or_volume_shares_its_serial() {
     let world = world();

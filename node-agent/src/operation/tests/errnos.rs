@@ -1,5 +1,5 @@
-//! What an errno of one call becomes: its code and words, whether the call is repeated, and what is
-//! left.
+//! The effect of an errno of one call: code and words of the error, whether the call is repeated,
+//! and its leftovers.
 
 use belay_server::call::Kind;
 use belay_server::request::AccessMode;

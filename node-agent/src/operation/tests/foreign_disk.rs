@@ -13,12 +13,12 @@ use crate::operation::Node;
 const ATTACHED: u64 = 1_800_000_000;
 /// In the middle of the 78th of the 256 parts of which a new disk has samples.
 const SAMPLE: u64 = 77 * (BYTES / 256) + BYTES / 512;
-/// Of a disk that is read completely, these must be near its start: such a read is slow here.
+/// Highest offset of a content on a disk that is read completely: such a read is slow here.
 const NEAR: u64 = 16 * MIB;
-/// Where an interrupted format is marked.
+/// Offset of the mark of an interrupted format.
 const MARK: u64 = 100 * MIB;
 
-/// Where there is something, and what.
+/// Offsets and contents that are not zero.
 const CONTENTS: [(u64, &[u8]); 14] = [
     (0, &[1]),
     (0, b"LUKS\xba\xbe\x00\x02"),

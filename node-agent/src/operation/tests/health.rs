@@ -215,7 +215,7 @@ fn a_raw_device_that_was_detached_by_force_is_lost() {
     assert_eq!(told(&other.health(&node).unwrap()), []);
 }
 
-/// Where `/dev` takes no names, the staging path alone leads from a raw device to its volume.
+/// If `/dev` takes no names, only the staging path leads from a raw device to its volume.
 #[test]
 fn a_raw_device_without_a_name_is_lost_where_the_caller_says_it_was_staged() {
     let lost = [(Severity::Inaccessible, "DeviceLost")];
@@ -252,7 +252,7 @@ fn a_filesystem_whose_disk_was_removed_is_lost_also_after_a_restart() {
     }
 }
 
-/// What is wrong with a volume that is unmounted while it is inspected is not known.
+/// The condition of a volume that is unmounted while it is inspected is unknown.
 #[test]
 fn a_volume_that_is_unmounted_meanwhile_has_no_condition() {
     let staged = || {

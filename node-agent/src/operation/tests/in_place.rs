@@ -106,7 +106,7 @@ fn the_options_of_a_btrfs_are_not_read_in_place() {
     assert_eq!(bench.on_loop(&bench.target()), None);
     let calls = bench.world.machine.end();
     let names: Vec<_> = calls.iter().map(|call| call.name).collect();
-    // Of the mount's root.
+    // The statx inspects the mount's root.
     assert_eq!(names, ["openat2 RESOLVE_CACHED", "statx"]);
 }
 

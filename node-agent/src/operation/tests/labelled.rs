@@ -7,7 +7,7 @@ use super::simulated::Simulated;
 use crate::kernel::fake::Holds;
 
 const FORMS: [Form; 3] = [Form::Ext4, Form::Xfs, Form::Btrfs];
-/// As the kubelet writes it.
+/// Mount flags as the kubelet writes them.
 const ONE: &[&str] = &[
     "context=\"system_u:object_r:container_file_t:s0:c1,c2\"",
     "noatime",

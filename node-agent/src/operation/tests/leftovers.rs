@@ -170,7 +170,7 @@ fn the_fsync_of_a_volume_reaches_the_disk_although_an_earlier_one_had_no_flushes
     }
 }
 
-/// Of a killed stage: its device is used again if it has no partition.
+/// The device of a killed stage is used again if it has no partition.
 #[test]
 fn a_device_that_was_left_bound_is_reset_as_well() {
     for form in FORMS {

@@ -69,7 +69,7 @@ fn a_volume_of_the_driver_does_not_lower_its_limit_at_any_time() {
             assert_eq!(volumes_max(&node, 26), 26, "{form:?}, before {verb:?}");
             all_ok(&node, &volume, &[verb]);
             if verb == Verb::Stage {
-                // As the kernel finds them in a raw volume.
+                // The kernel finds partitions in a raw volume.
                 world.machine.divide(&volume.file());
             }
         }
@@ -162,7 +162,7 @@ fn the_limit_is_never_below_the_volumes_in_use_and_never_none() {
     assert_eq!(volumes_max(&node, 5), 4);
 }
 
-/// As multipath has it: each path is a disk, with the same worldwide name.
+/// With multipath, each path is a disk with the same worldwide name.
 #[test]
 fn several_paths_to_one_unit_are_one_disk() {
     let world = world();
@@ -181,7 +181,7 @@ fn several_paths_to_one_unit_are_one_disk() {
         let plug = unit(medium, name);
         world.machine.make_file(&plug.medium, 1 << 20);
         world.machine.plug(plug.clone());
-        // As the device mapper is a holder of each path.
+        // The device mapper is a holder of each path.
         world.machine.divide(&plug.medium);
     }
     hear(&node).unwrap();
@@ -196,7 +196,8 @@ fn several_paths_to_one_unit_are_one_disk() {
     assert_eq!(settled_max(&node, 26), 25);
 }
 
-/// As the kernel finds them in a raw volume. The scheduler counts it from the attach to the detach.
+/// The kernel finds partitions in a raw volume. The scheduler counts the volume from the attach to
+/// the detach.
 #[test]
 fn a_volume_with_partitions_is_not_subtracted_before_its_stage_and_after_its_unstage() {
     for is_restarted in [false, true] {
@@ -223,7 +224,7 @@ fn a_volume_with_partitions_is_not_subtracted_before_its_stage_and_after_its_uns
     }
 }
 
-/// Such as the root disk.
+/// An example is the root disk.
 #[test]
 fn a_disk_with_partitions_that_was_there_first_is_subtracted_at_once() {
     let world = world();
@@ -234,7 +235,7 @@ fn a_disk_with_partitions_that_was_there_first_is_subtracted_at_once() {
     assert_eq!(volumes_max(&node, 26), 25);
 }
 
-/// What sysfs refuses lowers no limit.
+/// A disk that sysfs refuses to show does not lower the limit.
 #[test]
 fn a_disk_that_cannot_be_checked_counts_as_a_volume() {
     use crate::kernel::fake::Fault;

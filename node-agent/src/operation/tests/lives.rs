@@ -41,7 +41,7 @@ enum Step {
     Grow(usize),
     /// A process removes a volume's file.
     Remove(usize),
-    /// A process truncates a volume's file to so many bytes.
+    /// A process truncates a volume's file to this number of bytes.
     Cut(usize, u64),
 }
 
@@ -407,7 +407,7 @@ impl Life {
         Ok(())
     }
 
-    /// Uses every volume once more and then undoes everything, without faults: whatever has
+    /// Uses every volume again and then undoes everything, without faults: whatever has
     /// happened, no call may be refused and nothing may be left.
     fn end(&mut self) -> Result<(), String> {
         self.restart(None);

@@ -24,7 +24,7 @@ const DATA: &[u8] = b"what a pod has written";
 // Nothing else writes here.
 const DATA_AT: u64 = 50 * MIB;
 
-/// What precedes the call under test.
+/// The event before the call under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
     Call(Verb),
@@ -434,7 +434,7 @@ impl Good {
 /// The results of the runs of one case.
 #[derive(Default)]
 pub(super) struct Row {
-    /// The call succeeded all the same.
+    /// The call succeeded nevertheless.
     done: usize,
     /// It failed, and the state was as before.
     as_before: usize,

@@ -191,7 +191,7 @@ pub(crate) fn wrongly(
     Some((volume, answer))
 }
 
-/// So many lifecycles. A failure prints the seed, which repeats them.
+/// Runs `cases` lifecycles. A failure prints the seed, which repeats them.
 pub(crate) fn config(cases: u32) -> Config {
     let mut config = Config {
         cases,

@@ -73,7 +73,7 @@ fn a_byte_at_a_sample_or_a_signature_anywhere_keeps_a_new_disk_from_being_format
     }
 }
 
-/// As thick LVM gives them out.
+/// Thick LVM provides disks that were not cleared.
 #[test]
 fn a_new_disk_that_was_not_cleared_is_formatted_only_where_that_is_accepted() {
     let accept = DiskRules {

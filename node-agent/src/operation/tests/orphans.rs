@@ -372,7 +372,7 @@ fn the_targets_of_a_removed_disk_that_is_not_staged_keep_it_only_while_their_pod
     }
 }
 
-/// Of which no call knew when the disk was staged again, with another number.
+/// No call knew the target when the disk was staged again, with another number.
 #[test]
 fn the_target_of_an_earlier_attachment_keeps_a_raw_volume_only_while_its_pod_exists() {
     for (is_removed, is_restarted) in [(true, false), (true, true), (false, false), (false, true)] {
@@ -411,7 +411,7 @@ fn the_target_of_an_earlier_attachment_keeps_a_raw_volume_only_while_its_pod_exi
         if is_removed || is_restarted {
             assert_eq!(shows(&targets[1]), None, "{what}");
         }
-        // That has the number of the first disk.
+        // The next disk has the number of the first one.
         assert_eq!(shows(&next.staging_mount()), Some(before), "{what}");
     }
 }
@@ -465,7 +465,7 @@ fn the_targets_of_a_volume_that_is_not_staged_keep_its_device_only_while_their_p
     nothing_left(&world);
 }
 
-/// Where `/dev` takes no names, the kubelet's own bind does not name its volume.
+/// If `/dev` takes no names, the kubelet's own bind does not name its volume.
 #[test]
 fn the_targets_of_a_device_without_a_name_are_found_by_its_number() {
     for media in [Media::Files, Media::Disks] {
@@ -576,7 +576,7 @@ fn a_pending_deletion_unmounts_the_targets_of_a_pod_that_does_not_exist() {
     nothing_left(&world);
 }
 
-/// Such as a mount of it in another namespace, or an mkfs of an agent before.
+/// Examples are a mount of the device in another namespace, and an mkfs of an earlier agent.
 #[test]
 fn a_pending_deletion_leaves_the_device_of_a_replaced_file_while_it_is_claimed() {
     let world = Simulated::new();

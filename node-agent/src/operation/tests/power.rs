@@ -17,7 +17,7 @@ use crate::kernel::fake::{Call, Died, Fake, Fault, Holds, Survives};
 use crate::kernel::{Kernel, Open};
 use crate::operation::Node;
 
-/// Which unsynced changes are on the disk.
+/// The unsynced changes that reach the disk.
 pub(super) const SURVIVE: [Survives; 3] =
     [Survives::Nothing, Survives::Everything, Survives::Some(1)];
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
@@ -99,7 +99,7 @@ fn come_up(run: &Run<'_>) -> Result<(), String> {
     run.check()
 }
 
-/// As if the disk had lost the volume's blocks: the record that it was in use stays.
+/// Empties the file as if the disk had lost its blocks: the record that it was in use stays.
 fn lose_data(world: &Simulated, volume: &Volume) {
     world.machine.truncate_file(&volume.file(), 0);
     world.make_file(&volume.file(), BYTES);
@@ -281,7 +281,7 @@ fn no_mark_of_a_disk_outlives_what_its_first_user_synced() {
             let (world, mut volume) = blank(Media::Disks, form);
             ends_in_stage(&world, &world.start(), &volume, Fault::Die(at));
             volume.call(&world.start(), Verb::Stage).unwrap();
-            // As soon as a pod has synced anything.
+            // A pod has synced data.
             let kernel = world.kernel();
             let pod = kernel
                 .open(Path::new("/dev/vda"), Open::DeviceRead)

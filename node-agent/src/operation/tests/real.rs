@@ -116,7 +116,7 @@ impl World for Real {
 }
 
 /// Loop devices of files in `base`. A device that is to detach itself does so when the last
-/// program has closed it, and udevd looks at each device for a moment: such ones are waited for.
+/// program has closed it, and udevd looks at each device for a moment: the test waits for these.
 fn devices(base: &str) -> Vec<String> {
     let since = Instant::now();
     loop {

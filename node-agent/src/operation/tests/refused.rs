@@ -20,7 +20,7 @@ fn must_grow() -> (Simulated, Node<Fake>, Volume) {
     (world, node, volume)
 }
 
-/// A filesystem that exists is mounted as it is.
+/// An existing filesystem is mounted unchanged.
 #[test]
 fn options_that_do_not_fit_keep_a_blank_volume_from_being_formatted_and_no_other() {
     for options in [

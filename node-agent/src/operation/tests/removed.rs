@@ -143,7 +143,7 @@ fn a_mount_without_an_id_is_known_by_its_device() {
     }
 }
 
-/// Where `/dev` takes no names, the agent knows it by what it has noted.
+/// If `/dev` takes no names, the agent recognizes the volume by its notes.
 #[test]
 fn a_raw_volume_without_a_name_is_staged_again() {
     let world = world();
@@ -288,7 +288,7 @@ fn after_a_restart_a_volume_on_a_removed_disk_is_taken_down_by_its_kubelet() {
         let what = format!("{form:?}, {is_removed_first}");
         for verb in [Verb::Stage, Verb::Publish(2)] {
             let refused = volume.call(&node, verb).unwrap_err().to_string();
-            // Of a raw volume the disk is sought first.
+            // A stage of a raw volume searches for the disk first.
             let why = [
                 "still published at",
                 "was removed while it is staged",

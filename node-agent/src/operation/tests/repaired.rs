@@ -55,7 +55,7 @@ fn a_sound_volume_starts_no_process_and_a_damaged_one_starts_one_once() {
     }
 }
 
-/// Its slot is that of mkfs: a check of terabytes takes as long.
+/// A check uses a slot of mkfs, since a check of terabytes takes as long.
 #[test]
 fn a_check_begins_only_in_a_slot_for_it() {
     let (world, volume) = damaged(Media::Files, Damage::Slight);
@@ -144,7 +144,7 @@ fn every_end_of_a_check_is_counted() {
     }
 }
 
-/// Its memory is that of the agent, and depends on the volume.
+/// The check uses memory of the agent's limit, depending on the volume.
 #[test]
 fn a_second_check_does_not_begin_on_a_node_and_holds_no_slot() {
     let (world, volume) = damaged(Media::Files, Damage::Slight);
@@ -181,7 +181,7 @@ fn the_kernel_replays_the_journal_before_a_check() {
     assert!(world.machine.is_damaged(&volume.file()));
 }
 
-/// As with peers: a node without the tool still mounts its volumes.
+/// A node without the tool still mounts its volumes, as with other drivers.
 #[test]
 fn without_e2fsck_a_damaged_volume_is_mounted_and_that_is_counted() {
     let (world, volume) = damaged(Media::Files, Damage::Slight);

@@ -68,7 +68,7 @@ fn an_ext4_with_errors_is_counted_right_after_its_check() {
     expect_grown(&world, &volume);
 }
 
-/// Such as of an agent that is being killed while the kernel replays the journal.
+/// An example is an agent that is being killed while the kernel replays the journal.
 #[test]
 fn a_superblock_of_another_process_that_was_counted_before_is_not_used() {
     let world = Simulated::of(Media::Disks);
@@ -124,8 +124,8 @@ fn expect_grown(world: &Simulated, volume: &Volume) {
     assert_eq!(world.machine.violations(), Vec::<String>::new());
 }
 
-/// As by a child that was being started when the first superblock was closed, and still has it:
-/// before Linux 6.6 the kernel would use that one again.
+/// A child that was being started when the first superblock was closed still has it: before Linux
+/// 6.6 the kernel would use that superblock again.
 #[test]
 fn a_device_that_is_claimed_after_the_first_mount_is_not_mounted_a_second_time() {
     let creates = |calls: &[Call]| {

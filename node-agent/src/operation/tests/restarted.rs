@@ -57,7 +57,7 @@ struct Left {
 }
 
 impl Left {
-    /// The disk is known by that name or serial.
+    /// The agent recognizes the disk by that name or serial.
     fn staged(profile: &'static Profile, plug: impl Fn(&Path) -> Plug, serial: &str) -> Left {
         let world = Simulated::of(Media::Disks);
         let mut volume = world.volume("7f8b1c2d-1111-4222-8333-444455556666", Form::Ext4);

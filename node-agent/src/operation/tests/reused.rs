@@ -151,7 +151,7 @@ fn a_number_that_a_mount_still_shows_is_not_given_to_the_next_volume<W: World>(w
     }
 }
 
-/// As the kubelet binds each target a second time.
+/// The kubelet binds each target a second time.
 fn a_bind_that_the_agent_has_not_made_keeps_a_volume_that_lost_its_device_staged<W: World>(
     world: &W,
 ) {
@@ -334,7 +334,7 @@ fn a_device_of_the_same_name_in_another_namespace_is_not_released<W: World>(worl
     }
 }
 
-/// What health complains of, asked without a path.
+/// Returns the health reasons of a volume, queried without a path.
 fn reasons<K: Kernel>(node: &Node<K>, volume: &Volume) -> Vec<&'static str> {
     let request = NodeVolumeHealth {
         id: volume.volume_id(),
@@ -453,7 +453,7 @@ fn where_dev_takes_no_names_a_raw_volume_is_used_without() {
     }
 }
 
-/// Where `/dev` takes no names, only what was noted leads from the bind to its volume.
+/// If `/dev` takes no names, only the agent's notes lead from the bind to its volume.
 #[test]
 fn without_names_a_raw_volume_that_lost_its_number_is_taken_down_and_the_other_kept() {
     for verb in [Verb::Stage, Verb::Unstage] {

@@ -266,7 +266,7 @@ fn what_a_writer_left_is_read_and_not_written<W: World>(world: &W) {
         }
         all_ok(&node, &reader, &[Verb::Publish(1), Verb::Stats]);
         refused(reader.call(&node, Verb::Publish(2)), Kind::Precondition);
-        // Nor is a target of one that of the other.
+        // A target of one volume is no target of the other.
         let as_writer = volume.publish_at(&node, &volume.target(1), Thread::Pool);
         refused(as_writer, Kind::Incompatible);
         reader.mode = AccessMode::MultiNodeReaderOnly;
@@ -301,7 +301,7 @@ fn a_filesystem_staged_for_a_reader_grows_when_it_is_staged_for_a_writer<W: Worl
         if form != Form::Ext4 || world.grows_ext4() {
             all_ok(&node, &volume, &[Verb::Stage]);
             assert_eq!(volume.expand(&node), Ok(GROWN_BYTES));
-            // So does a stage that is repeated.
+            // A repeated stage grows it too.
             world.make_file(&volume.file(), GROWN_BYTES + BYTES);
             all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
             match volume.stats(&node).unwrap() {
@@ -487,7 +487,7 @@ fn a_publish_through_a_silent_server_runs_on_the_pool() {
         let (node, volume) = (world.start(), world.volume("vol", Form::Ext4));
         all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
         let (staging, target) = (volume.staging(), volume.target(2));
-        // What must be opened: the staged mount, and the directory of the target.
+        // The staged mount and the directory of the target must be opened.
         let opened = match is_staging {
             true => &staging,
             false => target.parent().unwrap(),
@@ -535,7 +535,7 @@ fn a_btrfs_that_the_kernel_mistakes_for_another_is_mounted_by_the_second_attempt
     nothing_left(&world);
 }
 
-/// Only simulated, since that kernel counts calls.
+/// Runs only with the simulated kernel, which counts calls.
 #[test]
 fn a_blank_volume_whose_zeros_were_written_is_read_once() {
     const ZEROS: usize = 64 << 20;

@@ -72,7 +72,7 @@ fn what_a_dead_agent_left_bound_is_freed_at_the_start<W: World>(world: &W) {
     for name in ["one", "two"] {
         leave_bound(world, &world.volume(name, Form::Block));
     }
-    // As sysfs shows a file that was removed.
+    // Sysfs shows a removed file like this.
     leave_bound(world, &world.volume("four (deleted)", Form::Block));
     all_freed_at_the_start(world);
 }
@@ -272,7 +272,7 @@ fn a_start_that_fails_or_dies_at_any_call_loses_nothing_and_the_next_one_frees()
     }
 }
 
-/// Such as that of the next release, whose start takes the lock.
+/// An example is the agent of the next release, whose start takes the lock.
 #[test]
 fn a_refused_stage_of_a_staged_volume_takes_no_lock_from_another_agent() {
     let world = Simulated::new();

@@ -1,4 +1,4 @@
-//! What may be at the target of a pod, and what of it is removed.
+//! Objects at the target path of a pod, and which of them are removed.
 
 use std::path::{Path, PathBuf};
 

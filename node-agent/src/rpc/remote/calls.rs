@@ -100,7 +100,7 @@ impl<K: Kernel> Asking<K> {
                 refused = Some(unanswered.failure);
                 continue;
             }
-            // The mount may have been removed all the same.
+            // The mount may have been removed nevertheless.
             return match remote::unpublish(&self.node, &request, refused.as_ref())? {
                 Step::Done => Ok(Done::Changed),
                 Step::Ask(_) if refused.is_some() => Err(unanswered.failure.may_be_running()),
@@ -116,7 +116,7 @@ impl<K: Kernel> Asking<K> {
     async fn usage(&self, id: &VolumeId, path: &std::path::Path) -> Result<Done, Failure> {
         let (seen, question) = remote::mounted(&self.node, id, path)?;
         let asked = self.ask(id, &question, USAGE_MAX).await;
-        // A failure means nothing if the volume was unmounted meanwhile.
+        // A failure is ignored if the volume was unmounted meanwhile.
         remote::still_mounted(&self.node, id, path, &seen)?;
         match asked {
             Ok(replied) => match replied.answer {

@@ -115,7 +115,7 @@ fn a_failed_assertion_ends_the_test_though_helpers_hang() {
     let (sender, ended) = std::sync::mpsc::channel();
     #[expect(
         clippy::disallowed_methods,
-        reason = "it is waited for, but not forever"
+        reason = "the pool waits for it, but not forever"
     )]
     let test = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread();
@@ -220,7 +220,7 @@ async fn killed_processes_refuse_no_unmount_and_unmounts_take_no_others_slots() 
     let refused = bench.ask("dead", &mount()).await.unwrap().unwrap_err();
     let refused = refused.failure;
     assert_eq!(refused.kind, Kind::Unreachable, "{refused}");
-    // Nor do those of one server keep another from being asked.
+    // The helpers of one server do not keep another server from being asked.
     let reads = bench.asks("other", &usage(), READS);
     settle().await;
     assert_eq!(bench.running(), READS);

@@ -39,7 +39,7 @@ pub(crate) fn try_call(guest: &mut Guest<'_>, script: &str) -> Result<Output, Go
     guest.try_run(&format!("{SETUP}set -e\n{script}"))
 }
 
-/// As [`try_call`], and returns what was printed.
+/// Calls like [`try_call`], and returns the output.
 #[track_caller]
 pub(crate) fn call(guest: &mut Guest<'_>, script: &str) -> Result<String, Gone> {
     let Output { code, text } = try_call(guest, script)?;

@@ -10,10 +10,10 @@ use crate::belay::{call, metrics, try_call};
 use crate::disks::{ID, START, Volume, boot, boot_after, machine};
 use crate::rig::{MIB, medium, newest_kernel};
 
-/// As of a cloud's disk.
+/// The latency of a cloud's disk.
 const LATENCY: Duration = Duration::from_millis(1);
 
-/// What the controller says is not older than the guest's clock, which is the machine's.
+/// The controller's time is not older than the guest's clock, which is the machine's.
 #[test]
 #[ignore = "needs User-mode Linux: make guest"]
 fn of_a_new_disk_of_terabytes_samples_are_read_and_of_a_used_one_everything() {
@@ -43,7 +43,7 @@ fn of_a_new_disk_of_terabytes_samples_are_read_and_of_a_used_one_everything() {
     }
 }
 
-/// As thick LVM gives them out: with what deleted volumes have left.
+/// Thick LVM provides disks with the content of deleted volumes.
 #[test]
 #[ignore = "needs User-mode Linux: make guest"]
 fn a_new_disk_that_was_not_cleared_is_formatted_only_where_that_is_accepted() {

@@ -178,7 +178,7 @@ fn volumes_of_the_cloud_are_disks_that_outlive_the_power_of_their_server() {
     assert_eq!(cloud.operate(&["run", "one", "9"], "true").0, Some(125));
 }
 
-/// As another cloud has it plugged: by the operator, on the bus SCSI.
+/// Another cloud lets the operator plug the disk, on a SCSI bus.
 #[test]
 #[ignore = "needs User-mode Linux: make guest"]
 fn a_scsi_disk_of_another_cloud_is_plugged_grown_copied_and_unplugged() {

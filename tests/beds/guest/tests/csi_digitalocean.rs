@@ -11,7 +11,7 @@ use crate::digitalocean::start;
 use crate::disks::KINDS;
 use crate::rig::{MIB, medium, newest_kernel, until};
 
-/// Of the SCSI disks.
+/// The slots of the SCSI disks.
 const SLOTS: [usize; 2] = [0, 1];
 
 fn machine() -> Machine {

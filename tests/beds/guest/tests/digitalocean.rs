@@ -10,7 +10,7 @@ use crate::rig::{medium, newest_kernel, seen_programs};
 const ID: &str = "7f8b1c2d-1111-4222-8333-444455556666";
 /// Longer than what QEMU shows of a serial.
 const NAME: &str = "pvc-7f8b1c2d-1111-4222-8333-444455556666";
-/// Of the SCSI disk.
+/// The slot of the SCSI disk.
 const SLOT: usize = 2;
 
 /// The metadata service of droplet 101, and the agent.

@@ -6,7 +6,7 @@ use belay_guest::{Disk, Gone, Guest, Hardware, Kernel, Machine, Output};
 use crate::belay::{call, try_call};
 use crate::rig::{MIB, kernels, medium, newest_kernel, seen_programs, until};
 
-/// As the ids of Cinder, of which a virtio disk shows the first 20 characters.
+/// An ID like those of Cinder; a virtio disk shows its first 20 characters.
 pub(crate) const ID: &str = "7f8b1c2d-1111-4222-8333-444455556666";
 const SERIAL: &str = "7f8b1c2d-1111-4222-8";
 /// A filesystem and the sizes of its volume before and after, in MiB.
@@ -105,7 +105,7 @@ pub(crate) fn boot(machine: &Machine) -> Guest<'_> {
     boot_after(machine, "true")
 }
 
-/// As [`boot`], but the agent starts after that command.
+/// Boots like [`boot`], but starts the agent after `command`.
 pub(crate) fn boot_after<'a>(machine: &'a Machine, command: &str) -> Guest<'a> {
     let mut guest = machine.boot();
     guest.run(command);
@@ -117,9 +117,9 @@ pub(crate) fn boot_after<'a>(machine: &'a Machine, command: &str) -> Guest<'a> {
     guest
 }
 
-/// Begins a stage, which goes on while the guest does something else.
+/// Begins a stage, which continues while the guest does something else.
 pub(crate) fn begin_stage(guest: &mut Guest<'_>, volume: &Volume) -> Result<(), Gone> {
-    // What is left running must not hold the channel open.
+    // A process that keeps running must not hold the channel open.
     let stage = volume.stage().replace('\n', ";");
     let begin = format!(
         "rm -f /run/code

@@ -9,7 +9,7 @@ use crate::rig::seen;
 
 /// The server's address.
 pub(crate) const ADDRESS: &str = "10.9.0.1";
-/// What it exports, for version 3. It is the root of version 4, whose own would be the guest's, an
+/// The exported directory, for NFS 3. It is also the root of NFS 4, because the guest's root is an
 /// overlay, which cannot be exported.
 pub(crate) const SHARE: &str = "/srv/nfs";
 
@@ -124,7 +124,7 @@ pub(crate) fn join(guest: &mut Guest<'_>) {
     guest.run("ip -n filer link set far-filer up");
 }
 
-/// Where downloaded tools are, `$BELAY_CACHE`; make exports the variable.
+/// Returns the directory of downloaded tools, `$BELAY_CACHE`; make exports the variable.
 pub(crate) fn cache() -> PathBuf {
     let given = std::env::var_os("BELAY_CACHE").map(PathBuf::from);
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/belay");

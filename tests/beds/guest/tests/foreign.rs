@@ -23,12 +23,12 @@ const SAMPLE: u64 = 77 * (BYTES / 256) + BYTES / 512;
 /// Disks in each run; `make nightly` has all of them, on each kernel.
 const DISKS: usize = 14;
 
-/// What is on a disk.
+/// The content of a disk.
 #[derive(Clone, Copy, Debug)]
 enum Content {
     Nothing,
     Bytes(u64, &'static [u8]),
-    /// Of that tool, with these arguments before the file.
+    /// The output of a tool, with these arguments before the file.
     Made(&'static str, &'static [&'static str]),
 }
 
@@ -46,7 +46,7 @@ const FOREIGN: [Content; 11] = [
     Content::Bytes(BYTES - 1, &[1]),
 ];
 
-/// What the controller says of the disk.
+/// The controller's statements about the disk.
 const WORDS: [&str; 3] = [
     "content=new --context attached_at=$(date +%s)",
     // Too long ago: all of it is read.
@@ -54,7 +54,7 @@ const WORDS: [&str; 3] = [
     "content=used",
 ];
 
-/// What happens to the disk while it is read.
+/// An event at the disk while it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     /// It comes after the stage has begun.

@@ -12,7 +12,7 @@ use crate::belay::call;
 use crate::rig::{MIB, kernels, medium, seen_programs, until};
 
 const ID: &str = "7f8b1c2d-1111-4222-8333-444455556666";
-/// Of no instance.
+/// The ID of no instance.
 const FORGED_ID: &str = "ffffffff-1111-4222-8333-444455556666";
 const OTHER_ID: &str = "00000000-1111-4222-8333-444455556666";
 
@@ -41,7 +41,7 @@ fn config_drive(machine: &Machine, filesystem: &str, id: &str, mib: u64) -> Arc<
         machine.directory().join(name),
     );
     match filesystem {
-        // As Nova does it, both.
+        // Nova writes both formats like this.
         "iso9660" => {
             let (to, from) = (tools::text(&image), tools::text(&directory));
             let names = [
@@ -132,7 +132,7 @@ fn a_node_learns_its_id_from_a_config_drive_of_either_filesystem() {
         expect_known(&mut guest, ID);
         call(&mut guest, STOP).expect("power");
 
-        // Which of two is the node's cannot be known.
+        // The agent cannot know which of two is the node's.
         machine
             .slot(2)
             .insert(Disk::scsi("QEMU", "QEMU HARDDISK", "other", &drives[1]));

@@ -1,5 +1,5 @@
 //! Volumes of an NFS server in guests: the node agent mounts them, and a server that does not
-//! answer hurts nothing but them.
+//! answer affects only them.
 
 use std::time::{Duration, Instant};
 
@@ -192,7 +192,7 @@ fn refusals(guest: &mut Guest<'_>) {
     run(guest, "unpublish v");
 }
 
-/// As csi-driver-nfs mounts, by mount(8); and as others do.
+/// Mounts with mount(8) as csi-driver-nfs does, and as other programs do.
 fn mounts_of_others(guest: &mut Guest<'_>) {
     run(
         guest,
@@ -314,7 +314,7 @@ fn hangs(guest: &mut Guest<'_>, local: &Volume) {
         guest,
         "for n in $(seq 20); do (publish h$n vol6 >/run/h$n.log 2>&1 3>&- &) ; done; sleep 3",
     );
-    // As many as may mount, of 20.
+    // 6 helpers may mount, of 20 calls.
     let helpers = run(guest, "helpers");
     assert_eq!(helpers, "6", "helper processes");
     for _ in 0..5 {

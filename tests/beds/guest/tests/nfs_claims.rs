@@ -52,7 +52,7 @@ fn claims_are_trusted_only_if_they_are_the_controllers() {
     });
 }
 
-/// A worker of another controller stops at any moment, and goes on when the next volume has its
+/// A worker of another controller stops at any moment, and continues when the next volume has its
 /// directory.
 #[test]
 #[ignore = "needs User-mode Linux: make nfs"]
@@ -69,7 +69,7 @@ fn a_slow_worker_of_another_controller_changes_no_later_volume() {
                 .replace("9810", "9811"),
         );
         for round in 0..rounds {
-            // Of a call of the other controller, and the preparation for it.
+            // A call of the other controller, and the preparation for it.
             let (prepare, slow) = match round % 2 {
                 0 => ("true", "create pvc-1 --parameter subDir=ns/data"),
                 _ => (

@@ -1,4 +1,4 @@
-//! What a mount costs compared with mount(8) and mount.nfs, by which csi-driver-nfs mounts: the
+//! The cost of a mount compared with mount(8) and mount.nfs, by which csi-driver-nfs mounts: the
 //! processes, which are counted and compared, and time and memory, which are printed.
 
 use belay_guest::Guest;

@@ -85,7 +85,7 @@ fn start_writers(guest: &mut Guest<'_>, volumes: &str) {
     );
 }
 
-/// Each writer has written once more, then stops; what was acknowledged is on the server.
+/// Each writer has written again, then stops; what was acknowledged is on the server.
 fn stop_writers(guest: &mut Guest<'_>, volumes: &str) {
     let goes_on = until("[ $(wc -l </run/acks/$volume) -gt $before ]");
     run(
@@ -116,7 +116,7 @@ fn measure(guest: &mut Guest<'_>, local: &Volume) -> u64 {
     p99.unwrap_or_else(|| panic!("no p99_us: {measured}"))
 }
 
-/// What grows while a server hangs.
+/// Returns the number of threads, which grows while a server hangs.
 fn threads(guest: &mut Guest<'_>) -> u32 {
     let threads = run(guest, "ls /proc/$(pgrep -xo belay-node)/task | wc -l");
     threads.parse().expect("a number")
@@ -162,7 +162,8 @@ fn a_server_frozen_under_twenty_writers_loses_nothing_and_delays_no_other_driver
     }
 }
 
-/// As a kubelet reads them of all volumes, one after the other, before and while the server hangs.
+/// Reads the statistics of all volumes like a kubelet, one after the other, before and while the
+/// server hangs.
 fn start_statistics(guest: &mut Guest<'_>) {
     run(
         guest,

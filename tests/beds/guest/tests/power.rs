@@ -65,7 +65,7 @@ fn what_was_acknowledged_outlives_a_power_cut_of_the_whole_machine() {
     }
 }
 
-/// What a disk's cache loses.
+/// Returns the part of a disk's cache that survives.
 pub(crate) fn survival(chance: &mut Chance) -> Survival {
     match chance.below(4) {
         0 => Survival::Nothing,

@@ -186,7 +186,7 @@ impl Cut<'_> {
     }
 }
 
-/// Of the filesystem: another one after a second format.
+/// Returns the UUID of the filesystem, which a second format would change.
 fn uuid(guest: &mut Guest<'_>) -> Result<String, Gone> {
     call(guest, "blkid -p -s UUID -o value /dev/vda")
 }

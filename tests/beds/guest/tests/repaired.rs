@@ -9,7 +9,7 @@ use crate::belay::{call, metrics, try_call};
 use crate::disks::{ID, START, Volume, boot, machine};
 use crate::rig::{kernels_or, medium, newest_kernel, until};
 
-/// What preening corrects, and the error bit (s_state).
+/// Damage that preening corrects, and the error bit (s_state).
 const DAMAGE: &str = "\
 debugfs -w -R 'set_inode_field written links_count 7' /dev/vda
 debugfs -w -R 'set_super_value state 3' /dev/vda";

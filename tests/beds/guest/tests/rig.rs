@@ -62,12 +62,12 @@ pub(crate) fn boot(machine: &Machine) -> Guest<'_> {
     guest
 }
 
-/// Where guests see the programs.
+/// Returns the path of the programs in guests.
 pub(crate) fn seen_programs() -> String {
     seen(&programs())
 }
 
-/// Where guests see a file of this machine.
+/// Returns the path in guests of a file of this machine.
 pub(crate) fn seen(file: &Path) -> String {
     let file = file.canonicalize().expect("a file of this machine");
     format!("/machine{}", file.display())
@@ -92,7 +92,7 @@ fn programs() -> PathBuf {
     directory
 }
 
-/// Of this test: `<target>/<profile>/deps`.
+/// Returns the directory of this test, `<target>/<profile>/deps`.
 pub(crate) fn test_directory() -> PathBuf {
     let test = std::env::current_exe().expect("the test's own path");
     test.parent().expect("a directory").to_owned()

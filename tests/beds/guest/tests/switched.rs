@@ -19,7 +19,7 @@ const MIB: u64 = 320;
 /// Another driver, and Belay's in its place.
 struct Driver {
     name: &'static str,
-    /// What the other one can mount.
+    /// The filesystems that the other driver can mount.
     kinds: &'static [&'static str],
     slot: usize,
     disk: fn(&Arc<Medium>) -> Disk,
@@ -110,7 +110,7 @@ impl Volume<'_> {
         }
     }
 
-    /// As the other driver: mount(8) of the link; a raw volume is not staged.
+    /// Stages like the other driver: mount(8) of the link; a raw volume is not staged.
     fn staged_by_other(&self) -> String {
         let (staging, link) = (self.staging(), self.link());
         match self.kind {
@@ -181,7 +181,7 @@ impl Volume<'_> {
         format!("node unstage {ID} --staging {}", self.staging())
     }
 
-    /// Where a line of the pod is: a file, or a block of the disk.
+    /// Returns the command that writes a line of the pod to a file, or to a block of the disk.
     fn line(&self, number: &str) -> String {
         match self.is_raw() {
             true => {
@@ -257,7 +257,7 @@ POD
     }
 }
 
-/// None of the volume, and none of its names.
+/// Returns the check that no mount and no name of the volume is left.
 fn is_gone(driver: &Driver) -> String {
     format!(
         "! grep {KUBELET}/p /proc/self/mountinfo
@@ -294,8 +294,8 @@ fn is_refused(guest: &mut Guest<'_>, calls: &str) {
     assert!(refused.text.contains("unpublish"), "{}", refused.text);
 }
 
-/// What the other driver has staged and published is used, published to another pod, and taken
-/// down. A raw volume, which it has not staged, is not staged until its pod has ended.
+/// Uses a volume that the other driver has staged and published, publishes it to another pod, and
+/// unstages it. A raw volume, which it has not staged, is not staged until its pod has ended.
 fn there(guest: &mut Guest<'_>, volume: &Volume<'_>) {
     run(guest, &volume.staged_by_other());
     run(guest, &volume.published_by_other("first"));

@@ -169,7 +169,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// As flags of belayctl.
+    /// Returns the flags of belayctl for this kind.
     fn words(self) -> Vec<&'static str> {
         match self {
             Kind::Mounted(filesystem) => vec!["--fs-type", filesystem],

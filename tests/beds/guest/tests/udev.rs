@@ -11,7 +11,7 @@ use crate::belay::call;
 use crate::disks::{ID, Volume, boot, machine};
 use crate::rig::{medium, newest_kernel, seen, until};
 
-/// Of the filesystem in the partition of the boot disk, and of that in each volume.
+/// The UUID of the filesystem in the partition of the boot disk, and in each volume.
 const UUID: &str = "5bd4a0de-0000-4000-8000-00000000b007";
 /// Slots of the machine.
 const BOOT: usize = 0;
@@ -27,7 +27,7 @@ echo 'ACTION==\"add\", KERNEL==\"sd*|vd*\", RUN+=\"/bin/touch /run/automounted\"
     >/run/udev/rules.d/99-automount.rules
 udevadm control --reload";
 
-/// Whom a disk belongs to.
+/// The owner of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Kubernetes,
@@ -92,7 +92,7 @@ const BOOTED: Attachable = Attachable {
     link: "virtio-0b007c2d-1111-4222-8",
 };
 
-/// What udevd makes of a disk and its partitions.
+/// The links and properties that udevd gives to a disk and its partitions.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     /// Links that come from the disk itself, not from its content.

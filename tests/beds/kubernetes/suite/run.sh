@@ -7,7 +7,7 @@
 #   SUITE=disk cluster.sh exec suite/run.sh    the driver of the guests, or SUITE=nfs; see driver.sh
 #
 # PROCS specs run at a time; disruptive specs stop the kubelet and run one at a time. A failed spec is
-# run once more; if it passes then, the report says so. Reports and logs are in SUITE_DIR. A run of
+# run again; if it passes then, the report says so. Reports and logs are in SUITE_DIR. A run of
 # one half of PARTS is evaluated by itself; if the other half has passed before, both are evaluated
 # as a full run. report.sh prints the table; its exit code is the verdict.
 set -euo pipefail

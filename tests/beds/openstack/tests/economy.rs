@@ -13,8 +13,8 @@ const CHANGES: u64 = 6;
 const REPEATED_MAX: u64 = 5;
 /// Reads of a volume: before it is attached, before it is detached, and once it is deleted.
 const READS: u64 = 3;
-/// What searches and waiting cost in addition, however many volumes wait and however long the
-/// cloud takes: a list every 250 ms.
+/// Additional lists for searches and waiting, for any number of volumes and any duration: one every
+/// 250 ms.
 const LISTS_PER_SECOND: u64 = 4;
 
 /// A controller, and servers to attach to.

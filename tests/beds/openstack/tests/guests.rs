@@ -164,7 +164,7 @@ impl Volume {
         );
     }
 
-    /// What the kubelet does at the end of the pod, and the detach; the guest has no disk then.
+    /// Unpublishes, unstages and detaches like the kubelet after a pod; the guest has no disk then.
     async fn unmount(&self, client: &mut Client, guests: &Guests, server: &str) {
         let (id, target) = (&self.id, self.target());
         guests.run(

@@ -21,7 +21,7 @@ use crate::site::{
     deleted, detached, opened, unique,
 };
 
-/// What the node agent reads of the context.
+/// Parses the context like the node agent.
 pub(crate) fn read(id: &str, context: HashMap<String, String>) -> PublishContext {
     let context = Context::new("publish_context", context).unwrap();
     PublishContext::read(&VolumeId::new(id).unwrap(), &context, &OPENSTACK).unwrap()

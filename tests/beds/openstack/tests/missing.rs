@@ -1,5 +1,5 @@
-//! What the real services say of a volume, snapshot, backup or server that does not exist, and of
-//! IDs in other spellings; and that a proxy's 404 is not that.
+//! Responses of the real services for a volume, snapshot, backup or server that does not exist, and
+//! for IDs in other spellings; a proxy's 404 is different.
 
 use belay_bed::requests;
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ async fn each_service_names_what_is_missing_and_no_other_404_does() {
     let (status, body) = answer("compute", "DELETE", &plugs(&server.id, &id));
     let message = body["itemNotFound"]["message"].as_str().unwrap();
     assert!(status == 404 && message.contains(&id), "{body}");
-    // A path that leads nowhere.
+    // A path without a resource.
     let (status, body) = answer("volumev3", "GET", &format!("/volumez/{id}"));
     assert_eq!(
         (status, &body["itemNotFound"]),

@@ -15,7 +15,7 @@ use crate::site::{
     in_time, opened, unique,
 };
 
-/// A frozen service, which goes on when this is dropped.
+/// A frozen service, which resumes when this is dropped.
 struct Frozen<'a> {
     bed: &'a Bed,
     name: &'a str,
@@ -186,7 +186,7 @@ async fn a_killed_storage_service_delays_a_volume_and_later_fails_new_ones_witho
     }
 }
 
-/// The record that Nova makes when the service goes on stays as long as the server does.
+/// The record that Nova makes when the service resumes stays as long as the server does.
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_frozen_compute_service_is_reported_and_so_is_the_record_that_it_leaves() {
@@ -201,7 +201,7 @@ async fn a_frozen_compute_service_is_reported_and_so_is_the_record_that_it_leave
     let refused = client.controller_publish_volume(attach(&here.id)).await;
     assert_refused(refused, Code::Unavailable, "os-volume_attachments: 500");
     trouble.ends();
-    // The service goes on.
+    // The service resumes.
     attached(client, &other, &here.id).await;
     for node in [&here.id, &there.id] {
         let stale = client.controller_publish_volume(attach(node)).await;
@@ -353,7 +353,7 @@ async fn a_detach_that_the_storage_fails_is_not_called_done_and_its_cure_is_in_t
     assert_refused(
         first,
         Code::Aborted,
-        "still in progress in the storage (detaching); repeat the call; if it stays so, the logs \
+        "still in progress in the storage (detaching); repeat the call; if this persists, the logs \
          of cinder-volume, nova-compute or cinder-backup say why",
     );
     let volume = cloud.volume(&id).unwrap();

@@ -13,7 +13,7 @@ use crate::site::{
     opened, unique,
 };
 
-/// What a Fernet token begins with: its version and the upper bytes of its time.
+/// The beginning of a Fernet token: its version and the upper bytes of its time.
 const TOKEN: &str = "gAAAAA";
 
 /// An application credential that can be deleted: its URL, ID and secret.
@@ -62,7 +62,7 @@ fn user(bed: &Bed) -> String {
         .to_owned()
 }
 
-/// What the process shows of itself to others.
+/// Returns the command line and environment of the process, which others can read.
 fn arguments(controller: &Running) -> String {
     let of = |name| fs::read(format!("/proc/{}/{name}", controller.id())).unwrap();
     let bytes = [of("cmdline"), of("environ")].concat();
@@ -166,7 +166,7 @@ async fn changed_credentials_are_used_without_a_restart() {
     new.revoke();
 }
 
-/// What `clouds.yaml` has for that application credential.
+/// Returns a `clouds.yaml` with that application credential.
 fn clouds_yaml(bed: &Bed, id: &str, secret: &str) -> String {
     format!(
         "clouds:\n  other: {{}}\n  production:\n    \

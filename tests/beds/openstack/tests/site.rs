@@ -23,12 +23,12 @@ pub(crate) type Client = ControllerClient<Channel>;
 /// Bytes of the smallest volume.
 pub(crate) const GIB: i64 = 1 << 30;
 
-/// Where a controller keeps socket, credentials and log. It outlives the process.
+/// Directory of a controller's socket, credentials and log. It outlives the process.
 pub(crate) struct Site {
     dir: tempfile::TempDir,
     pages: SocketAddr,
     pub(crate) has_topology: bool,
-    /// As `--cloud-name`.
+    /// The value of `--cloud-name`.
     pub(crate) clouds: Option<&'static str>,
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn by_trust(bed: &Bed, trust: &str) -> String {
     )
 }
 
-/// What a loop waits for.
+/// Waits for the result of a loop.
 ///
 /// # Panics
 /// It has not happened after two minutes.

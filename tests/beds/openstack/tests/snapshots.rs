@@ -22,7 +22,7 @@ use crate::site::{
 
 /// Bytes of a pattern.
 const BYTES: usize = 4 << 20;
-/// Where patterns are, in bytes: at both ends of a volume of 1 GiB.
+/// Offsets of the patterns, in bytes: at both ends of a volume of 1 GiB.
 const PLACES: [u64; 2] = [0, (1 << 30) - (BYTES as u64)];
 
 pub(crate) async fn cut(
@@ -93,7 +93,7 @@ pub(crate) fn write(bed: &Bed, server: &Server, bytes: &[u8]) {
     disk.sync_all().unwrap();
 }
 
-/// What both places have in the storage, which must be the same.
+/// Returns the content of both offsets in the storage, which must be the same.
 pub(crate) fn content(bed: &Bed, server: &Server) -> Vec<u8> {
     let device = bed.disks(&server.id).remove(0).canonicalize().unwrap();
     // Not what this machine has cached of the disk.

@@ -173,7 +173,8 @@ fn play(cloud: &Cloud, server: &str) -> Vec<(&'static str, u16, Value)> {
     play.answers
 }
 
-/// What the twin shows and the real service does not, or not so; `at` is where.
+/// Returns fields that the twin shows, and the real service does not or with another value; `at` is
+/// their path.
 fn differences(at: &str, twin: &Value, real: &Value) -> Vec<String> {
     match (twin, real) {
         (Value::Null, _) | (_, Value::Null) => Vec::new(),

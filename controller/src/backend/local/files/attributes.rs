@@ -1,4 +1,4 @@
-//! What a file records about itself in extended attributes (xattr(7)), described in
+//! Records of a volume's file in its extended attributes (xattr(7)), described in
 //! [`belay_contract::drivers::local`]: whether it was ever used, its recorded size, and the
 //! controller's claim. A file with a recorded size is complete: it is never copied again, even if
 //! its record is older than the file. A copy that shares its blocks does not have the attributes.

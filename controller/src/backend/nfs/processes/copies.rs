@@ -1,4 +1,4 @@
-//! Copies in progress. A copy may take longer than a call: its process goes on, and a repeated call
+//! Copies in progress. A copy may take longer than a call: its process continues; a repeated call
 //! finds the copy here. The process exits with this program; the next call then begins again.
 
 use super::super::super::Noting;
@@ -52,7 +52,7 @@ impl Processes {
     ///
     /// # Errors
     /// Returns the errors of [`Self::ask`], and `Busy` if the copy is not complete after `within`.
-    /// The copy then goes on, and counts in `begun` until it has ended, or longer if it has left
+    /// The copy then continues, and counts in `begun` until it has ended, or longer if it has left
     /// something.
     pub(in super::super) async fn copy(
         self: &Arc<Self>,

@@ -1,4 +1,4 @@
-//! The directories above that of a volume: none of them may become a volume. Each has, in the
+//! The parent directories of a volume's directory: none may become a volume. Each has, in the
 //! directory of its claims, a directory `below` with a file for each volume below it. It is removed
 //! with the last of these, so nothing remains of a volume that is gone. Files of volumes without a
 //! claim are removed when they are in the way.
@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 const ATTEMPTS: usize = 32;
 
 impl Claims {
-    /// Claims the directories above that of a volume.
+    /// Claims the parent directories of a volume's directory.
     ///
     /// # Errors
     /// Returns `Incompatible` if one of them is or was the directory of another volume, and the

@@ -1,5 +1,5 @@
 //! Creates the directory of a volume. The order of the steps is such that a directory with files
-//! never becomes that of another volume:
+//! never becomes the directory of another volume:
 //!
 //! 1. a directory that exists and is not claimed is refused, unless it has the name of the volume,
 //!    and no files;

@@ -68,7 +68,7 @@ impl Deletion<'_> {
         self.release(&gone)
     }
 
-    /// Removes the empty directories above that of the volume.
+    /// Removes the empty parent directories of the volume's directory.
     fn tidy(&self, gone: &Claim) -> Result<(), Failure> {
         if gone.of.on_delete != OnDelete::Delete {
             return Ok(());

@@ -56,7 +56,7 @@ pub(super) fn note(inode: u64) -> String {
     format!("{NOTE}{inode:x}")
 }
 
-/// Whether the name is that of a note of an inode.
+/// Whether the name belongs to a note of an inode.
 pub(super) fn is_note(name: &[u8]) -> bool {
     name.starts_with(NOTE.as_bytes())
 }

@@ -72,7 +72,7 @@ impl Emptying<'_> {
         }
         let directory = match self.open(above, &entry.name) {
             Ok(Some(directory)) => directory,
-            // The name is not that of a directory, or no longer.
+            // The name does not refer to a directory, or no longer.
             Ok(None) => return Ok(self.unlink(above, &entry.name, AtFlags::empty())?),
             Err(error) => return Err(error.into()),
         };

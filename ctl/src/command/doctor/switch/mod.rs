@@ -30,7 +30,7 @@ use rules::{Case, Section};
 /// Maximum size of the objects, in bytes: enough for tens of thousands of volumes.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// Which driver to replace, and the objects of the cluster.
+/// The driver to replace, and the objects of the cluster.
 #[derive(Args, Clone)]
 pub(crate) struct Switch {
     /// Check instead whether Belay can replace this driver in a cluster, by the objects that

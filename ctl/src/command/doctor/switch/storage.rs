@@ -45,7 +45,7 @@ pub(super) const SECTIONS: [Section; 6] = [
             warning(ATTACHMENTS,
                 Test::Is(|it, _| it.is_being_deleted() || !is_true(it, "/status/attached")),
                 "being attached or detached",
-                "wait, and read the objects again; Belay completes what is left, by the volume ID"),
+                "wait, and read the objects again; Belay completes the rest, by the volume ID"),
         ],
         good: Good::IfAllHold("{0} complete, none under way"),
         ..Section::ALWAYS

@@ -205,7 +205,7 @@ fn statmount_and_mountinfo_agree() {
         let around = mountinfo::holding(dir.path()).unwrap();
         assert!(around.is_some() && around == mountinfo::holding(&target).unwrap());
         if kernel.has_statmount {
-            // Which filesystem the test is on is not known.
+            // The filesystem of the test's directory is unknown.
             let facts = |found: crate::kernel::MountFacts| crate::kernel::MountFacts {
                 counts_in_memory: false,
                 ..found

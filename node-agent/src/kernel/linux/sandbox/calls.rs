@@ -41,7 +41,7 @@ pub(super) const ALLOWED: &[c_long] = &[
     SYS_fgetxattr, SYS_fsetxattr, SYS_fremovexattr, SYS_getxattr, SYS_lgetxattr,
     // On a ring that was restricted to reads (super::super::ring).
     SYS_io_uring_enter,
-    // Their data.
+    // The data of files.
     SYS_fsync, SYS_fdatasync, SYS_syncfs, SYS_sync, SYS_fallocate, SYS_ftruncate, SYS_fadvise64,
     SYS_readahead, young::CACHESTAT,
     // Mounts, by descriptor only: not mount(2).

@@ -1,5 +1,5 @@
 //! A server that does not answer: every call that may wait for it hangs, and each caller has its
-//! answer all the same.
+//! answer nevertheless.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -28,7 +28,7 @@ impl Twin for Civo {
             .env("CIVO_API_KEY", KEY);
     }
 
-    /// The node is known by its name, as where the file of Civo's statistics is not mounted.
+    /// The name identifies the node, as where the file of Civo's statistics is not mounted.
     fn agent(name: &str) -> String {
         format!(
             "setsid belay-node --driver-kind civo --endpoint /run/node.sock \\

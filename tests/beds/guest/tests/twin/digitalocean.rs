@@ -10,7 +10,7 @@ use super::{Bed, Kind, NAMES, Twin, files, text};
 use crate::digitalocean::START;
 
 const NAME: &str = "pvc-7f8b1c2d-1111-4222-8333-444455556666";
-/// Of the guests.
+/// The droplets of the guests.
 const DROPLETS: [u64; 2] = [101, 102];
 
 impl Twin for DigitalOcean {
@@ -62,7 +62,7 @@ fn a_volume_is_created_grown_copied_and_moved_by_controller_twin_and_agents() {
                  cp /bin/bash /pods/{id}/kept && sync --file-system /pods/{id}"
             ),
         );
-        // Where it is in use.
+        // The volume is in use on the first guest.
         bed.call("grown.json", &["volume", "expand", id, "--size", "2GiB"]);
         bed.run(
             first,

@@ -67,7 +67,7 @@ impl Snapshot {
     /// Finds a snapshot. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// Returns `Precondition` if its name is not that of a regular file; the errors of the server.
+    /// Returns `Precondition` if its name refers to no regular file; the errors of the server.
     pub(in super::super) fn find(
         tree: &Tree,
         snapshot: &Archived,

@@ -241,7 +241,7 @@ fn is_refused(archive: &[u8], words: &str) {
     );
 }
 
-/// The next file would be waited for as long as there are such headers, which compress well.
+/// The reader would wait for the next file as long as there are such headers, which compress well.
 #[test]
 fn a_file_that_many_headers_describe_is_refused() {
     for (flag, content) in [

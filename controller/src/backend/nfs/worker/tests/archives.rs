@@ -35,7 +35,7 @@ fn no_archive_goes_where_the_directories_of_volumes_are() {
         "has the directories of volumes",
     );
     is_untouched(&share, &order, true);
-    // An operator has removed the volume with its claim: what is left of it is no obstacle.
+    // An operator has removed the volume with its claim: its leftovers are no obstacle.
     let claim = claim_of(&share, "archived-ns/data/x");
     fs::remove_dir_all(claim.parent().unwrap()).unwrap();
     fs::remove_dir_all(share.path("archived-ns")).unwrap();

@@ -1,4 +1,4 @@
-//! Deletions that are stopped at each step while another program, or another call, goes on.
+//! Deletions that are stopped at each step while another program, or another call, continues.
 
 use super::slow::{Step, repeated, slow_at, slow_at_each};
 use super::*;

@@ -113,7 +113,7 @@ fn a_volume_that_waits_to_be_archived_is_not_deleted() {
     assert_eq!(names(&share.path(&trash.path())), ["volume"]);
 }
 
-/// The directory may be that of another program by now.
+/// The directory may belong to another program by now.
 #[test]
 fn a_volume_that_is_gone_is_not_deleted_again() {
     for policy in [OnDelete::Delete, OnDelete::Archive, OnDelete::Retain] {

@@ -1,5 +1,5 @@
 //! Stops a call before one of its steps, a lookup or a change, like a request that the server
-//! executes late or a slow worker. Other calls are completed meanwhile, and then the call goes on.
+//! executes late or a slow worker. Other calls are completed meanwhile; then the call continues.
 
 use super::*;
 use std::cell::RefCell;
@@ -57,7 +57,7 @@ fn before(step: Step) {
         Some(pause) if pause.only.is_some_and(|only| step != only) => PAUSE.set(Some(pause)),
         Some(pause) if pause.steps == 0 => {
             pause.reached.send(()).unwrap();
-            // The test goes on, or has failed.
+            // The test continues, or has failed.
             pause.resumed.recv().ok();
         }
         Some(pause) => PAUSE.set(Some(Pause {
@@ -163,7 +163,7 @@ fn replaced(share: &Share, deletion: &OldVolume, later: &NewVolume) {
     share.write("ns/data/later");
 }
 
-/// The archive is that of `pvc-2`, and known as such.
+/// The archive belongs to `pvc-2`, and its record says so.
 fn later_is_archived(share: &Share) {
     assert_eq!(names(&share.path("archived-ns/data")), ["later"]);
     refused(
