@@ -145,7 +145,7 @@ async fn a_copy_names_its_source_if_it_cannot_be_made() {
     for (id, code, words) in [
         ("x", Code::NotFound, "volume x: "),
         ("s#..#d#n#", Code::FailedPrecondition, "share: has the part"),
-        // Its server is asked whether it exists.
+        // The server decides whether a volume with this ID exists.
         (
             "no..other#a#d#n#",
             Code::Internal,

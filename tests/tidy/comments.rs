@@ -36,9 +36,9 @@ const SCRIPTS: &[&str] = &[
 ];
 
 /// Words with which a comment begins if it is a fragment, such as "What it needs".
-const FRAGMENTS: [&str; 14] = [
-    "As", "None", "Of", "So", "Such", "That", "Those", "What", "Where", "Which", "Who", "Whole",
-    "Whom", "Whose",
+const FRAGMENTS: [&str; 16] = [
+    "And", "As", "None", "Nor", "Of", "So", "Such", "That", "Those", "What", "Where", "Which",
+    "Who", "Whole", "Whom", "Whose",
 ];
 
 /// Returns a finding for every word of the glossary in these files, and for every fragment.

@@ -282,7 +282,7 @@ async fn within<T>(
     }
 }
 
-/// The codec for messages that only descriptors define; the descriptor is that of the response.
+/// The codec for messages that only descriptors define; its descriptor describes the response.
 #[derive(Clone, Debug)]
 struct Dynamic(MessageDescriptor);
 

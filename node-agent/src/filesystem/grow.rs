@@ -277,7 +277,7 @@ mod tests {
         let is_grown = |blocks| is_ext4_grown(&before, &superblock(blocks), target);
         assert!(is_grown(target) && is_grown(target - 32_767));
         assert!(!is_grown(target - 32_768) && !is_grown(GIB_BLOCKS));
-        // Less than a group was to be added, and nothing was.
+        // The growth is less than a group, so nothing was added.
         assert!(!is_ext4_grown(&before, &before, GIB_BLOCKS + 1000));
     }
 

@@ -162,8 +162,8 @@ fn a_device_of_the_minimum_size_is_formatted_and_a_smaller_one_is_not() {
     }
 }
 
-/// The mark is on the disk before mkfs begins, the filesystem before the mark is erased, and that
-/// before the mount.
+/// The mark is on the disk before mkfs begins. The filesystem is on the disk before the mark is
+/// erased, which comes before the mount.
 #[test]
 fn each_step_of_a_format_is_on_the_disk_before_the_next() {
     let bench = Bench::new(512 * MIB, &[]);

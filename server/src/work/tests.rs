@@ -373,7 +373,7 @@ async fn a_job_that_makes_headway_is_late_and_not_hung_and_an_unstage_ends_it() 
     assert_eq!(late.kind, Kind::Timeout);
     let end = "now in probe (10 of 20 GiB); still running, retry for the result";
     assert!(late.message.ends_with(end), "{late}");
-    // Between two deadlines.
+    // Sleep until the time between two deadlines.
     tokio::time::sleep(DEADLINE / 2).await;
     for (done, is_hung) in [(10, true), (11, false), (11, true), (12, false), (12, true)] {
         reading.done.store(done, Ordering::Relaxed);

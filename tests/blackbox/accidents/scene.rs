@@ -115,7 +115,7 @@ impl Scene {
             .leaving(Some(Leaving::Connection(self.patience)))
     }
 
-    /// Returns the controller's RPCs, with a short timeout, for broken parts.
+    /// Returns the controller's RPCs with a short timeout, for a program that may not respond.
     pub(super) fn hasty_controller(&self) -> ControllerCalls {
         let leaving = Some(Leaving::Connection(self.patience));
         self.controller().leaving(leaving)

@@ -1,6 +1,6 @@
 //! Limits the verbs that run concurrently, each on its own thread: a disk that does not respond
 //! blocks those threads, and each uses memory. Further verbs wait in a bounded queue. Also tracks
-//! the names on which threads are working. Independent of the verbs.
+//! the names on which threads are working. Does not depend on the verbs.
 
 use belay_server::call::Failure;
 use belay_server::lock::Lock;

@@ -48,7 +48,7 @@ pub(super) enum Form {
     Source,
 }
 
-/// When a value is displayed.
+/// The columns that display a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Presence {
     Always,

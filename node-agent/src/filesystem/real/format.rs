@@ -45,7 +45,7 @@ impl Image {
                 }
             }
         }
-        // Nor could it erase the mark.
+        // The killed mkfs could not erase the mark either.
         self.write(MARK_AT, &encode_mark(VOLUME, None).unwrap());
     }
 }

@@ -185,7 +185,7 @@ fn listed(fsid: &[u8; 16]) -> Result<BtrfsDevice> {
     let (link, path) = (first.path(), first.path().join("dev"));
     let mut text = [0; DEV_TEXT_BYTES_MAX];
     let length = match File::open(&path).and_then(|mut file| file.read(&mut text)) {
-        // Still listed, so it was not replaced by another device meanwhile.
+        // It is still listed, so it was not replaced by another device meanwhile.
         Err(error) if is_gone(&error) && link.is_symlink() => return Ok(BtrfsDevice::Removed),
         read => read.map_err(|error| failed("read", &path, &error))?,
     };

@@ -368,7 +368,7 @@ mod tests {
     fn a_grandchild_that_keeps_the_pipe_open_does_not_hold_us() {
         let end = run_sh("sleep 600 & echo $! >&2; exit 0", LONG);
         let grandchild = end.stderr.parse().ok().and_then(Pid::from_raw).unwrap();
-        // Still there, so the run did not wait for it.
+        // The grandchild still runs, so the run did not wait for it.
         rustix::process::kill_process(grandchild, Signal::KILL).unwrap();
         assert_eq!((end.code, end.timed_out), (Some(0), false));
     }

@@ -142,7 +142,7 @@ fn what_no_file_is_asked_for_is_right() {
     );
     let uuids = [kernel.new_uuid().unwrap(), kernel.new_uuid().unwrap()];
     assert!(uuids.iter().all(|uuid| uuid.len() == 36) && uuids[0] != uuids[1]);
-    // Since this test was written.
+    // The time is later than the writing of this test.
     assert!(kernel.realtime() > 1_700_000_000);
 }
 
@@ -164,7 +164,7 @@ fn an_attribute_is_absent_until_it_is_set_and_after_it_was_removed() {
             kernel.remove_xattr(&file, NAME).unwrap();
             assert_eq!(kernel.xattr(&file, NAME).unwrap(), None);
             kernel.remove_xattr(&file, NAME).unwrap();
-            // Too long for any that the agent sets.
+            // No attribute that the agent sets is so long.
             kernel.set_xattr(&file, NAME, &[1; 65]).unwrap();
             assert_eq!(kernel.xattr(&file, NAME).unwrap(), Some(Vec::new()));
         }

@@ -220,7 +220,7 @@ pub(crate) struct Volume {
     pub(crate) serial: Option<String>,
     /// The bytes of the secret of its format mark, if it has one.
     pub(crate) mark: Option<u8>,
-    /// When its disk was attached, if that is said, in seconds since 1970.
+    /// The time at which its disk was attached, if known, in seconds since 1970.
     pub(crate) attached_at: Option<u64>,
     /// Its volume context.
     pub(crate) options: &'static [(&'static str, &'static str)],

@@ -23,7 +23,7 @@ fn worlds() -> [Simulated; 2] {
     [world(), old]
 }
 
-/// When the agent is restarted, if ever.
+/// The moment of the restart of the agent, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Restart {
     Never,

@@ -11,7 +11,7 @@ use crate::kernel::Kernel as _;
 use crate::kernel::fake::{Call, Fake, Fault};
 use crate::operation::Node;
 
-/// A volume with everything done that precedes `verb`.
+/// Returns a volume after the calls that precede `verb`.
 fn before(verb: Verb, form: Form) -> (Simulated, Volume) {
     let world = Simulated::new();
     let volume = world.volume("vol", form);

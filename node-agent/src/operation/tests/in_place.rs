@@ -81,7 +81,7 @@ fn statistics_are_read_in_place_where_nothing_can_wait() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block] {
         let bench = Bench::new(form);
         let is_in_place = matches!(form, Form::Ext4 | Form::Xfs);
-        // The first ones, and those after.
+        // Read the first statistics after the start, and later ones.
         for _ in 0..2 {
             let read = bench.on_loop(&bench.target());
             if is_in_place {
@@ -156,7 +156,7 @@ fn a_staging_path_outside_the_kubelets_directory_is_refused_on_the_pool() {
     assert!(failure.message.contains("staging_target_path"), "{failure}");
 }
 
-/// By its superblock, when it is staged and when it was staged before the start.
+/// The superblock shows the quotas, also if the volume was staged before the start of the agent.
 #[test]
 fn an_ext4_that_can_have_project_quotas_is_read_on_the_pool_whatever_its_options_show() {
     let mut bench = Bench::new(Form::Ext4);

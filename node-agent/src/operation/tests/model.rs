@@ -234,7 +234,7 @@ pub(crate) fn volumes(world: &impl World) -> Vec<Volume> {
     volumes
 }
 
-/// And read-only volumes that were formatted before.
+/// Returns [`volumes`], and read-only volumes that were formatted before.
 pub(crate) fn volumes_and_readers(world: &impl World) -> Vec<Volume> {
     let mut volumes = volumes(world);
     for (number, form) in (volumes.len()..).zip(READERS) {

@@ -172,7 +172,7 @@ fn a_detach_that_is_no_longer_pending_is_no_health_reason() {
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
     kernel.remove_xattr(&file, CLAIM).unwrap();
     assert_eq!(reasons(&node), []);
-    // And it is not one again before it is found blocked again.
+    // It counts as blocked again only after it was found blocked again.
     want_unstaged(&world, &volume);
     assert_eq!(reasons(&node), []);
 }

@@ -335,7 +335,7 @@ fn a_target_that_shows_another_volume_is_not_published_to<W: World>(world: &W) {
                 }
                 assert_eq!(node.kernel.look(&target).unwrap(), before);
             }
-            // Nor is it unmounted for the other.
+            // A mount is not unmounted for the other volume either.
             all_ok(&node, &volume, &[Verb::Unstage]);
             all_ok(
                 &node,

@@ -221,7 +221,7 @@ fn a_scsi_disk_of_another_cloud_is_plugged_grown_copied_and_unplugged() {
     assert_eq!(operate(&["unplug", "one", plug[2]]), Some(0));
     cloud.run("one", &until(&format!("[ ! -e {link} ]")));
     assert_eq!(operate(&["copy", "one", plug[2], &file("copy")]), Some(1));
-    // Next to it, a virtio disk.
+    // Plug a virtio disk next to it.
     assert_eq!(operate(&plug), Some(0));
     cloud.run(
         "one",

@@ -108,7 +108,7 @@ fn d1_mkfs_runs_on_a_volume_with_data_whose_link_is_missing() {
         call(&mut guest, &read).expect("power");
         guest.detach(0);
     }
-    // Without a filesystem, but not blank.
+    // The disk has no filesystem, but is not blank.
     for (name, content) in [("luks", &b"LUKS\xba\xbe\0\x01"[..]), ("data", b"some data")] {
         let medium = medium(&machine, name, 64);
         let mut image = vec![0; 4096];

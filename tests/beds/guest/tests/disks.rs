@@ -135,7 +135,7 @@ pub(crate) fn end_of_stage(guest: &mut Guest<'_>) -> Result<Output, Gone> {
     try_call(guest, "cat /run/staged; [ $(cat /run/code) = 0 ]")
 }
 
-/// The whole life of a volume whose disk comes after the stage has begun.
+/// The whole lifecycle of a volume whose disk appears after the stage has begun.
 fn live(
     guest: &mut Guest<'_>,
     machine: &Machine,

@@ -82,7 +82,7 @@ fn fill(file: &Path, image: &Path) {
     file.write_all(&image).expect("write");
 }
 
-/// Until NodeGetInfo fails for this reason.
+/// Waits until NodeGetInfo fails for this reason.
 fn expect_waiting(guest: &mut Guest<'_>, why: &str) {
     let condition = format!("node info 2>&1 | grep -q '{why}'");
     call(guest, &until(&condition)).expect("power");

@@ -112,7 +112,7 @@ fn versions(guest: &mut Guest<'_>) {
             ),
         );
     }
-    // By negotiation, the best; and the best of 4 is not 4.0.
+    // The negotiation selects the best version; the best of 4 is not 4.0.
     for flags in ["", "--mount-flag vers=4"] {
         run(
             guest,

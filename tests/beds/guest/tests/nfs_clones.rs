@@ -7,7 +7,7 @@ use crate::nfs_controller::{START, fails, run, with_filer};
 use crate::rig::{kernels, kernels_or, newest_kernel, until};
 
 /// The shell functions in `/run/files.sh`: `fill DIRECTORY` creates files of all types, `alike A B`
-/// compares what a copy has to have. A script has room for few functions.
+/// compares the properties that a copy must have. A script has room for few functions.
 const FILES: &str = "\
 set -E
 trap 'echo failed: $BASH_COMMAND' ERR

@@ -154,7 +154,7 @@ impl Volume<'_> {
         format!("--staging {staging} {kind} {context}")
     }
 
-    /// By the kubelet, which makes the staging path of a filesystem.
+    /// Stages like the kubelet, which makes the staging path of a filesystem.
     fn stage(&self) -> String {
         let (staging, flags) = (self.staging(), self.flags());
         format!("mkdir -p {staging}\nnode stage {ID} {flags}")

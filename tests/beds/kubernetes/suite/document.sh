@@ -48,7 +48,8 @@ run_facts() {
         }' "$reports/explained.tsv"
 }
 
-# The columns of failed and excepted specs are left out if there are none.
+# Omits suites of which no spec applies, and the columns of failed and excepted specs if there are
+# none.
 suites() {
     awk -F '\t' -v kinds="${kinds[*]}" '
         function row(name, of,    at, text) {
@@ -60,17 +61,17 @@ suites() {
         {
             filesystem = $3
             sub(/,.*/, "", filesystem)
-            suites[$4] = 1
+            if ($1 !~ /^un|^repeated$/) suites[$4] = 1
             add($4, $1 == "passed" ? filesystem : $1)
         }
         END {
             columns = split(kinds, column, " ")
             gsub(/ /, " | ", kinds)
             head = "| suite | passed: " kinds " |"
-            split("failed excepted unfit", more, " ")
-            for (at = 1; at <= 3; at++) if (n["", more[at]]) {
+            split("failed excepted", more, " ")
+            for (at = 1; at <= 2; at++) if (n["", more[at]]) {
                 column[++columns] = more[at]
-                head = head " " (more[at] == "unfit" ? "not applicable" : more[at]) " |"
+                head = head " " more[at] " |"
             }
             print head
             line = "|---|"

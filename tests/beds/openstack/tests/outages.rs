@@ -174,7 +174,7 @@ async fn a_killed_storage_service_delays_a_volume_and_later_fails_new_ones_witho
         loop {
             match client.create_volume(create(&late, 1)).await {
                 Ok(answer) => break answer.into_inner().volume.unwrap(),
-                // Until the scheduler has heard of the new service.
+                // The scheduler has not heard of the new service yet.
                 Err(status) => assert_eq!(status.code(), Code::ResourceExhausted, "{status}"),
             }
             sleep(Duration::from_secs(1)).await;

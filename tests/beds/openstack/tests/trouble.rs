@@ -1,4 +1,4 @@
-//! Trouble that the real services were seen to make: the call ends well, or with the right code and
+//! Faults that the real services have shown: the call ends well, or with the right code and
 //! a message that names the cause.
 
 use std::collections::HashMap;

@@ -87,7 +87,7 @@ fn a_volume_is_created_moved_grown_while_detached_and_copied() {
             ),
         );
 
-        // Next to its source, with the same UUID, and larger than the snapshot.
+        // The copy is used next to its source, has the same UUID, and is larger than the snapshot.
         let copy = &*bed.restored(snapshot, kind);
         bed.up(second, copy, kind, "copy.json");
         bed.run(
@@ -116,7 +116,7 @@ fn a_raw_disk_has_the_size_of_its_claim_and_moves_with_all_its_bytes() {
     let created = bed.call("created.json", &create);
     let id = text(&created, "volume_id");
     bed.up(first, id, Kind::Raw, "created.json");
-    // At its start, and at the end of what was requested.
+    // Write at the start of the disk, and at the end of the requested size.
     let write = |at: u64| {
         format!("dd if=/bin/bash of=/pods/{id} bs=1M seek={at} oflag=direct conv=fsync status=none")
     };

@@ -77,7 +77,7 @@ fn a_volume_is_created_grown_copied_and_moved_by_controller_twin_and_agents() {
         bed.down(first, id);
         bed.up(second, id, kind, "created.json");
 
-        // Next to its source, with the same UUID.
+        // The copy is used next to its source, and has the same UUID.
         let copy = &*bed.restored(snapshot, kind);
         bed.up(second, copy, kind, "copy.json");
         bed.run(
