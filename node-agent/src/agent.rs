@@ -121,8 +121,8 @@ fn give_up_privileges() -> Result<Option<String>, StartError> {
     Ok(lacking)
 }
 
-/// Must be called while there is only one thread, like [`give_up_privileges`]. An agent whose kernel
-/// has no filters serves without a sandbox: refusing would stop all pods of the node.
+/// Must be called while there is only one thread, like [`give_up_privileges`]. An agent whose
+/// kernel has no filters serves without a sandbox: refusing would stop all pods of the node.
 fn enter_sandbox(wanted: Sandbox) {
     ::metrics::describe_gauge!(SANDBOX, "Whether the sandbox is on.");
     let gauge = ::metrics::gauge!(SANDBOX);

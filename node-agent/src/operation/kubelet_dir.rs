@@ -169,9 +169,10 @@ impl KubeletDir {
     }
 }
 
-/// Whether mounts under the directory reach the kubelet. Those on a shared mount do. Others exist
-/// only in this mount namespace, which is the kubelet's unless it is a container's: here this is
-/// process 1, or process 1 has another namespace, and the directory was mounted into this one.
+/// Whether mounts under the directory reach the kubelet. Mounts on a shared mount do. Other mounts
+/// exist only in this mount namespace. It is the kubelet's unless this process is in a container:
+/// as process 1, or if process 1 has another namespace, and the directory was mounted into this
+/// one.
 fn is_seen<K: Kernel>(kernel: &K, folder: &Path) -> kernel::Result<bool> {
     let holder = kernel.mount_holding(folder)?;
     if holder.is_some_and(|mount| mount.peer_group != 0) {

@@ -60,7 +60,7 @@ const fn settled(rpc: Rpc, kind: Kind) -> Code {
         Kind::Incompatible if names_an_object(rpc) => Code::AlreadyExists,
         // The specification has ALREADY_EXISTS for those calls only.
         Kind::Incompatible => Code::FailedPrecondition,
-        // The operation still runs: all retry, and the provisioner must remember the volume meanwhile.
+        // The operation still runs: all retry, and the provisioner must remember the volume.
         Kind::Busy => Code::Aborted,
         // Final, retried with back-off. Resizer: the volume must be offline first.
         Kind::Precondition => Code::FailedPrecondition,

@@ -108,7 +108,7 @@ fn prepare<K: Kernel>(
         }
         // A read-only stage must not repair.
         Need::Check if mounting.is_reader() => judged.blocks_before_replay,
-        // A mount elsewhere claims it, or an e2fsck that has outlived its agent, which may be ending
+        // A mount elsewhere claims it, or an e2fsck that has outlived its agent. It may be ending
         // now, with half of its repairs on the disk.
         Need::Check if device.is_shared => return Err(device.claimed().into()),
         Need::Check if lane != Lane::Format => return Err(Obstacle::NoSlot),

@@ -131,7 +131,7 @@ fn a_helper_process_has_a_part_of_the_list_and_sockets_of_the_internet() {
     ] {
         let socket = Call::of(libc::SYS_socket, &[family.cast_unsigned()]);
         assert_eq!(socket.under(&resolver), expected, "{family}");
-        // Refusals of this filter are lines in the kernel's log: a name would have one each.
+        // The kernel logs each refusal of this filter: each lookup of a name would add a line.
         assert_eq!(socket.under(&narrowed), ALLOW, "{family}");
     }
     let other = Call {

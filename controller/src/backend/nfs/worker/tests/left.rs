@@ -70,7 +70,7 @@ fn no_volume_is_created_in_an_archive() {
         );
     }
     assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
-    // Another program's, without a claim.
+    // The directory of another program, without a claim.
     share.write("archived-pvc-9/file");
     let inside = share.create(&volume("archived-pvc-9/x", "pvc-2"));
     refused(inside, Kind::Incompatible, "is called as an archive");
