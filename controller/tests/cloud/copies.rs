@@ -106,8 +106,8 @@ async fn two_controllers_make_one_snapshot_of_a_name() {
     assert_eq!(cloud.ids(), [of, id]);
 }
 
-/// A read of the source changes nothing, so its failure is final at once, and no volume is waited
-/// for.
+/// A read of the source changes nothing, so its failure is final at once, and the call does not
+/// wait for a volume.
 #[tokio::test(start_paused = true)]
 async fn a_source_that_cannot_be_read_fails_the_create_at_once_and_finally() {
     for fate in [Fate::Refused, Fate::Lost] {

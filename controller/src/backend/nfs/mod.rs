@@ -150,7 +150,7 @@ impl Nfs {
         match asked.await.map_err(|failure| about(&id, failure))? {
             Done::Deleted(why) => {
                 if let Some(why) = why {
-                    tracing::warn!(%id, "the volume counts as deleted, and nothing was removed: {why}");
+                    tracing::warn!(%id, "the volume is deleted, but nothing was removed: {why}");
                 }
                 Ok(())
             }

@@ -70,7 +70,7 @@ fn serve(guest: &mut Guest<'_>, server: &Server) {
          ip -n {name} link set lo up
          ip -n {name} addr add {address}/24 dev far-{name}
          ip -n {name} link set far-{name} up
-         # A server that does not answer has an address all the same.
+         # A server that does not answer still has an address.
          mac=$(ip netns exec {name} cat /sys/class/net/far-{name}/address)
          ip neigh replace {address} lladdr $mac dev {name} nud permanent
          truncate -s 256M /run/{name}.img
