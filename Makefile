@@ -21,7 +21,7 @@ FIRST := demo test cluster cluster-down
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt generated clippy deny tidy \
-	test long unit counted mounts matrices guest nfs arrivals openstack wire twins sanity standalone demo bench mutants fuzz nightly \
+	test long unit mistakes counted mounts matrices guest nfs arrivals openstack wire twins sanity standalone demo bench mutants fuzz nightly \
 	images packages docs \
 	release release-check monitoring chart manifests \
 	e2e cluster cluster-down clean
@@ -50,7 +50,7 @@ check: ## format, lints, dependencies, house rules (no root)
 
 test: root ## units, real mounts, wire, chart, csi-sanity; VERBOSE=1
 	@tests/setup/setup.sh test
-	@tests/steps.sh build unit mounts wire chart sanity standalone
+	@tests/steps.sh build unit mounts wire chart sanity standalone mistakes
 
 long: root ## what CI tests beyond `make test`: matrices, guests, ...
 	@tests/setup/setup.sh test
@@ -130,6 +130,10 @@ sanity: root ## csi-sanity: mount and block, with and without topology
 
 standalone: root ## run docs/standalone.md and docs/tools.md as written
 	@tests/standalone/check.sh '$(BELAY_BIN_DIR)'
+
+mistakes: root build ## what the programs answer to a hundred mistakes
+	@cargo build $(CARGO_FLAGS) --quiet -p belay-twins
+	@tests/mistakes/run.sh '$(BELAY_BIN_DIR)' '$(CARGO_TARGET_DIR)/debug'
 
 bench: root build ## benchmarks, compared with the bare system calls
 	$(ISOLATED) cargo bench $(CARGO_FLAGS) -p belay-benches
