@@ -36,6 +36,22 @@ pub(crate) fn metrics(address: SocketAddr) -> io::Result<Page> {
 /// # Errors
 /// Fails if no program responds in time, or if it has no such page.
 pub(crate) fn get(address: SocketAddr, path: &str) -> io::Result<String> {
+    match fetch(address, path)? {
+        (200, body) => Ok(body),
+        _ => Err(io::Error::other("no such page")),
+    }
+}
+
+/// Returns the reason why a program is not ready; `None` if it is ready or does not respond.
+pub(crate) fn not_ready(address: SocketAddr) -> Option<String> {
+    match fetch(address, "/readyz").ok()? {
+        (503, body) => Some(body.trim().replace('\n', "; ")),
+        _ => None,
+    }
+}
+
+/// Returns the status and the content of a page.
+fn fetch(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
@@ -43,9 +59,11 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> io::Result<String> {
     let mut answer = Vec::new();
     stream.take(BYTES_MAX).read_to_end(&mut answer)?;
     let answer = String::from_utf8_lossy(&answer);
-    match answer.split_once("\r\n\r\n") {
-        Some((head, body)) if head.starts_with("HTTP/1.1 200") => Ok(body.to_owned()),
-        _ => Err(io::Error::other("no such page")),
+    let status = answer.strip_prefix("HTTP/1.1 ").and_then(|it| it.get(..3));
+    let status = status.and_then(|it| it.parse().ok());
+    match (status, answer.split_once("\r\n\r\n")) {
+        (Some(status), Some((_, body))) => Ok((status, body.to_owned())),
+        _ => Err(io::Error::other("the answer is not HTTP/1.1")),
     }
 }
 

@@ -60,6 +60,8 @@ pub(crate) struct Rows {
     pub(crate) narrow: usize,
     /// One value per column.
     pub(crate) rows: Vec<Vec<Cell>>,
+    /// Lines below a narrow table; their values are also in other columns.
+    pub(crate) notes: Vec<String>,
     /// The token of the next page; empty at the end.
     pub(crate) next_token: String,
 }
@@ -76,6 +78,7 @@ impl Rows {
             columns: columns.to_vec(),
             narrow: columns.len(),
             rows: rows.into_iter().collect(),
+            notes: Vec::new(),
             next_token: String::new(),
         }
     }
@@ -92,7 +95,9 @@ impl Rows {
             let cells = row.iter().take(shown).map(|cell| cell.shown(wide));
             lines.push(cells.collect::<Vec<_>>());
         }
-        align(&lines)
+        let notes = if wide { &[] } else { self.notes.as_slice() };
+        let notes = notes.iter().map(|note| format!("{note}\n"));
+        align(&lines) + &notes.collect::<String>()
     }
 
     fn objects(&self) -> Vec<Value> {

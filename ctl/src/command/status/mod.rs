@@ -31,9 +31,12 @@ impl Status {
     pub(crate) async fn run(&self) -> Result<Answer, Failure> {
         let drivers = self.drivers().await?;
         let good = drivers.iter().all(|driver| driver.is_good);
+        let notes = drivers.iter().filter_map(|driver| driver.note.clone());
+        let notes = notes.collect();
         let rows = drivers.into_iter().map(|driver| driver.cells);
         let answer = Answer::Rows(Rows {
             narrow: view::NARROW,
+            notes,
             ..Rows::new("drivers", &view::COLUMNS, rows)
         });
         Ok(answer.verdict(good))
@@ -44,15 +47,24 @@ impl Status {
         let mut pages = Vec::new();
         for address in &self.metrics {
             let page = pages::metrics(*address);
-            let wrong = |error| Failure::Usage(format!("--metrics {address}: {error}"));
+            let wrong = |error| {
+                Failure::Usage(format!(
+                    "--metrics {address}: {error}; is it the --http-endpoint of a program?"
+                ))
+            };
             pages.push(page.map_err(wrong)?);
         }
         let mut of_process: BTreeMap<u32, Page> = BTreeMap::new();
         let mut drivers = Vec::new();
-        for found in self.search.look().await {
+        for mut found in self.search.look().await {
             // The registration socket of a driver is on the line of its CSI socket.
             if found.has("registration") {
                 continue;
+            }
+            if found.ready == Some(false) && found.trouble.is_empty() {
+                let pages = found.pid.map(process::listens).unwrap_or_default();
+                let why = pages.into_iter().find_map(pages::not_ready);
+                found.trouble = why.unwrap_or_else(|| "not ready; its log has the reason".into());
             }
             let own = |pid| {
                 of_process

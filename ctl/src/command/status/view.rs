@@ -37,6 +37,8 @@ const NAME: usize = 25;
 pub(super) struct Driver {
     /// Whether the driver is ready, and nothing is hung or unhealthy.
     pub(super) is_good: bool,
+    /// The reason why it is not good, for a line below the table; `None` if it is good.
+    pub(super) note: Option<String>,
     /// The values in the order of [`COLUMNS`].
     pub(super) cells: Vec<Cell>,
 }
@@ -71,6 +73,14 @@ impl Driver {
             && none(hung)
             && none(unhealthy)
             && registered != Some(false);
+        let trouble = [found.trouble.clone(), unhealthy_by_reason(found, page)];
+        let trouble: Vec<_> = trouble.into_iter().filter(|it| !it.is_empty()).collect();
+        let trouble = trouble.join("; ");
+        let note = (!trouble.is_empty()).then(|| {
+            let words = std::iter::once(&name).chain(&found.serves);
+            let words: Vec<_> = words.map(String::as_str).collect();
+            format!("{}: {trouble}", words.join(" "))
+        });
         let cells = vec![
             Cell::Text(name),
             Cell::List(found.serves.clone()),
@@ -85,9 +95,33 @@ impl Driver {
             Cell::number(all("belay_jobs_oldest_age_seconds")),
             free.map_or(Cell::Unknown, Cell::Bytes),
             Cell::Text(found.socket.display().to_string()),
-            Cell::Text(found.trouble.clone()),
+            Cell::Text(trouble),
         ];
-        Self { is_good, cells }
+        Self {
+            is_good,
+            note,
+            cells,
+        }
+    }
+}
+
+/// Describes the unhealthy volumes of a driver, and the command that lists them; empty if there are
+/// none.
+fn unhealthy_by_reason(found: &DriverSocket, page: &Page) -> String {
+    let label = ("driver", found.driver.as_str());
+    let samples = page.of("belay_volumes_unhealthy", Some(label));
+    let counts = samples.filter(|sample| sample.value > 0.0).map(|sample| {
+        let reason = sample.labels.get("reason").map_or("", String::as_str);
+        format!("{} {reason}", whole(sample.value))
+    });
+    let counts = counts.collect::<Vec<_>>().join(", ");
+    let command = match found.has("controller") {
+        true => "volume health-list",
+        false => "node health VOLUME_ID",
+    };
+    match counts.as_str() {
+        "" => counts,
+        _ => format!("unhealthy volumes: {counts} (`belayctl {command}`)"),
     }
 }
 
@@ -159,6 +193,31 @@ mod tests {
             .collect();
         assert_eq!(shown, ["-", "2", "1", "1ms", "1", "1ms"]);
         assert!(!driver.is_good);
+    }
+
+    #[test]
+    fn a_note_names_the_reason_why_a_driver_is_not_good() {
+        let page = "belay_volumes_unhealthy{driver=\"d\",reason=\"A\"} 2\n\
+                    belay_volumes_unhealthy{driver=\"d\",reason=\"B\"} 0\n\
+                    belay_volumes_unhealthy{driver=\"e\",reason=\"C\"} 5\n";
+        let found = DriverSocket {
+            driver: "d".to_owned(),
+            serves: vec!["controller".to_owned()],
+            trouble: "the cloud refuses the key".to_owned(),
+            ..DriverSocket::default()
+        };
+        let driver = Driver::new(&found, &Page::parse(page), None);
+        let note = "d controller: the cloud refuses the key; unhealthy volumes: 2 A (`belayctl \
+                    volume health-list`)";
+        assert_eq!(driver.note.as_deref(), Some(note));
+        assert_eq!(
+            driver.cells.last(),
+            Some(&Cell::Text(note[14..].to_owned()))
+        );
+        assert_eq!(
+            Driver::new(&DriverSocket::default(), &Page::default(), None).note,
+            None
+        );
     }
 
     #[test]

@@ -108,7 +108,12 @@ pub(super) fn capabilities(answer: &Value) -> Result<Answer, Failure> {
 /// Shows whether the driver is ready, which is the default if the answer does not say.
 pub(super) fn readiness(answer: &Value) -> Result<Answer, Failure> {
     let ready = answer.get("ready").is_none_or(|ready| *ready == true);
-    Ok(Answer::Record(vec![("ready", Cell::Flag(ready))]).verdict(ready))
+    let mut shown = vec![("ready", Cell::Flag(ready))];
+    if !ready {
+        let hint = "`belayctl status` and the log of the driver have the reason";
+        shown.push(("hint", Cell::Text(hint.to_owned())));
+    }
+    Ok(Answer::Record(shown).verdict(ready))
 }
 
 /// Shows whether the driver confirms the capability.

@@ -365,7 +365,11 @@ mod tests {
         let shown = table(VOLUME, "capacity", &capacity);
         assert!(shown.contains("maximum_volume_size  3 (3B)"), "{shown}");
         let probe = ProbeResponse { ready: Some(false) };
-        assert_eq!(table(IDENTITY, "probe", &probe), "ready  no\n");
+        let shown = table(IDENTITY, "probe", &probe);
+        assert!(
+            shown.starts_with("ready  no\nhint   `belayctl status`"),
+            "{shown}"
+        );
         let entry = |status| VolumeHealthEntry {
             status,
             reason: "Why".to_owned(),
