@@ -131,7 +131,7 @@ sanity: root ## csi-sanity: mount and block, with and without topology
 standalone: root ## run docs/standalone.md and docs/tools.md as written
 	@tests/standalone/check.sh '$(BELAY_BIN_DIR)'
 
-mistakes: root build ## what the programs answer to a hundred mistakes
+mistakes: root build ## messages of the programs for common mistakes
 	@cargo build $(CARGO_FLAGS) --quiet -p belay-twins
 	@tests/mistakes/run.sh '$(BELAY_BIN_DIR)' '$(CARGO_TARGET_DIR)/debug'
 

@@ -98,7 +98,12 @@ struct DriverFlags {
 
     /// Maximum number of volumes on a node (0: unlimited) [default: 256 for openstack, 7 for
     /// digitalocean, 1024 for civo, else 0]
-    #[arg(long, env = "BELAY_MAX_VOLUMES", value_name = "NUMBER")]
+    #[arg(
+        long,
+        env = "BELAY_MAX_VOLUMES",
+        value_name = "NUMBER",
+        allow_negative_numbers = true
+    )]
     max_volumes: Option<u32>,
 }
 
@@ -129,7 +134,7 @@ fn node_name(matches: &ArgMatches, is_agent: bool) -> Result<NodeId, clap::Error
         }
         "--node-name <NAME> or --node-id <ID> is required"
     } else {
-        "--node-id <ID> is required"
+        "--node-id <ID> is required with --with-topology"
     };
     Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, why))
 }

@@ -6,7 +6,6 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use belay_proto::code::describe;
 use belay_proto::dial::DialError;
 use clap::Args;
 use serde_json::{Value, json};
@@ -153,8 +152,7 @@ pub(crate) async fn explain(mut failure: Failure) -> Failure {
         sockets => format!("use --endpoint {}", sockets.join(" or ")),
     };
     let text = format!(
-        "{}; {} serves {}, not {}: {cure}",
-        describe(&call.status),
+        "UNIMPLEMENTED: {} serves {}, not {}: {cure}",
         call.socket.display(),
         called.serves.join(" and "),
         call.service

@@ -60,9 +60,12 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     let kernel = Linux::detect().map_err(|error| failed("this kernel is too old", &error))?;
     let kubelet_dir = config.kubelet_dir.as_deref();
     let kubelet_dir = kubelet_dir.map(|folder| KubeletDir::open(&kernel, folder));
-    let kubelet_dir = kubelet_dir
-        .transpose()
-        .map_err(|error| failed("--kubelet-dir", &error))?;
+    let kubelet_dir = kubelet_dir.transpose().map_err(|error| {
+        failed(
+            "--kubelet-dir must be the root directory of a kubelet",
+            &error,
+        )
+    })?;
     let readiness = Readiness::new(readiness_in(kubelet_dir.as_ref()));
     let kernel = with_rings(config, kernel);
     let machine = Arc::new(Machine::new(config, kernel, kubelet_dir));

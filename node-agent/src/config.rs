@@ -66,7 +66,8 @@ pub struct Config {
         long,
         value_name = "UIDS",
         env = "BELAY_ALLOW_UID",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = check::uid
     )]
     pub allow_uid: Vec<u32>,
 
@@ -328,7 +329,7 @@ impl Driver {
             _ => "its volumes are not disks",
         };
         match given {
-            Some((flag, _)) => Err(format!("{flag}: does not apply: {why}")),
+            Some((flag, _)) => Err(format!("{flag}: does not apply: {why}; remove it")),
             None => Ok(()),
         }
     }
@@ -372,7 +373,7 @@ fn check_loop_dir(profile: &Profile, is_given: bool) -> Result<(), String> {
         (true, false) => Err("--loop-dir <DIR>: is required: its volumes are files there".into()),
         (false, true) => Err(format!(
             "--loop-dir: does not apply: its volumes are not files on this node, but use the \
-             transport {transport}"
+             transport {transport}; remove it"
         )),
         (true, true) | (false, false) => Ok(()),
     }

@@ -74,7 +74,10 @@ pub enum ServeError {
     #[error("cannot watch the socket: {0}")]
     Socket(io::Error),
     /// The address is not local, or this process may not use the port.
-    #[error("cannot listen on {0} for /metrics, /healthz and /livez: {1}")]
+    #[error(
+        "cannot listen on {0} for /metrics, /healthz and /livez: {1}; use an address of this \
+         machine, such as 127.0.0.1, and a port that this process may use"
+    )]
     Http(SocketAddr, io::Error),
     /// The registration socket cannot be created.
     #[error("cannot register with the kubelet: {0}")]

@@ -254,7 +254,13 @@ impl Client {
             why: secrets.masked(&chain(error)),
         };
         let answer = self.pool.request(request).await;
-        let answer = answer.map_err(|error| broken(!error.is_connect(), &error))?;
+        let answer = answer.map_err(|error| {
+            let mut broken = broken(!error.is_connect(), &error);
+            if error.is_connect() {
+                broken.why += "; check the URL and the network";
+            }
+            broken
+        })?;
         if let Some(proxy) = relay
             && answer.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED
         {

@@ -304,7 +304,7 @@ impl Wanted {
             return Ok(());
         }
         Err(Failure::incompatible(format!(
-            "name {:?}: belongs to volume {}: {}",
+            "name {:?}: belongs to volume {}: {}; request the same, or use another name",
             self.order.name.as_str(),
             volume.id,
             differences.join("; ")

@@ -239,7 +239,10 @@ pub(crate) fn service(method: &MethodDescriptor) -> &'static str {
 }
 
 fn mismatch(input: &MessageDescriptor, error: &serde_json::Error) -> Failure {
-    Failure::Usage(format!("{}: {error}", input.name()))
+    let (input, method) = (input.name(), input.name().trim_end_matches("Request"));
+    Failure::Usage(format!(
+        "{input}: {error}; `belayctl rpc {method} --template` prints a request"
+    ))
 }
 
 /// Whether a field contains secrets: CSI marks such fields by an option; in descriptors without the

@@ -29,13 +29,17 @@ impl Jobs {
                 pid.map(process::listens).unwrap_or_default()
             }
         };
-        let mut found = addresses
-            .iter()
-            .map(|address| pages::get(*address, "/jobs"));
-        let page = found.find_map(Result::ok).ok_or_else(|| {
-            let cure = "start the program with --http-endpoint, and name its address by --http if \
+        let mut why = "no page /jobs found".to_owned();
+        let mut found = addresses.iter().filter_map(|address| {
+            let page = pages::get(*address, "/jobs");
+            page.map_err(|error| why = format!("http://{address}/jobs: {error}"))
+                .ok()
+        });
+        let page = found.next();
+        let page = page.ok_or_else(|| {
+            let cure = "start the program with --http-endpoint, and name that address by --http if \
                         belayctl is in another network namespace";
-            Failure::Machine(format!("no page /jobs found: {cure}"))
+            Failure::Machine(format!("{why}; {cure}"))
         })?;
         let columns = ["volume_id", "call", "state", "phase", "age_us"];
         Ok(Answer::Rows(Rows::new(

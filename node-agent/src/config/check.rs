@@ -119,6 +119,12 @@ impl Driver {
     }
 }
 
+/// Parses an ID of `--allow-uid`.
+pub(super) fn uid(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| "not a numeric user ID, which `id -u NAME` prints".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -167,6 +167,7 @@ impl From<Error> for Failure {
             Errno::MFILE => {
                 "; the node agent has as many files open as RLIMIT_NOFILE allows: raise it"
             }
+            Errno::NOSPC => "; free space there, or on the filesystem of the volume's backing file",
             Errno::NFILE => "; the node has as many files open as fs.file-max allows: raise it",
             _ => "",
         };

@@ -262,7 +262,7 @@ fn cannot_listen(path: &Path, error: Errno) -> io::Error {
 fn explain(path: &Path, what: impl fmt::Display, error: Errno) -> io::Error {
     let kind = io::Error::from(error).kind();
     let advice = match error {
-        Errno::NOTSOCK => "another kind of file exists there; remove it",
+        Errno::NOTSOCK => "another kind of file exists there; move it away, or name another path",
         Errno::ADDRINUSE => "another process serves it; stop that process first",
         Errno::AGAIN => "another process holds a lock on it; find it in /proc/locks, and stop it",
         Errno::NOENT => "the directory does not exist; create it first",

@@ -308,6 +308,11 @@ pub(super) fn deleted(answer: &Answer) -> Result<(), Failure> {
     }
 }
 
+/// Why a call fails with 401, and the remedy.
+pub(super) const TOKEN_REFUSED: &str = "DigitalOcean refuses the token; write a valid one to \
+                                        --token-file, or set it in DIGITALOCEAN_ACCESS_TOKEN and \
+                                        restart the controller";
+
 /// Returns the failure of a refused call. After a 5xx the call may have begun. An unexpected
 /// success must be from a proxy.
 pub(super) fn refused(answer: &Answer) -> Failure {
@@ -327,7 +332,11 @@ pub(super) fn refused(answer: &Answer) -> Failure {
         status if status.is_server_error() => Kind::Unreachable,
         _ => Kind::Precondition,
     };
-    let failure = Failure::new(kind, answer.refusal());
+    let message = match kind {
+        Kind::Unauthenticated => format!("{}; {TOKEN_REFUSED}", answer.refusal()),
+        _ => answer.refusal(),
+    };
+    let failure = Failure::new(kind, message);
     match answer.status.is_server_error() {
         true => failure.may_be_running(),
         false => failure,

@@ -283,8 +283,8 @@ fn judge_storage(
             conditions.add(
                 volume::STORAGE_NEARLY_FULL,
                 format!(
-                    "{path}: {} of it are not allocated yet, and {} are left for all volumes \
-                     together: writes fail with ENOSPC or EIO when none is left; delete volumes or \
+                    "{path}: may still need {} of disk space, but {} are left for all volumes: \
+                     when none is left, writes fail with ENOSPC or EIO; delete volumes or \
                      snapshots, or enlarge the filesystem",
                     Rounded(unwritten),
                     Rounded(storage.free)

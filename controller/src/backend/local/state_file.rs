@@ -80,7 +80,8 @@ impl StateFile {
     /// Opens the database. Fails if the file is empty, since its content was lost.
     pub(super) fn open(&self) -> Result<Database, Failure> {
         self.reserve()?;
-        let database = builder().open(&self.path).map_err(failed)?;
+        let opened = builder().open(&self.path);
+        let database = opened.map_err(|error| failed_at(&self.path, error))?;
         self.refuse_replaced()?;
         Ok(database)
     }
@@ -183,8 +184,12 @@ pub(super) fn sync_names(dir: &Path) -> Result<(), Failure> {
     rustix::fs::fsync(&opened).map_err(|errno| os("fsync", dir, errno))
 }
 
-/// Converts an error of redb, and adds the remedy.
+/// Converts an error of redb during a call, and adds the remedy.
 pub(super) fn failed(error: impl Into<redb::Error>) -> Failure {
+    failed_at(Path::new("state.redb"), error)
+}
+
+fn failed_at(path: &Path, error: impl Into<redb::Error>) -> Failure {
     use redb::Error::{Corrupted, Io, RepairAborted, UpgradeRequired};
     let error = error.into();
     let is_damaged = match &error {
@@ -197,13 +202,15 @@ pub(super) fn failed(error: impl Into<redb::Error>) -> Failure {
     };
     let message = match is_damaged {
         true => format!(
-            "state.redb: is damaged, or no database of Belay ({error}); stop the controller, check \
-             the disk of the state directory, keep the file aside, and restore it from a backup; \
-             volumes are not affected"
+            "{path}: is damaged, or no database of Belay ({error}); stop the controller, check the \
+             disk of the state directory, keep the file aside, and restore it from a backup; \
+             volumes are not affected",
+            path = path.display()
         ),
         false => format!(
-            "state.redb: {error}; free space on the disk of the state directory, or repair it, and \
-             repeat the call"
+            "{path}: {error}; free space on the disk of the state directory, or repair it, and \
+             repeat the call",
+            path = path.display()
         ),
     };
     Failure::new(Kind::Unreachable, message)

@@ -258,7 +258,8 @@ pub(super) fn refuse_foreign_token(after: Option<&str>) -> Result<(), Failure> {
     let Some(token) = after.filter(|token| !id::is_ours(id::VOLUME, token)) else {
         return Ok(());
     };
-    let message = format!("starting_token {token:?}: not returned by a list of this driver");
+    let message =
+        format!("starting_token {token:?}: not a token of this driver; list from the start");
     Err(Failure::new(Kind::BadToken, message))
 }
 

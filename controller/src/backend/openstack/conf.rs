@@ -106,7 +106,7 @@ impl CloudConf {
         let mut keys = Vec::new();
         for path in &source.files {
             let text = file::read_text(path, SECRET_BYTES_MAX);
-            let read = text.map_err(|error| error.to_string());
+            let read = text.map_err(|error| format!("{error}; correct the file or --cloud-config"));
             let read = read.and_then(|text| parse(&text));
             let named = |why| Failure::precondition(format!("{}: {why}", path.display()));
             keys.extend(read.map_err(named)?);

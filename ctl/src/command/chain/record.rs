@@ -136,7 +136,7 @@ impl Record {
     pub(super) fn load(state: &Path, target: &Path) -> Result<Self, Failure> {
         Self::find(state, target)?.ok_or_else(|| {
             Failure::Usage(format!(
-                "{}: not mounted by `belayctl mount` (no {})",
+                "{}: not mounted by `belayctl mount` (no {}); if it is a mount, use `umount`",
                 target.display(),
                 Self::path(state, target).display()
             ))

@@ -187,7 +187,8 @@ impl<K: Kernel> LoopDir<K> {
                         path.display()
                     )),
                     Cause::Missing => Failure::not_found(format!(
-                        "volume {volume}: no file {} on this node",
+                        "volume {volume}: no file {} on this node; check whether the volume \
+                         exists, and whether the disk of --loop-dir is mounted",
                         path.display()
                     )),
                     Cause::Escapes => Failure::invalid(

@@ -152,9 +152,9 @@ fn space(seen: &Observation<'_>, conditions: &mut Conditions) {
         conditions.add(
             volume::STORAGE_NEARLY_FULL,
             format!(
-                "{}: {} of it are not allocated yet, and {} are left for all volumes together: \
-                 writes of the pod fail with ENOSPC or EIO, and may have failed already, when none \
-                 is left; delete volumes or snapshots, or enlarge the filesystem",
+                "{}: may still need {} of disk space, but {} are left for all volumes: when none \
+                 is left, writes of the pod fail with ENOSPC or EIO, and may have failed already; \
+                 delete volumes or snapshots, or enlarge the filesystem",
                 seen.file.display(),
                 Rounded(unwritten),
                 Rounded(free)

@@ -50,7 +50,7 @@ impl Login for Client {
                 Err(answer.foreign("DigitalOcean"))
             }
             StatusCode::UNAUTHORIZED => {
-                let message = "--token-file: DigitalOcean refuses the token";
+                let message = format!("GET /v2/account: {}", wire::TOKEN_REFUSED);
                 Ok(Err(Failure::new(Kind::Unauthenticated, message)))
             }
             StatusCode::FORBIDDEN => Ok(Ok(Identity::Hidden(

@@ -47,8 +47,9 @@ impl Store {
         limit: usize,
     ) -> Result<SnapshotPage, Failure> {
         if let Some(token) = after.filter(|token| !id::is_ours(id::SNAPSHOT, token)) {
-            let message =
-                format!("starting_token {token:?}: not returned by a list of this driver");
+            let message = format!(
+                "starting_token {token:?}: not a token of this driver; list from the start"
+            );
             return Err(Failure::new(Kind::BadToken, message));
         }
         let mut page = SnapshotPage::default();
