@@ -141,7 +141,7 @@ fn weigh(report: &mut Report, agents: &Agents) -> Result<()> {
              benches/BUDGET.md"
         );
     }
-    report.fact("Weight", &weights.join("; "));
+    report.fact("Memory", &weights.join("; "));
     let (_, page) = scrape::get(agents.node.http, "/metrics")?;
     let samples = page.lines().filter_map(scrape::sample);
     let formats = samples.filter(|(name, ..)| *name == FORMATS);
@@ -152,7 +152,7 @@ fn weigh(report: &mut Report, agents: &Agents) -> Result<()> {
         "{blank} volumes were blank, and {NODE} formatted {formats}"
     );
     let text = format!("processes started: {blank} mkfs, one for each blank filesystem");
-    report.fact("Weight", &text);
+    report.fact("Memory", &text);
     Ok(())
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn render(report: &Report, width: usize) -> Vec<String> {
         lines.extend(section(topic, &ticked));
     }
     lines.extend(bars(report, width));
-    lines.extend(section("Weight", &report.facts("Weight")));
+    lines.extend(section("Memory", &report.facts("Memory")));
     lines.iter().map(|line| fit(line, width)).collect()
 }
 
@@ -215,7 +215,7 @@ mod tests {
         for kind in KINDS {
             report.add(kind, PROBE, Side::Belay, us(250_000));
         }
-        for topic in ["Copies", "Refused", "Killed", "Weight"] {
+        for topic in ["Copies", "Refused", "Killed", "Memory"] {
             report.fact(topic, "a fact");
             report.fact(topic, &format!(" {}", "long ".repeat(40)));
         }
