@@ -22,11 +22,15 @@ th,td{border-bottom:1px solid #8884;padding:.15rem .6rem .15rem 0;text-align:lef
 vertical-align:top}\
 th{font-weight:600}td.n{white-space:nowrap}\
 td.m{min-width:14rem;overflow-wrap:anywhere}\
-td.m div{max-height:2.8em;overflow:auto;scrollbar-width:thin}.calls{font-size:12px}\
+td.m div{max-height:7em;overflow:auto;scrollbar-width:thin}.calls{font-size:12px}\
 .w{overflow-x:auto}\
 .calls td:nth-child(3),.calls td:nth-child(4),.calls td:nth-child(6){white-space:nowrap;\
 max-width:14rem;overflow:hidden;text-overflow:ellipsis}\
-.ok{color:#18794e}.bad{color:#cd2b31;font-weight:600}footer{margin-top:1.2rem;opacity:.75}";
+.ok{color:#18794e;color:light-dark(#18794e,#3dd68c)}\
+.bad{color:#cd2b31;color:light-dark(#cd2b31,#ff6369);font-weight:600}\
+@media(max-width:40rem){tr{display:flex;flex-wrap:wrap;gap:0 .8rem;border-bottom:1px solid #8884}\
+th,td,td.m{border:0;padding:0;min-width:0}}\
+footer{margin-top:1.2rem;opacity:.75}";
 
 /// The content of the status page.
 #[derive(Clone, Debug)]
