@@ -48,7 +48,7 @@ pub mod volume {
         FILESYSTEM_ERRORS = "FilesystemErrors", Degraded, [Node];
         /// The filesystem no longer responds.
         FILESYSTEM_SHUT_DOWN = "FilesystemShutDown", Inaccessible, [Node];
-        /// btrfs could not read or write its device.
+        /// ext4 or btrfs could not write to its device, or btrfs could not read from it.
         DEVICE_ERRORS = "DeviceErrors", Degraded, [Node];
         /// btrfs read data that differs from the data it had written.
         DATA_CORRUPTED = "DataCorrupted", DataLoss, [Node];

@@ -362,7 +362,7 @@ fn unreachable(reason: &str) -> [(StorageHealthErrorType, String); 1] {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn the_storage_is_reported_full_read_only_or_gone_as_long_as_it_is() {
+fn full_storage_is_reported_as_long_as_it_is_and_the_writes_that_it_lost_until_the_next_stage() {
     let test_dir = TestDir::new();
     let (disk, point) = (test_dir.path().join("disk"), test_dir.directory("storage"));
     File::create_new(&disk)
@@ -384,8 +384,15 @@ fn the_storage_is_reported_full_read_only_or_gone_as_long_as_it_is() {
     assert_eq!(storage(&rig), degraded("StorageNearlyFull"));
     let full = [(Status::Degraded, "StorageNearlyFull".to_owned())];
     assert_eq!(health(&node, &volume), full);
+
+    let lost = File::create_new(volume.target("a").join("lost")).expect("a file");
+    let written = fs::write(volume.target("a").join("lost"), vec![1; 2 << 20]);
+    written.and_then(|()| lost.sync_all()).expect_err("it fits");
     fs::remove_file(&filler).expect("unlink");
     assert_eq!(storage(&rig), []);
+    expect(&node, &volume, &[(Status::Degraded, "DeviceErrors")]);
+    down(&node, &volume);
+    up(&node, &volume, &access("ext4"));
     expect(&node, &volume, &[]);
     down(&node, &volume);
 

@@ -291,6 +291,7 @@ fn budget(kind: &str, request: &str) -> Option<(usize, usize)> {
         // In addition to statfs, these inspect the mount, the file, the device, and the counted
         // errors.
         ("btrfs", "stats") => (15, 45),
+        ("ext4", "stats") => (17, 43),
         (_, "stats") => (14, 40),
         // The first statistics also inspect the directory above the target, or find out that they
         // need a thread.

@@ -106,8 +106,7 @@ pub(crate) enum Open {
     FileRead,
     /// `O_PATH`: to inspect a file without counting as an opener.
     Name,
-    /// Like [`Open::Name`], but never waits for a disk: fails with [`super::Cause::Again`] if the
-    /// path is not in memory (`RESOLVE_CACHED`). Only for [`super::Kernel::open_beneath`].
+    /// [`Open::Name`] by [`super::Kernel::open_beneath`] that fails instead of waiting for a disk.
     NameCached,
     /// `O_RDONLY | O_DIRECTORY`.
     Directory,
@@ -159,8 +158,7 @@ impl LoopStatus {
 /// A bound loop device in sysfs, without a query to its backing file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoopFile {
-    /// The path of the backing file in the mount namespace that bound the device, so only its last
-    /// component is reliable. Ends in ` (deleted)` for a deleted file.
+    /// The backing file's path as its binder saw it; ends in ` (deleted)` for a deleted file.
     pub(crate) path: PathBuf,
     /// AUTOCLEAR: unbinds at its last close.
     pub(crate) autoclear: bool,
@@ -326,9 +324,11 @@ pub(crate) struct BtrfsGeometry {
     pub(crate) block_bytes: u32,
 }
 
-/// The errors that an ext4 has counted since its last fsck; kept in its superblock.
+/// The errors that an ext4 has counted since its last fsck, and its warnings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ext4Errors {
+    /// The number of warnings since the mount: one for each failed write of file data.
+    pub(crate) warnings: u64,
     /// The number of errors.
     pub(crate) count: u64,
     /// The oldest, if there is any.

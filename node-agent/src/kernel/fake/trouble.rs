@@ -218,6 +218,7 @@ impl State {
             code: 5,
         });
         Some(Ext4Errors {
+            warnings: 0,
             count: found.errors,
             first: error.clone(),
             last: error,

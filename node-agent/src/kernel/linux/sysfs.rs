@@ -81,10 +81,15 @@ pub(super) fn ext4_errors(device: &str) -> Result<Option<Ext4Errors>> {
     let Some(count) = integer(&folder.join("errors_count"))? else {
         return Ok(None);
     };
+    let warnings = integer(&folder.join("warning_count"))?.unwrap_or_default();
     if count == 0 {
-        return Ok(Some(Ext4Errors::default()));
+        return Ok(Some(Ext4Errors {
+            warnings,
+            ..Ext4Errors::default()
+        }));
     }
     Ok(Some(Ext4Errors {
+        warnings,
         count,
         first: Some(ext4_error(&folder, "first")?),
         last: Some(ext4_error(&folder, "last")?),

@@ -209,6 +209,17 @@ fn state(seen: &Observation<'_>, filesystem: &Filesystem, conditions: &mut Condi
 }
 
 fn ext4(seen: &Observation<'_>, errors: &Ext4Errors, conditions: &mut Conditions) {
+    if errors.warnings > 0 {
+        let message = format!(
+            "the ext4 at {} has warned {} times since it was mounted, as it does of each failed \
+             write of data, which is lost then: see the kernel's log, repair the disk or free \
+             space on it, check the files, delete the pod, wait until the volume is unstaged, and \
+             start the pod again",
+            seen.path.display(),
+            errors.warnings
+        );
+        conditions.add(volume::DEVICE_ERRORS, message);
+    }
     if errors.count == 0 {
         return;
     }
@@ -375,6 +386,22 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_write_of_an_ext4_is_an_error_of_its_device_and_not_of_the_filesystem() {
+        let mut lost = filesystem("ext4");
+        lost.ext4 = Some(Ext4Errors {
+            warnings: 10,
+            ..Ext4Errors::default()
+        });
+        let conditions = seen(WHOLE, Some(lost));
+        assert_eq!(told(&conditions), [volume::DEVICE_ERRORS]);
+        let message = &conditions.iter().next().unwrap().message;
+        assert!(
+            message.contains("/staging has warned 10 times"),
+            "{message}"
+        );
+    }
+
+    #[test]
     fn each_cause_has_a_word_of_its_own() {
         let short = Backing::There {
             bytes: 99,
@@ -516,6 +543,7 @@ mod tests {
         };
         let mut damaged = filesystem("ext4");
         damaged.ext4 = Some(Ext4Errors {
+            warnings: 0,
             count: 2,
             first: error(1_709_164_800, 5),
             last: error(0, 1),
