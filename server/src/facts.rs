@@ -26,6 +26,9 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// port may be open to a whole cluster.
 const INTERVAL: Duration = Duration::from_secs(5);
 
+/// Maximum number of volumes on the status page.
+pub const SHOWN_MAX: usize = 50;
+
 /// The facts about one driver.
 pub trait Facts: Send + Sync + 'static {
     /// Returns every reason for which this program reports a volume as unhealthy.
@@ -33,6 +36,9 @@ pub trait Facts: Send + Sync + 'static {
 
     /// Returns the facts known now. Must not wait.
     fn known(&self) -> Known;
+
+    /// Returns up to [`SHOWN_MAX`] volumes for the status page. Must not wait.
+    fn shown(&self) -> Vec<Shown>;
 
     /// Measures the facts that may require waiting for a disk, on a thread of the program;
     /// [`Facts::known`] then returns them. Must end eventually: the next measurement begins after
@@ -53,6 +59,17 @@ pub struct Known {
     pub volumes: Option<u64>,
     /// The number of volumes with a health condition, by reason.
     pub unhealthy: BTreeMap<&'static str, u64>,
+}
+
+/// A volume on the status page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// The ID of the volume.
+    pub id: String,
+    /// The reasons for which the volume is unhealthy.
+    pub reasons: Vec<&'static str>,
+    /// What else is known, such as the name of the volume, or the paths of its mounts.
+    pub details: Vec<String>,
 }
 
 /// A filesystem.
@@ -111,6 +128,12 @@ impl AllFacts {
     pub(crate) fn of(&self, driver: &str) -> Option<Known> {
         let entry = self.0.iter().find(|entry| &*entry.driver == driver);
         entry.map(|entry| entry.facts.known())
+    }
+
+    /// Returns the volumes of a driver for the status page.
+    pub(crate) fn shown(&self, driver: &str) -> Vec<Shown> {
+        let entry = self.0.iter().find(|entry| &*entry.driver == driver);
+        entry.map_or_else(Vec::new, |entry| entry.facts.shown())
     }
 
     fn show(&self) {
@@ -197,6 +220,10 @@ mod tests {
                 volumes: Some(3),
                 unhealthy: [("DeviceErrors", free_bytes)].into(),
             }
+        }
+
+        fn shown(&self) -> Vec<Shown> {
+            Vec::new()
         }
 
         fn measure(self: Arc<Self>) -> Measuring {

@@ -1,5 +1,5 @@
 //! The status page: one screen of static HTML for a person with a browser, made at each request.
-//! Shows no volume but those of refused calls, and changes nothing.
+//! Changes nothing.
 
 use crate::call::Refusals;
 use crate::facts::{AllFacts, Known};
@@ -82,9 +82,10 @@ impl Status {
                 writeln!(page, "<p class=\"bad\">Not ready: {}</p>", Plain(why))?;
             }
         }
-        writeln!(page, "<p>Serving for {}.</p>", Age(self.since.elapsed()))?;
+        writeln!(page, "<p>Running for {}.</p>", Age(self.since.elapsed()))?;
         operations(page)?;
         self.write_drivers(page)?;
+        self.write_volumes(page)?;
         write_calls(page, &metrics::calls())?;
         self.write_refusals(page)?;
         page.push_str("<footer>");
@@ -117,6 +118,43 @@ impl Status {
             page.push('\n');
         }
         page.push_str("</table></div>\n");
+        Ok(())
+    }
+
+    fn write_volumes(&self, page: &mut String) -> fmt::Result {
+        for driver in &self.drivers {
+            let shown = self.facts.shown(&driver.name);
+            if shown.is_empty() {
+                continue;
+            }
+            let all = self.facts.of(&driver.name).and_then(|known| known.volumes);
+            let more = all.unwrap_or(0).saturating_sub(shown.len() as u64);
+            writeln!(page, "<h2>Volumes of {}</h2>", Plain(&driver.name))?;
+            page.push_str(
+                "<div class=\"w\"><table>\n<tr><th>Volume<th>Condition<th>Name or mounts\n",
+            );
+            for volume in shown {
+                write!(page, "<tr><td class=\"m\">{}", Plain(&volume.id))?;
+                match volume.reasons.as_slice() {
+                    [] => page.push_str("<td class=\"ok\">normal<td class=\"m\">"),
+                    reasons => {
+                        write!(
+                            page,
+                            "<td class=\"bad\">{}<td class=\"m\">",
+                            reasons.join(", ")
+                        )?;
+                    }
+                }
+                for detail in volume.details {
+                    write!(page, "{}<br>", Plain(&detail))?;
+                }
+                page.push('\n');
+            }
+            page.push_str("</table></div>\n");
+            if more > 0 {
+                writeln!(page, "<p>And {more} more.</p>")?;
+            }
+        }
         Ok(())
     }
 
@@ -262,6 +300,7 @@ impl fmt::Display for Age {
 mod tests {
     use super::*;
     use crate::call::Refusal;
+    use crate::facts::{Facts, Measuring, Shown};
     use std::sync::Arc;
     use tonic::Code;
 
@@ -286,7 +325,7 @@ mod tests {
         for part in [
             "<h1>belay-test 1.2.3 on ",
             "Ready.",
-            "Serving for 0 s.",
+            "Running for 0 s.",
             "<a href=\"/jobs\">",
             "<td>test.csi.belay.dev<td>-<td>-",
             "None since the start.",
@@ -309,6 +348,53 @@ mod tests {
         assert_eq!(page.matches(text).count(), 4, "{page}");
         assert!(!page.contains("<script"), "{page}");
         assert!(page.contains("NOT_FOUND"), "{page}");
+    }
+
+    /// Facts about more volumes than are shown.
+    struct Volumes;
+
+    impl Facts for Volumes {
+        fn reasons(&self) -> Vec<&'static str> {
+            Vec::new()
+        }
+
+        fn known(&self) -> Known {
+            Known {
+                volumes: Some(9),
+                ..Known::default()
+            }
+        }
+
+        fn shown(&self) -> Vec<Shown> {
+            let shown = |id: &str, reasons: &[&'static str]| Shown {
+                id: id.to_owned(),
+                reasons: reasons.to_vec(),
+                details: vec!["/pods/<x>".to_owned(), "7:1".to_owned()],
+            };
+            vec![shown("vol-1", &["A", "B"]), shown("vol-2", &[])]
+        }
+
+        fn measure(self: Arc<Self>) -> Measuring {
+            Box::pin(async {})
+        }
+    }
+
+    #[test]
+    fn volumes_are_listed_with_their_conditions_and_the_rest_is_counted() {
+        let driver = "test.csi.belay.dev".to_owned();
+        let status = Status {
+            facts: AllFacts::new(vec![(driver, Arc::new(Volumes))]),
+            ..status()
+        };
+        let page = status.page(&State::Ready);
+        for part in [
+            "<h2>Volumes of test.csi.belay.dev</h2>",
+            "<td class=\"m\">vol-1<td class=\"bad\">A, B<td class=\"m\">/pods/&lt;x&gt;<br>7:1<br>",
+            "<td class=\"m\">vol-2<td class=\"ok\">normal<td",
+            "<p>And 7 more.</p>",
+        ] {
+            assert!(page.contains(part), "{part} in {page}");
+        }
     }
 
     #[test]

@@ -118,6 +118,15 @@ fn a_volume_that_loses_its_file_is_on_the_page_until_it_is_unstaged() {
     fs::rename(&file, &kept).expect("rename");
     // The kubelet does this every minute.
     node.stats(volume.stats(&target)).expect("stats");
+    let shown = format!(
+        "{}<td class=\"bad\">BackingFileGone<td class=\"m\">",
+        volume.id
+    );
+    let (_, body) = page(pages.address());
+    assert!(
+        body.contains(&shown) && body.contains(text(&target)),
+        "{body}"
+    );
     let series =
         format!("belay_volumes_unhealthy{{driver=\"{DRIVER}\",reason=\"BackingFileGone\"}}");
     assert_eq!(pages.metric(&series).as_deref(), Some("1"));

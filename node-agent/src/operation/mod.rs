@@ -24,7 +24,7 @@ mod unpublish;
 mod unstage;
 
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use belay_server::call::Failure;
@@ -79,6 +79,11 @@ pub(crate) struct Node<K: Kernel> {
 }
 
 impl<K: Kernel> Node<K> {
+    /// The mounts in the index, each with its volume, if that was verified, and its device.
+    pub(crate) fn mounts_seen(&self) -> Vec<(PathBuf, Option<VolumeId>, Dev)> {
+        self.index.mounts()
+    }
+
     /// Returns a node whose volumes are provided by `transport`, whose mounts `index` records, and
     /// whose paths must be under `kubelet_dir`, if set.
     pub(crate) fn new(

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use belay_contract::reason::{Reporter, volume};
 use belay_server::call::Rpc;
-use belay_server::facts::{Facts, Known, Measuring, Space};
+use belay_server::facts::{Facts, Known, Measuring, Shown, Space};
 use belay_server::lock::Lock;
+use belay_server::request::VolumeId;
 use belay_server::work::Key;
 
 use super::NodeService;
@@ -49,6 +50,26 @@ impl<K: Kernel> Facts for NodeService<K> {
             volumes: u64::try_from(self.volumes.count()).ok(),
             unhealthy,
         }
+    }
+
+    /// Adds the mounts that calls have made or seen: in Kubernetes, their paths contain the pod's
+    /// UID and the name of the persistent volume.
+    fn shown(&self) -> Vec<Shown> {
+        let mut shown = self.volumes.shown();
+        // A driver that is not up has mounted nothing.
+        for (path, volume, device) in self
+            .node()
+            .map_or_else(|_| Vec::new(), |it| it.mounts_seen())
+        {
+            let volume = volume.as_ref().map(VolumeId::as_str);
+            if let Some(volume) = shown.iter_mut().find(|it| Some(it.id.as_str()) == volume) {
+                volume
+                    .details
+                    .push(format!("{} ({device})", path.display()));
+            }
+        }
+        shown.iter_mut().for_each(|volume| volume.details.sort());
+        shown
     }
 
     fn measure(self: Arc<Self>) -> Measuring {

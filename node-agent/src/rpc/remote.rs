@@ -11,7 +11,7 @@ use belay_contract::drivers::{NFS_ID_BYTES_MAX, Profile};
 use belay_contract::reason::volume;
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Failure, Rpc, answer};
-use belay_server::facts::{Facts, Known, Measuring};
+use belay_server::facts::{Facts, Known, Measuring, Shown};
 use belay_server::request::{NodeVolumeHealth, Publish, Stats, StorageHealth, Unpublish};
 use belay_server::work::Jobs;
 use tonic::{Request, Response, Status};
@@ -174,6 +174,10 @@ impl<K: Kernel> Facts for RemoteService<K> {
             volumes: u64::try_from(self.volumes.count()).ok(),
             unhealthy: self.volumes.unhealthy(),
         }
+    }
+
+    fn shown(&self) -> Vec<Shown> {
+        self.volumes.shown()
     }
 
     fn measure(self: Arc<Self>) -> Measuring {

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
+use belay_server::facts::{SHOWN_MAX, Shown};
 use belay_server::health::Conditions;
 use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
@@ -63,6 +64,23 @@ impl Volumes {
             *counts.entry(*reason).or_default() += 1;
         }
         counts
+    }
+
+    /// The known volumes for the status page, the unhealthy ones first.
+    pub(super) fn shown(&self) -> Vec<Shown> {
+        let (volumes, now) = (self.0.lock(), Instant::now());
+        let known = volumes.iter().map(|(id, it)| (it.reasons_at(now), id));
+        let mut known: Vec<_> = known.collect();
+        known.sort_unstable_by_key(|(reasons, id)| (reasons.is_empty(), *id));
+        let shown = known
+            .into_iter()
+            .take(SHOWN_MAX)
+            .map(|(reasons, id)| Shown {
+                id: id.as_str().to_owned(),
+                reasons: reasons.to_vec(),
+                details: Vec::new(),
+            });
+        shown.collect()
     }
 
     fn note(&self, id: &VolumeId, condition: LastReport) {

@@ -5,8 +5,9 @@ use super::Local;
 use super::store::Store;
 use belay_contract::reason::Reporter;
 use belay_server::call::Failure;
-use belay_server::facts::{Facts, Known, Measuring, Space};
+use belay_server::facts::{Facts, Known, Measuring, SHOWN_MAX, Shown, Space};
 use belay_server::lock::Lock;
+use belay_server::size::Rounded;
 use std::sync::Arc;
 
 /// Number of unhealthy volumes that one read of the ledger lists.
@@ -14,24 +15,14 @@ const PAGE_ENTRIES: usize = 500;
 
 /// The last measurement.
 #[derive(Debug, Default)]
-pub(super) struct Last(Lock<Known>);
-
-impl Last {
-    fn get(&self) -> Known {
-        self.0.lock().clone()
-    }
-
-    fn set(&self, known: Known) {
-        *self.0.lock() = known;
-    }
-}
+pub(super) struct Last(Lock<(Known, Vec<Shown>)>);
 
 impl Store {
     /// Counts and inspects all volumes, in pages of this many entries. May wait for a disk.
     ///
     /// # Errors
     /// Returns the errors of reading the state.
-    pub(super) fn facts(&self, page_entries: usize) -> Result<Known, Failure> {
+    pub(super) fn facts(&self, page_entries: usize) -> Result<(Known, Vec<Shown>), Failure> {
         // A failure here is also a health reason of every volume.
         let space = self.files.statvfs().ok().map(|stat| Space {
             free_bytes: stat.f_bfree.saturating_mul(stat.f_frsize),
@@ -42,18 +33,46 @@ impl Store {
             volumes: Some(self.ledger.totals()?.volumes),
             ..Known::default()
         };
-        let mut after = None;
+        let (mut shown, mut after) = (Vec::new(), None);
         loop {
             let page = self.list_unhealthy(after.as_deref(), page_entries)?;
-            let conditions = page.volumes.iter().flat_map(|it| it.conditions.iter());
-            for condition in conditions {
-                *known.unhealthy.entry(condition.reason.name()).or_default() += 1;
+            for volume in page.volumes {
+                let reasons = volume.conditions.iter().map(|it| it.reason.name());
+                let reasons: Vec<_> = reasons.collect();
+                for reason in &reasons {
+                    *known.unhealthy.entry(*reason).or_default() += 1;
+                }
+                shown.push(Shown {
+                    id: volume.id.as_str().to_owned(),
+                    reasons,
+                    details: Vec::new(),
+                });
+                shown.truncate(SHOWN_MAX);
             }
             after = page.next;
             if after.is_none() {
-                return Ok(known);
+                self.name(&mut shown)?;
+                return Ok((known, shown));
             }
         }
+    }
+
+    /// Adds names and sizes to unhealthy volumes, and healthy volumes after them.
+    fn name(&self, shown: &mut Vec<Shown>) -> Result<(), Failure> {
+        for volume in self.list(None, SHOWN_MAX)?.volumes {
+            let name = volume.name.into_iter();
+            let details = name.chain([Rounded(volume.bytes).to_string()]).collect();
+            match shown.iter_mut().find(|it| it.id == volume.id.as_str()) {
+                Some(unhealthy) => unhealthy.details = details,
+                None => shown.push(Shown {
+                    id: volume.id.as_str().to_owned(),
+                    reasons: Vec::new(),
+                    details,
+                }),
+            }
+        }
+        shown.truncate(SHOWN_MAX);
+        Ok(())
     }
 }
 
@@ -63,7 +82,11 @@ impl Facts for Local {
     }
 
     fn known(&self) -> Known {
-        self.last.get()
+        self.last.0.lock().0.clone()
+    }
+
+    fn shown(&self) -> Vec<Shown> {
+        self.last.0.lock().1.clone()
     }
 
     fn measure(self: Arc<Self>) -> Measuring {
@@ -79,7 +102,7 @@ impl Facts for Local {
                 super::checked(&store, &readiness, |store| store.facts(PAGE_ENTRIES))
             };
             match tokio::task::spawn_blocking(work).await {
-                Ok(Ok(known)) => self.last.set(known),
+                Ok(Ok(known)) => *self.last.0.lock() = known,
                 // Readiness or the calls report the reason; the last values are kept.
                 Ok(Err(failure)) => tracing::debug!("cannot measure storage and health: {failure}"),
                 Err(error) => tracing::error!("measuring storage and health: {error}"),

@@ -128,6 +128,7 @@ impl Record {
         let source = source.transpose().map_err(kept)?;
         let id = VolumeId::new(id).map_err(kept)?;
         Ok(Volume {
+            name: Some(self.name.clone()),
             bytes: self.bytes,
             usage: Some(usage),
             context: Some(Context::default()),

@@ -78,7 +78,7 @@ pub(super) fn stage<K: Kernel>(
         staged = attempt();
     }
     staged?;
-    // Only now: a deletion may have been refused during a long mkfs.
+    // End the claim last: a deletion may have been refused during a long mkfs.
     Ok(device.end_claim(kernel)?)
 }
 

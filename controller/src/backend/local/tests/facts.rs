@@ -22,9 +22,14 @@ fn every_unhealthy_volume_counts_once_for_each_of_its_reasons() {
         fs::remove_file(bed.file(volume.id.as_str())).unwrap();
     }
     for page_entries in [1, 2, 3, 100] {
-        let facts = store.facts(page_entries).unwrap();
+        let (facts, shown) = store.facts(page_entries).unwrap();
         assert_eq!(facts.unhealthy.get("BackingFileMissing"), Some(&3));
         assert_eq!(facts.volumes, Some(4));
+        // The unhealthy ones are first, each with its name and size.
+        let reasons: Vec<_> = shown.iter().map(|it| it.reasons.len()).collect();
+        assert_eq!(reasons, [1, 1, 1, 0]);
+        assert_eq!(shown[3].id, volumes[0].id.as_str());
+        assert_eq!(shown[3].details, ["pvc-0", "1 MiB"]);
         let space = facts.storage.unwrap();
         assert!(0 < space.free_bytes && space.free_bytes <= space.size_bytes);
     }
