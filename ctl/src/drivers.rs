@@ -114,18 +114,27 @@ pub(crate) async fn default_socket(service: &str) -> Result<PathBuf, Failure> {
 fn choose(service: &str, found: &[DriverSocket]) -> Result<PathBuf, Failure> {
     // A driver that does not answer may be the intended one, and another one has other storage.
     let candidates = found.iter().filter(|it| it.has(service) || it.is_silent());
-    let why = match candidates.collect::<Vec<_>>().as_slice() {
+    let start = "; start the driver, or";
+    let (why, cure) = match candidates.collect::<Vec<_>>().as_slice() {
         [only] => return Ok(only.socket.clone()),
-        [] if found.is_empty() => "no socket of a driver in the usual directories".to_owned(),
-        [] => format!("none of the sockets that `belayctl ls` shows serves {service}"),
+        [] if found.is_empty() => (
+            "no socket of a driver in the usual directories".into(),
+            start,
+        ),
+        [] => {
+            let why = format!("none of the sockets that `belayctl ls` shows serves {service}");
+            (why, start)
+        }
         several => {
             let list: Vec<_> = several.iter().map(|it| it.with_trouble()).collect();
-            format!("several sockets may serve {service}: {}", list.join(", "))
+            (
+                format!("several sockets may serve {service}: {}", list.join(", ")),
+                ";",
+            )
         }
     };
-    let cure = "name its socket by --endpoint or CSI_ENDPOINT";
     Err(Failure::Usage(format!(
-        "{why}; start the driver, or {cure}"
+        "{why}{cure} name its socket by --endpoint or CSI_ENDPOINT"
     )))
 }
 
@@ -283,7 +292,7 @@ mod tests {
             (
                 "identity",
                 &found[..],
-                "several sockets may serve identity: /a.sock, /b.sock;",
+                "several sockets may serve identity: /a.sock, /b.sock; name",
             ),
             (
                 "controller",
@@ -313,7 +322,7 @@ mod tests {
         let node = socket("/a.sock", "node");
         let found = [node.clone(), silent("/b.sock"), silent("/d-reg.sock")];
         let error = choose("node", &found).unwrap_err().to_string();
-        let part = "may serve node: /a.sock, /b.sock (no answer in 2 s); start the driver, or";
+        let part = "several sockets may serve node: /a.sock, /b.sock (no answer in 2 s); name";
         assert!(error.contains(part), "{error}");
         // The call itself reports the trouble.
         assert_eq!(choose("controller", &found).unwrap(), found[1].socket);

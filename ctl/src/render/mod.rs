@@ -84,6 +84,9 @@ impl Rows {
     }
 
     fn table(&self, wide: bool) -> String {
+        if self.rows.is_empty() {
+            return format!("no {}\n", self.name);
+        }
         let shown = if wide {
             self.columns.len()
         } else {
