@@ -90,7 +90,7 @@ impl Cli {
             Verb::Mount(command) => command.run(target).await,
             Verb::Umount(command) => command.run(target).await,
             Verb::Ls(search) => drivers::ls(&search).await,
-            Verb::Where(command) => command.run(),
+            Verb::Where(command) => command.run(target).await,
             Verb::Status(command) => command.run().await,
             Verb::Doctor(doctor) => doctor.run().await,
             Verb::Bench(command) => command.run(target).await,

@@ -49,6 +49,9 @@ pub(crate) enum Failure {
         /// The remedy, preceded by `; `; empty if there is none.
         advice: String,
     },
+    /// The driver has no such object, so the call did nothing.
+    #[error("{0}")]
+    Absent(String),
     /// A file or setting of this machine is not as required.
     #[error("{0}")]
     Machine(String),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use belay_proto::endpoint::Endpoint;
 use clap::Args;
+use serde_json::json;
 
 use crate::call::Connection;
 use crate::drivers;
@@ -66,6 +67,19 @@ impl Target {
     /// Fails if there is no socket (bad usage), or if no driver answers.
     pub(crate) async fn connect(&self, service: &str) -> Result<Connection, Failure> {
         Connection::open(&self.socket(service).await?, self.timeout).await
+    }
+
+    /// Connects to the controller of the driver behind a node socket; `None` if this node has none,
+    /// or if the socket serves another service than `node`.
+    pub(crate) async fn controller_of(&self, on: &Connection, service: &str) -> Option<Connection> {
+        if service != "node" {
+            return None;
+        }
+        let socket = drivers::default_socket("controller").await.ok()?;
+        let controller = Connection::open(&socket, self.timeout).await.ok()?;
+        let name = async |on: &Connection| on.call("GetPluginInfo", json!({})).await.ok();
+        let names = (name(on).await?, name(&controller).await?);
+        (names.0["name"] == names.1["name"]).then_some(controller)
     }
 
     /// Prints a response in the selected format.

@@ -40,8 +40,12 @@ fn without_an_endpoint_each_call_finds_its_socket() {
         1,
         "NodeStageVolume: FAILED_PRECONDITION: staging_target_path",
     );
+    // The agent's controller knows the name.
+    assert_eq!(at_home(&scene, "node health data").ok(), "healthy\n");
+    at_home(&scene, "node health nosuch").fails(1, "NOT_FOUND");
     let volume = "$(ls /run/belay/state/volumes)";
     at_home(&scene, &format!("volume delete {volume}")).ok();
+    assert_eq!(at_home(&scene, "volume list").ok(), "no volumes\n");
     // Both programs serve it.
     let both = "several sockets may serve identity: /run/belay/controller.sock, /run/belay";
     at_home(&scene, "identity info").fails(64, both);

@@ -81,6 +81,8 @@ fn mount_makes_a_volume_usable_and_umount_undoes_it() {
     let found = plain(&scene, &format!("where {id} --kubelet-dir %kubelet")).ok();
     let mounts = found.lines().filter(|line| line.starts_with("mount"));
     assert_eq!(mounts.count(), 2, "staged and published: {found}");
+    let by_name = scene.controller("where data --kubelet-dir %kubelet").ok();
+    assert_eq!(by_name, found);
     let status = "status --dir % --kubelet-dir %kubelet -o json";
     let status = plain(&scene, status).says_no();
     assert!(status.contains("\"staged\": 1"), "{status}");

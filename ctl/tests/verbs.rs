@@ -34,6 +34,18 @@ fn every_verb_that_reads_volumes() {
         list.starts_with("VOLUME_ID") && list.contains("128MiB"),
         "{list}"
     );
+    assert!(list.contains(&format!("{id}  data  ")), "{list}");
+    for verb in ["get data", "health data", "validate data --fs-type ext4"] {
+        scene.controller(&format!("volume {verb}")).ok();
+    }
+    // What a list shows can be passed to other calls.
+    fs::write(
+        scene.path("listed.json"),
+        scene.controller("volume get data -o json").ok(),
+    )
+    .expect("write");
+    let validate = "volume validate data --fs-type ext4 --context-from %listed.json";
+    scene.controller(validate).ok();
     let wide = scene.controller("volume ls -o wide").ok();
     assert!(
         wide.contains("134217728 (128MiB)") && wide.contains("VOLUME_CONTEXT"),
@@ -123,13 +135,11 @@ fn every_verb_that_changes_a_volume_and_its_health() {
     fs::rename(scene.path("kept"), &file).expect("rename");
     let modify = format!("volume modify {id} --parameter iops=1");
     scene.controller(&modify).fails(1, "UNIMPLEMENTED");
-    // A name is no ID.
-    let nothing = "no volume data; nothing was deleted; `belayctl volume list` shows the IDs";
+    let nothing = "no volume nosuch; nothing was deleted; `belayctl volume list` shows the IDs";
+    scene.controller("volume delete nosuch").fails(1, nothing);
+    assert_eq!(scene.controller("volume delete data").ok(), "OK\n");
+    let nothing = "no volume data; nothing was deleted";
     scene.controller("volume delete data").fails(1, nothing);
-    assert_eq!(
-        scene.controller(&format!("volume delete {id}")).ok(),
-        "OK\n"
-    );
     let again = format!("volume delete {id}");
     scene
         .controller(&again)
@@ -163,6 +173,8 @@ fn every_verb_of_snapshots() {
         list.contains(&snapshot) && list.contains("128MiB"),
         "{list}"
     );
+    let by_name = scene.controller("snapshot list --volume-id a").ok();
+    assert_eq!(by_name, list);
     let again = scene.controller("controller snapshot-list -o name").ok();
     assert_eq!(name(again), snapshot);
     let get = scene
@@ -180,7 +192,10 @@ fn every_verb_of_snapshots() {
             .controller(&format!("{delete} {snapshot}"))
             .fails(1, &format!("no snapshot {snapshot}; nothing was deleted"));
     }
-    scene.controller(&format!("volume delete {id}")).ok();
+    scene.controller("volume create b --from-volume a").ok();
+    for volume in ["a", "b"] {
+        scene.controller(&format!("volume delete {volume}")).ok();
+    }
 }
 
 #[test]

@@ -20,6 +20,10 @@ use belay_server::identity::PluginCapability;
 use belay_server::request::{AccessMode, Context};
 use std::net::SocketAddr;
 
+/// Key of a volume's name in the volume contexts of `ListVolumes` and `ControllerGetVolume`, which
+/// have no field for it. The context that a node receives never has this key.
+pub const VOLUME_NAME: &str = "belay.dev/name";
+
 /// Name of the transport for volumes that are files in a directory of the node.
 pub const TRANSPORT_LOOP: &str = "loop";
 /// Name of the transport for volumes that a cloud attaches to the node as disks.

@@ -2,6 +2,7 @@
 
 use super::{Operations, create, lookup, support};
 use crate::backend::Usage;
+use belay_contract::drivers::VOLUME_NAME;
 use belay_contract::format::{self, FormatOptions};
 use belay_server::call::Failure;
 use belay_server::request::{Capability, Context, ValidateCapabilities};
@@ -55,7 +56,8 @@ const FIELD: &str = "volume_context";
 /// Refuses a volume context that differs from the volume's own.
 fn agrees(given: &Context, own: &Context) -> Result<(), Failure> {
     let keys = own.iter().map(|(key, _)| key);
-    let keys: Vec<_> = keys.chain(format::PARAMETERS.iter().copied()).collect();
+    let keys = keys.chain(format::PARAMETERS.iter().copied());
+    let keys: Vec<_> = keys.chain([VOLUME_NAME]).collect();
     support::refuse_unknown(FIELD, given, &keys)?;
     // Check the format options separately, since backends do not store them.
     FormatOptions::read(FIELD, given)?;

@@ -2,6 +2,7 @@
 
 use crate::backend::{Attachment, Page, Snapshot, SnapshotPage, Unhealthy, UnhealthyPage, Volume};
 use crate::operation::Room;
+use belay_contract::drivers::VOLUME_NAME;
 use belay_contract::mark::MarkSecret;
 use belay_contract::publish_context::PublishContext;
 use belay_proto::csi::v1 as csi;
@@ -20,6 +21,16 @@ pub(super) fn volume(volume: &Volume) -> csi::Volume {
         content_source: volume.source.as_ref().map(source),
         accessible_topology: topology.into_iter().collect(),
     }
+}
+
+/// Encodes a volume for people, with its name.
+fn shown(shown: &Volume) -> csi::Volume {
+    let mut encoded = volume(shown);
+    if let Some(name) = shown.name.as_ref().filter(|name| !name.is_empty()) {
+        let entry = (VOLUME_NAME.to_owned(), name.clone());
+        encoded.volume_context.extend([entry]);
+    }
+    encoded
 }
 
 /// Encodes a topology.
@@ -98,7 +109,7 @@ pub(super) fn page(page: &Page, conditions: Option<&[Conditions]>) -> csi::ListV
     use csi::list_volumes_response::{Entry, VolumeStatus};
     let condition = |at: usize| conditions.and_then(|all| all.get(at));
     let entry = |(at, listed): (usize, &Volume)| Entry {
-        volume: Some(volume(listed)),
+        volume: Some(shown(listed)),
         status: Some(VolumeStatus {
             published_node_ids: node_ids(&listed.nodes),
             volume_condition: condition(at).map(Conditions::volume_condition),
@@ -126,7 +137,7 @@ pub(super) fn found(
 ) -> csi::ControllerGetVolumeResponse {
     use csi::controller_get_volume_response::VolumeStatus;
     csi::ControllerGetVolumeResponse {
-        volume: Some(volume(found)),
+        volume: Some(shown(found)),
         status: Some(VolumeStatus {
             published_node_ids: node_ids(&found.nodes),
             volume_condition: condition.map(Conditions::volume_condition),
@@ -243,6 +254,29 @@ mod tests {
             of_snapshot,
             Some(Type::Snapshot(SnapshotSource { snapshot_id }))
         );
+    }
+
+    #[test]
+    fn a_listed_volume_has_its_name_and_a_created_one_does_not() {
+        let named = |name: &str| Volume {
+            name: Some(name.to_owned()),
+            ..plain(5)
+        };
+        let expected = map("belay.dev/name", "pvc-1");
+        let listed = Page {
+            volumes: vec![named("pvc-1"), named("")],
+            next: None,
+        };
+        let entries = page(&listed, None).entries.into_iter();
+        let contexts = entries.map(|entry| entry.volume.unwrap().volume_context);
+        assert_eq!(
+            contexts.collect::<Vec<_>>(),
+            [expected.clone(), HashMap::new()]
+        );
+        let alone = found(&named("pvc-1"), None).volume.unwrap();
+        assert_eq!(alone.volume_context, expected);
+        // The context of a creation reaches the nodes.
+        assert_eq!(volume(&named("pvc-1")).volume_context, HashMap::new());
     }
 
     #[test]

@@ -3,17 +3,20 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde_json::json;
 
+use super::typed::with_id;
 use crate::failure::Failure;
 use crate::machine::device::{self, Device};
 use crate::machine::kubelet::{self, Use};
 use crate::machine::mounts::{self, Mount};
 use crate::render::{Answer, Cell, Rows};
 use crate::size;
+use crate::target::Target;
 
 #[derive(Args)]
 pub(crate) struct Where {
-    /// Id of the volume, or name of its persistent volume
+    /// Id of the volume, its name, or the name of its persistent volume
     id: String,
     /// The kubelet's directory
     #[arg(long, value_name = "DIR", default_value = kubelet::DIRECTORY)]
@@ -21,19 +24,19 @@ pub(crate) struct Where {
 }
 
 impl Where {
-    /// Reads the kubelet's directory, mountinfo and sysfs; calls no driver.
+    /// Reads the kubelet's directory, mountinfo and sysfs. Calls a controller only to find the
+    /// volume of a name that they do not contain.
     ///
     /// # Errors
-    /// Fails if /proc cannot be read, or if there is nothing.
-    pub(crate) fn run(self) -> Result<Answer, Failure> {
-        let uses = kubelet::uses(&self.kubelet_dir);
-        let is_meant = |found: &Use| {
-            found.volume_id == self.id || found.pv.as_deref() == Some(self.id.as_str())
-        };
-        let uses: Vec<_> = uses.into_iter().filter(is_meant).collect();
-        let id = uses.first().map_or(&self.id, |found| &found.volume_id);
-        let (mounts, devices) = related(id, &uses, mounts::all()?, device::all());
-        let rows = rows(&uses, &mounts, &devices);
+    /// Fails if /proc cannot be read, if there is nothing, or if several volumes have the name.
+    pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
+        let mut rows = self.rows(&self.id)?;
+        if rows.is_empty()
+            && let Ok(controller) = target.connect("controller").await
+            && let Some(request) = with_id(&controller, &json!({"volume_id": self.id})).await?
+        {
+            rows = self.rows(request["volume_id"].as_str().unwrap_or_default())?;
+        }
         if rows.is_empty() {
             let kubelet = self.kubelet_dir.display();
             let unread = match std::fs::read_dir(&self.kubelet_dir) {
@@ -48,6 +51,16 @@ impl Where {
         }
         let columns = ["what", "name", "detail"];
         Ok(Answer::Rows(Rows::new("found", &columns, rows)))
+    }
+
+    /// Returns everything that belongs to the volume with this ID or persistent volume.
+    fn rows(&self, id: &str) -> Result<Vec<Vec<Cell>>, Failure> {
+        let uses = kubelet::uses(&self.kubelet_dir);
+        let is_meant = |found: &Use| found.volume_id == id || found.pv.as_deref() == Some(id);
+        let uses: Vec<_> = uses.into_iter().filter(is_meant).collect();
+        let id = uses.first().map_or(id, |found| found.volume_id.as_str());
+        let (mounts, devices) = related(id, &uses, mounts::all()?, device::all());
+        Ok(rows(&uses, &mounts, &devices))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The state before a call that succeeds without doing anything: CSI's calls are idempotent, so a
 //! delete of a volume that does not exist succeeds, and so does an expansion to a smaller size.
 
-use clap::ArgMatches;
+use belay_contract::drivers::VOLUME_NAME;
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -11,7 +11,7 @@ use crate::call::Connection;
 use crate::failure::Failure;
 use crate::size;
 
-/// The flag that turns the check off.
+/// The flag for calls about objects that may be absent.
 pub(super) const IGNORE: &str = "ignore-not-found";
 
 /// The difference in bytes from which an existing volume counts as larger than a required size.
@@ -35,15 +35,17 @@ const LOOKUPS: [(&str, &str, &str); 3] = [
     ("LIST_SNAPSHOTS", "ListSnapshots", "snapshot_id"),
 ];
 
+/// The fields of requests with the ID of a volume.
+const VOLUME_FIELDS: [&str; 3] = [
+    "/volume_id",
+    "/source_volume_id",
+    "/volume_content_source/volume/volume_id",
+];
+
 impl Before {
     /// Looks up the object of a request, if the driver can. If the lookup fails, the request is
     /// sent nevertheless, since it may fail with a better error.
-    pub(super) async fn look_up(
-        on: &Connection,
-        method: &str,
-        flags: &ArgMatches,
-        request: &Value,
-    ) -> Self {
+    pub(super) async fn look_up(on: &Connection, method: &str, request: &Value) -> Self {
         let (object, done) = match method {
             "DeleteVolume" => ("volume", "deleted"),
             "ControllerUnpublishVolume" => ("volume", "detached"),
@@ -51,9 +53,6 @@ impl Before {
             "DeleteSnapshot" => ("snapshot", "deleted"),
             _ => return Self::Unknown,
         };
-        if flags.try_get_one(IGNORE).ok().flatten() == Some(&true) {
-            return Self::Unknown;
-        }
         match find(on, object, request).await {
             Ok(Some(volume)) if done == "expanded" => Self::Volume(volume),
             Ok(Some(Value::Null)) => Self::Absent(object, done),
@@ -70,7 +69,7 @@ impl Before {
             return Ok(());
         };
         let id = request[format!("{object}_id")].as_str().unwrap_or_default();
-        Err(Failure::Machine(format!(
+        Err(Failure::Absent(format!(
             "no {object} {id}; nothing was {done}; `belayctl {object} list` shows the IDs"
         )))
     }
@@ -120,6 +119,49 @@ async fn find(on: &Connection, object: &str, request: &Value) -> Result<Option<V
         return Ok(Some(found.cloned().unwrap_or_default()));
     }
     Ok(None)
+}
+
+/// Returns the request with the ID of the only volume whose name it has instead of an ID; `None` if
+/// it names no volume, or if no volume that the driver lists has that name.
+///
+/// # Errors
+/// Fails if several volumes have the name.
+pub(crate) async fn with_id(on: &Connection, request: &Value) -> Result<Option<Value>, Failure> {
+    let mut request = request.clone();
+    let mut fields = VOLUME_FIELDS.iter();
+    let named = fields.find(|field| request.pointer(field).is_some());
+    let Some(name) = named.and_then(|field| request.pointer_mut(field)) else {
+        return Ok(None);
+    };
+    // A driver that lists no volumes knows no names.
+    let Ok(answer) = all_pages(on, "ListVolumes", json!({})).await else {
+        return Ok(None);
+    };
+    let volumes = list(&answer, "/entries")
+        .iter()
+        .map(|entry| &entry["volume"]);
+    let ids = volumes.filter(|volume| volume["volume_context"][VOLUME_NAME] == *name);
+    match ids
+        .map(|volume| &volume["volume_id"])
+        .collect::<Vec<_>>()
+        .as_slice()
+    {
+        [] => Ok(None),
+        [id] => {
+            *name = Value::clone(id);
+            Ok(Some(request))
+        }
+        several => {
+            let ids: Vec<_> = several
+                .iter()
+                .map(|id| id.as_str().unwrap_or_default())
+                .collect();
+            Err(Failure::Usage(format!(
+                "several volumes have the name {name}: {}; nothing was done; use an ID",
+                ids.join(", ")
+            )))
+        }
+    }
 }
 
 #[cfg(test)]

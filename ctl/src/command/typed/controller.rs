@@ -6,7 +6,8 @@ use super::verb::Kind::{Count, Pairs, Size, Switch, Text};
 use super::verb::{Flag, Verb, option, verb};
 use super::view::{Column, Form, View};
 
-pub(super) const VOLUME_ID: Flag = Flag::Word("volume_id", "VOLUME_ID", "Id of the volume");
+pub(super) const VOLUME_ID: Flag =
+    Flag::Word("volume_id", "VOLUME_ID", "Id of the volume, or its name");
 const SNAPSHOT_ID: Flag = Flag::Word("snapshot_id", "SNAPSHOT_ID", "Id of the snapshot");
 const IGNORE_ABSENT: Flag = option(
     super::IGNORE,
@@ -40,6 +41,9 @@ const STARTING_TOKEN: Flag = option(
 .optional();
 
 const ID: Column = Column::new("volume_id", "/volume/volume_id", Form::Text);
+/// The pointer to the key `VOLUME_NAME` of the contract.
+const NAME: Column =
+    Column::new("name", "/volume/volume_context/belay.dev~1name", Form::Text).if_sent();
 const CAPACITY: Column = Column::new("capacity_bytes", "/volume/capacity_bytes", Form::Bytes);
 const CONTEXT: Column = Column::new("volume_context", "/volume/volume_context", Form::Pairs);
 const TOPOLOGIES: Column = Column::new(
@@ -144,12 +148,14 @@ pub(super) const VOLUME: &[Verb] = &[
     verb("list", "ListVolumes", "List volumes",
         &[MAX_ENTRIES, STARTING_TOKEN],
         View::Rows(
-            &[ID, CAPACITY, NODES, CONDITION, SOURCE.wide(), TOPOLOGIES.wide(), CONTEXT.wide()],
+            &[ID, NAME, CAPACITY, NODES, CONDITION,
+              SOURCE.wide(), TOPOLOGIES.wide(), CONTEXT.wide()],
             "volumes")).also("ls"),
     verb("get", "ControllerGetVolume", "Show a volume",
         &[VOLUME_ID],
         View::Record(
-            &[ID, CAPACITY, CONTEXT, TOPOLOGIES, FROM_SNAPSHOT, FROM_VOLUME, NODES, CONDITION],
+            &[ID, NAME, CAPACITY, CONTEXT, TOPOLOGIES, FROM_SNAPSHOT, FROM_VOLUME,
+              NODES, CONDITION],
             "/volume", "has no volume")),
     verb("expand", "ControllerExpandVolume", "Expand a volume",
         &[

@@ -11,12 +11,14 @@ mod view;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args as _, Command, Error, FromArgMatches, Subcommand};
 use serde_json::Value;
+use tonic::Code;
 
 use crate::call::{self, Connection};
 use crate::command::jobs::Jobs;
 use crate::failure::Failure;
 use crate::render::Answer;
 use crate::target::Target;
+pub(crate) use before::with_id;
 use before::{Before, IGNORE};
 use controller::{SNAPSHOTS, VOLUME};
 use node::{IDENTITY, NODE};
@@ -180,17 +182,57 @@ impl Typed {
         let request = verb.request(&flags)?;
         let service = call::service(&call::method(call::own()?, verb.method)?);
         let connection = target.connect(service).await?;
-        let before = Before::look_up(&connection, verb.method, &flags, &request).await;
-        before.refuse_shrinking(&request)?;
-        let has = |name: &&str| matches!(flags.try_contains_id(name), Ok(true));
-        let mut answer = match ONE_PAGE.iter().any(has) {
-            true => connection.call(verb.method, request.clone()).await?,
-            false => all_pages(&connection, verb.method, request.clone()).await?,
+        let mut answer = attempt(&connection, verb, &flags, &request).await;
+        if may_be_a_name(verb, &answer) {
+            let controller = target.controller_of(&connection, service).await;
+            let on = controller.as_ref().unwrap_or(&connection);
+            if let Some(request) = with_id(on, &request).await? {
+                answer = attempt(&connection, verb, &flags, &request).await;
+            }
+        }
+        let ignores = flags.try_get_one(IGNORE).ok().flatten() == Some(&true);
+        let mut answer = match answer {
+            Err(Failure::Absent(_)) if ignores => Value::default(),
+            answer => answer?,
         };
-        // The call is made anyway: it may complete what an earlier one has begun.
-        before.refuse_absent(&request)?;
         target.visibility.message(&mut answer);
         verb.view.show(&answer)
+    }
+}
+
+/// Makes the call of a verb.
+///
+/// # Errors
+/// Fails if the call fails, or if there is nothing that it can change.
+async fn attempt(
+    on: &Connection,
+    verb: &Verb,
+    flags: &ArgMatches,
+    request: &Value,
+) -> Result<Value, Failure> {
+    let before = Before::look_up(on, verb.method, request).await;
+    before.refuse_shrinking(request)?;
+    let has = |name: &&str| matches!(flags.try_contains_id(name), Ok(true));
+    let answer = match ONE_PAGE.iter().any(has) {
+        true => on.call(verb.method, request.clone()).await?,
+        false => all_pages(on, verb.method, request.clone()).await?,
+    };
+    // The call is made anyway: it may complete what an earlier one has begun.
+    before.refuse_absent(request)?;
+    Ok(answer)
+}
+
+/// Whether a call may have ended like this because the request has the name of a volume instead of
+/// its ID.
+fn may_be_a_name(verb: &Verb, answer: &Result<Value, Failure>) -> bool {
+    match answer {
+        Ok(answer) => verb.method == "ListSnapshots" && view::list(answer, "/entries").is_empty(),
+        Err(Failure::Absent(_)) => true,
+        Err(Failure::Status(status)) => matches!(
+            status.code(),
+            Code::NotFound | Code::InvalidArgument | Code::FailedPrecondition
+        ),
+        Err(_) => false,
     }
 }
 
