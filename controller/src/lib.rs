@@ -16,7 +16,7 @@ use belay_server::call::{Callers, Failure, Kind};
 use belay_server::identity::Identity;
 use belay_server::lock::Lock;
 use belay_server::readiness::{Readiness, State};
-use belay_server::serve::{Driver, ServeConfig, listen, serve, terminations};
+use belay_server::serve::{Driver, ServeConfig, listen, serve, terminations, word};
 use belay_server::services::Services;
 use belay_server::transport::Socket;
 use belay_server::{memory, metrics};
@@ -95,7 +95,7 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         };
         // Free the memory that the start has used.
         memory::give_back();
-        tracing::info!(endpoint = %driver.endpoint, "serving");
+        tracing::info!(endpoint = %driver.endpoint, "{}", word(&readiness));
         if has_account {
             log_in(&operations, &readiness);
         }
@@ -146,6 +146,7 @@ fn log_in(operations: &Arc<Operations>, readiness: &Readiness) {
                 pause = pause_max.min(pause * 2);
             }
             report(None);
+            tracing::info!("a cloud has accepted the credentials: serving");
         });
     }
 }

@@ -284,7 +284,8 @@ fn served<S: Node + Facts>(
     let (name, endpoint) = (common.driver_name.as_str(), socket.path().display());
     let node = config.node_name(driver).map(NodeId::as_str);
     let node_id = common.node.id.as_ref().map(NodeId::as_str);
-    tracing::info!(driver = name, %endpoint, node, node_id, "serving");
+    let state = serve::word(readiness);
+    tracing::info!(driver = name, %endpoint, node, node_id, "{state}");
     let facts: Arc<dyn Facts> = Arc::clone(&service) as Arc<_>;
     Ok(serve::Driver {
         name: common.driver_name.clone(),

@@ -7,7 +7,7 @@ use crate::identity::DriverName;
 use crate::kubelet::{Registrar, Registration};
 use crate::log;
 use crate::metrics::{self, MetricsError};
-use crate::readiness::Readiness;
+use crate::readiness::{Readiness, State};
 use crate::services::Services;
 use crate::status::{self, Status};
 use crate::transport::{PageContent, Pages, Server, Socket, SocketFile};
@@ -85,6 +85,15 @@ pub enum ServeError {
     /// The metrics cannot be set up.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
+}
+
+/// Returns the word for the log when a driver begins to accept calls.
+#[must_use]
+pub fn word(readiness: &Readiness) -> &'static str {
+    match readiness.own() {
+        State::Ready => "serving",
+        State::Starting(_) | State::Unhealthy(_) => "listening, but not ready",
+    }
 }
 
 /// Listens for the pages, if an address is given. Call this before a CSI socket is bound: an
