@@ -187,12 +187,21 @@ impl Config {
     }
 
     fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let config: Self = parse_from(arguments)?;
+        let mut arguments: Vec<_> = arguments.into_iter().collect();
+        let (config, endpoint): (Self, _) = match parse_from(arguments.clone()) {
+            Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
+                // Parse the rest, so that the error also names the backend's missing flags.
+                arguments.push("--endpoint=/absent".into());
+                let rest = parse_from(arguments).map_err(|_| error)?;
+                (rest, Err("--endpoint <SOCKET> is required".to_owned()))
+            }
+            parsed => (parsed?, Ok(())),
+        };
         let bad_usage = |why| {
             let error = clap::Error::raw(ErrorKind::ValueValidation, why);
             error.format(&mut Self::command())
         };
-        config.choice().map_err(bad_usage)?;
+        both(endpoint, config.choice()).map_err(bad_usage)?;
         Ok(config)
     }
 
@@ -472,6 +481,26 @@ mod tests {
         ] {
             let error = with(flags).unwrap_err();
             assert!(error.contains(why), "{flags:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn all_missing_flags_of_a_backend_are_named_at_once() {
+        for (flags, missing) in [
+            (&[][..], &["--state-dir <DIR>"][..]),
+            (&["--backend=openstack"], &["--cloud-config <FILE>"]),
+            (
+                &["--backend=digitalocean"],
+                &["--token-file <FILE>", "--region <SLUG>"],
+            ),
+            (&["--backend=nfs"], &[]),
+        ] {
+            let words = ["belay-controller"].iter().chain(flags);
+            let error = Config::from_arguments(words.map(OsString::from));
+            let error = error.unwrap_err().to_string();
+            for flag in ["--endpoint <SOCKET> is required"].iter().chain(missing) {
+                assert!(error.contains(flag), "{flags:?}: {error}");
+            }
         }
     }
 

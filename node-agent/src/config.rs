@@ -110,7 +110,13 @@ pub struct Driver {
     pub common: DriverArgs<true>,
 
     /// Kind local, required: directory of the volumes' files, <state-dir>/volumes of the controller
-    #[arg(long, value_name = "DIR", env = "BELAY_LOOP_DIR")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "BELAY_LOOP_DIR",
+        required_unless_present("kind"),
+        required_if_eq("kind", "local")
+    )]
     pub loop_dir: Option<PathBuf>,
 
     /// Path of --endpoint as the kubelet sees it; with --registration-dir
@@ -366,16 +372,15 @@ impl Driver {
     }
 }
 
-/// Checks that `--loop-dir` is given if and only if it is needed.
+/// Checks that `--loop-dir` is given only if it is needed; clap checks that it is then given.
 fn check_loop_dir(profile: &Profile, is_given: bool) -> Result<(), String> {
     let transport = profile.transport;
     match (transport == TRANSPORT_LOOP, is_given) {
-        (true, false) => Err("--loop-dir <DIR>: is required: its volumes are files there".into()),
         (false, true) => Err(format!(
             "--loop-dir: does not apply: its volumes are not files on this node, but use the \
              transport {transport}; remove it"
         )),
-        (true, true) | (false, false) => Ok(()),
+        (true, _) | (false, false) => Ok(()),
     }
 }
 
@@ -518,8 +523,6 @@ mod tests {
         };
         assert_eq!(check_loop_dir(&LOCAL, true), Ok(()));
         assert_eq!(check_loop_dir(&by_disk, false), Ok(()));
-        let refused = check_loop_dir(&LOCAL, false).unwrap_err();
-        assert!(refused.contains("is required"), "{refused}");
         let refused = check_loop_dir(&by_disk, true).unwrap_err();
         let why = "--loop-dir: does not apply: its volumes are not files on this node";
         assert!(refused.starts_with(why), "{refused}");
@@ -767,7 +770,7 @@ mod tests {
             (
                 "--loop-dir",
                 "--max-volumes=1",
-                "two.belay.dev: --loop-dir <DIR>: is required",
+                "options of driver 2 of 2: the following required arguments were not provided:",
             ),
             (
                 "none",

@@ -75,7 +75,9 @@ impl Driver {
             return Ok(());
         }
         if self.common.kind != Kind::Openstack {
-            return Err(format!("{FLAG}: does not apply: it is for kind openstack"));
+            return Err(format!(
+                "{FLAG}: does not apply: it is for kind openstack; remove it"
+            ));
         }
         if !self.common.with_topology {
             return Err(format!("{FLAG} requires --with-topology"));

@@ -81,11 +81,27 @@ impl Sources {
                 "CIVO_API_URL: has a user or a password, which Civo does not use; leave them out",
             ));
         }
+        let key = self.key();
+        let region = self.needed("region", "CIVO_REGION", self.region.as_deref());
+        let cluster = self.needed("cluster-id", "CIVO_CLUSTER_ID", self.cluster.as_deref());
+        let reasons = [
+            key.as_ref().err(),
+            region.as_ref().err(),
+            cluster.as_ref().err(),
+        ];
+        let reasons: Vec<_> = reasons
+            .into_iter()
+            .flatten()
+            .map(|it| &*it.message)
+            .collect();
+        let (Ok(key), Ok(region), Ok(cluster)) = (&key, &region, &cluster) else {
+            return Err(Failure::precondition(reasons.join("; ")));
+        };
         Ok(Access {
-            key: self.key()?,
+            key: key.clone(),
             url: url.trim_end_matches('/').to_owned(),
-            region: self.needed("region", "CIVO_REGION", self.region.as_deref())?,
-            cluster: self.needed("cluster-id", "CIVO_CLUSTER_ID", self.cluster.as_deref())?,
+            region: region.clone(),
+            cluster: cluster.clone(),
             namespace: self
                 .value("namespace", self.namespace.as_deref())?
                 .unwrap_or_default(),
@@ -197,6 +213,14 @@ mod tests {
                 assert!(!refused.message.contains("canary"), "{refused}");
             }
         }
+    }
+
+    #[test]
+    fn all_missing_values_are_named_at_once() {
+        let refused = Sources::default().read().unwrap_err().message;
+        let expected = "CIVO_API_KEY: is missing or empty; set it; CIVO_REGION: is missing or \
+                        empty; set it; CIVO_CLUSTER_ID: is missing or empty; set it";
+        assert_eq!(refused, expected);
     }
 
     #[test]
