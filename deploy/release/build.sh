@@ -34,7 +34,8 @@ trap 'rm -rf "$work"' EXIT
 git archive HEAD | tar --extract --directory "$work"
 tag=$(git tag --points-at HEAD 'v*' | head -n 1)
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
-export SOURCE_DATE_EPOCH
+BELAY_REVISION=$(git rev-parse HEAD)
+export SOURCE_DATE_EPOCH BELAY_REVISION
 cd "$work"
 version=$(workspace_version .)
 [ -z "$tag" ] || [ "$tag" = "v$version" ] ||

@@ -68,10 +68,17 @@ pub fn begin<'a>(
     install()?;
     metrics::describe_gauge!(
         BUILD_INFO,
-        "Version and drivers of this program, as labels; always 1."
+        "Version, revision and drivers of this program, as labels; always 1."
     );
+    // Only releases set it, since each commit would otherwise compile every program again.
+    let revision = option_env!("BELAY_REVISION").unwrap_or_default();
     for driver in drivers {
-        metrics::gauge!(BUILD_INFO, "version" => version, "driver" => driver.to_string()).set(1);
+        let labels = [
+            ("version", version.to_owned()),
+            ("revision", revision.to_owned()),
+            ("driver", driver.to_string()),
+        ];
+        metrics::gauge!(BUILD_INFO, &labels).set(1);
     }
     Ok(())
 }
