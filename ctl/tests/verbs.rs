@@ -38,7 +38,7 @@ fn every_verb_that_reads_volumes() {
     for verb in ["get data", "health data", "validate data --fs-type ext4"] {
         scene.controller(&format!("volume {verb}")).ok();
     }
-    // What a list shows can be passed to other calls.
+    // A volume of a list can be passed to other calls.
     fs::write(
         scene.path("listed.json"),
         scene.controller("volume get data -o json").ok(),

@@ -85,9 +85,9 @@ impl Report {
         self.times.entry((kind, step, side)).or_default().push(took);
     }
 
-    /// Returns the smallest time of a step that at least a fraction of 1/`part` of all its times does
-    /// not exceed (nearest rank); `None` if it was never measured. So the median of two times is the
-    /// lower one, which was measured. benches/BUDGET.md compares the 25th percentile.
+    /// Returns the smallest time of a step that at least a fraction of 1/`part` of all its times
+    /// does not exceed (nearest rank); `None` if it was never measured. So the median of two times
+    /// is the lower one, which was measured. benches/BUDGET.md compares the 25th percentile.
     pub(crate) fn rank(&self, kind: Kind, step: Step, side: Side, part: usize) -> Option<Duration> {
         let mut sorted = self.times.get(&(kind, step, side))?.clone();
         sorted.sort_unstable();

@@ -375,13 +375,13 @@ impl Driver {
 /// Checks that `--loop-dir` is given only if it is needed; clap checks that it is then given.
 fn check_loop_dir(profile: &Profile, is_given: bool) -> Result<(), String> {
     let transport = profile.transport;
-    match (transport == TRANSPORT_LOOP, is_given) {
-        (false, true) => Err(format!(
-            "--loop-dir: does not apply: its volumes are not files on this node, but use the \
-             transport {transport}; remove it"
-        )),
-        (true, _) | (false, false) => Ok(()),
+    if transport == TRANSPORT_LOOP || !is_given {
+        return Ok(());
     }
+    Err(format!(
+        "--loop-dir: does not apply: its volumes are not files on this node, but use the transport \
+         {transport}; remove it"
+    ))
 }
 
 /// The error, with the number of its driver.

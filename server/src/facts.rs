@@ -68,7 +68,7 @@ pub struct Shown {
     pub id: String,
     /// The reasons for which the volume is unhealthy.
     pub reasons: Vec<&'static str>,
-    /// What else is known, such as the name of the volume, or the paths of its mounts.
+    /// Further facts, such as the name of the volume, or the paths of its mounts.
     pub details: Vec<String>,
 }
 

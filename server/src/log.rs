@@ -1,5 +1,5 @@
-//! Logs to stderr, one line per event, panics included. Once calls are served, logging never blocks:
-//! a line that cannot be queued is dropped and counted.
+//! Logs to stderr, one line per event, panics included. Once calls are served, logging never
+//! blocks: a line that cannot be queued is dropped and counted.
 
 mod sink;
 
@@ -92,8 +92,8 @@ pub fn write(text: &str) {
     sink::write_line(text.as_bytes());
 }
 
-/// Starts a thread that writes the log from now on. Call this after privileges have been dropped and
-/// before calls are served, since calls must not wait for the log.
+/// Starts a thread that writes the log from now on. Call this after privileges have been dropped
+/// and before calls are served, since calls must not wait for the log.
 pub(crate) fn serving() {
     if let Err(error) = sink::start_thread() {
         tracing::warn!(%error, "cannot start the log thread: calls may wait for the log");

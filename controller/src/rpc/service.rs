@@ -30,8 +30,8 @@ impl Service {
 type Answer<T> = Result<Response<T>, Status>;
 
 /// Implements the methods of the service: for each its name, its messages, its RPC, the condition
-/// under which it is advertised, and its body. A method that is not advertised responds as if it did
-/// not exist.
+/// under which it is advertised, and its body. A method that is not advertised responds as if it
+/// did not exist.
 macro_rules! methods {
     ($($name:ident: $request:ident -> $response:ident, $rpc:ident $(if $is_advertised:path)?,
         |$operations:ident, $message:ident| $body:block)*) => {

@@ -1,5 +1,5 @@
-//! Some members of a JSON object (RFC 8259). The rest may contain passwords, so errors contain nothing
-//! of the object.
+//! Some members of a JSON object (RFC 8259). The rest may contain passwords, so errors contain
+//! nothing of the object.
 
 use serde_json::error::Category;
 use serde_json::{Map, Value};

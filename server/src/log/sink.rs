@@ -1,6 +1,6 @@
-//! Standard error, written by a thread: a reader of the log that stalls must not stop the program. A
-//! line that does not fit in the queue is dropped and counted; the count is written when the queue
-//! accepts lines again. Knows lines, not events.
+//! Standard error, written by a thread: a reader of the log that stalls must not stop the program.
+//! A line that does not fit in the queue is dropped and counted; the count is written when the
+//! queue accepts lines again. Knows lines, not events.
 
 use std::io::{self, Write};
 use std::sync::OnceLock;

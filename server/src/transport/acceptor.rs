@@ -1,6 +1,6 @@
-//! Accepts and limits connections to one listener: if there are too many, one without a running call
-//! is closed for a new one, so that no client can lock others out by holding connections. Does not
-//! know the protocol.
+//! Accepts and limits connections to one listener: if there are too many, one without a running
+//! call is closed for a new one, so that no client can lock others out by holding connections. Does
+//! not know the protocol.
 
 use crate::lock::Lock;
 use metrics::Counter;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Volumes that the kubelet has forgotten are unstaged and deleted all the same.
+"""Volumes that the kubelet has forgotten are unstaged and deleted nevertheless.
 
     forgotten.py [--rounds 1] [--volumes 20] [--output FILE]
 

@@ -198,8 +198,8 @@ impl Trash {
         self.rename_away(COMPLETE)
     }
 
-    /// Takes back a filled volume whose claim is *gone*, so that it is removed, whether it has its
-    /// name or not. No other directory of that name is taken.
+    /// Moves a filled volume whose claim is *gone* to the trash, whether it has its name or not. No
+    /// other directory of that name is moved.
     pub(super) fn withdraw(&self, tree: &Tree, dir: &Dir) -> Result<(), Failure> {
         self.disarm_attempts()?;
         self.disarm()?;

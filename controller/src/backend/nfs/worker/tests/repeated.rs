@@ -48,7 +48,7 @@ fn a_repeated_deletion_removes_nothing_that_came_after_the_first() {
         share.write("ns/data/restored");
         refused(share.delete(&deletion), Kind::Precondition, "--nfs-adopt");
         assert_eq!(names(&share.path("ns/data")), ["restored"]);
-        // As the message says, it is moved away.
+        // The operator moves the directory away, which is the remedy in the message.
         fs::rename(share.path("ns/data"), share.path("kept")).unwrap();
         assert_eq!(share.delete_or_leave(&deletion).unwrap(), None);
         assert_eq!(names(&share.path("kept")), ["restored"]);

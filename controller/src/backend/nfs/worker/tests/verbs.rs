@@ -162,7 +162,7 @@ fn empty_directories_above_a_deleted_volume_are_removed_and_others_are_not() {
     share.assert_clean();
 }
 
-/// Of a volume of Belay, or of another program.
+/// The older archive is that of a volume of Belay, or of another program.
 #[test]
 fn an_archive_replaces_no_older_one() {
     for is_claimed in [true, false] {
