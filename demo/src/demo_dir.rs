@@ -79,9 +79,8 @@ pub(crate) fn make_disk(demo_dir: &Path) -> Result<()> {
 /// # Errors
 /// Fails if the disk is not bound to a loop device.
 pub(crate) fn disk(demo_dir: &Path) -> Result<PathBuf> {
-    let (disks, _) = loops(demo_dir)?;
-    let disk = disks.into_iter().next().context("the disk is not bound")?;
-    Ok(disk.device)
+    let disk = loops(demo_dir)?.0.pop();
+    Ok(disk.context("the disk is not bound")?.device)
 }
 
 /// Formats a device or file in a process that Ctrl-C does not reach.
@@ -163,17 +162,12 @@ pub(crate) fn has_no_volume_in_use(demo_dir: &Path) -> Result<()> {
     none_is_bound(&loops(demo_dir)?.1)
 }
 
-/// Proves that no loop device is bound to the file.
+/// Proves that no loop device is left. A single check suffices: losetup reads a device by a single
+/// ioctl, and neither an unstage nor the last umount ends before the device is unbound.
 ///
 /// # Errors
 /// Fails with the names of the bound loop devices.
-pub(crate) fn none_is_bound_to(file: &Path) -> Result<()> {
-    none_is_bound(&devices::bound_to(&devices::list()?, file)?)
-}
-
-/// Checks that no loop device is left. A single check suffices: losetup reads a device by a single
-/// ioctl, and neither an unstage nor the last umount ends before the device is unbound.
-fn none_is_bound(left: &[Loop]) -> Result<()> {
+pub(crate) fn none_is_bound(left: &[Loop]) -> Result<()> {
     let names: Vec<_> = left.iter().map(|l| l.device.to_string_lossy()).collect();
     ensure!(names.is_empty(), "{}: still bound", names.join(", "));
     Ok(())

@@ -64,10 +64,10 @@ pub(crate) async fn run(args: &DemoArgs, demo_dir: &Path) -> Result<ExitCode> {
 async fn play(args: &DemoArgs, demo_dir: &Path) -> Result<()> {
     make_state(demo_dir).context("start")?;
     let mut agents = Agents::start(demo_dir).context("start")?;
-    let (mut kinds, mut copied) = (Kind::value_variants(), &[Kind::Xfs][..]);
-    if let Some(only) = &args.only {
-        (kinds, copied) = (std::slice::from_ref(only), std::slice::from_ref(only));
-    }
+    let (kinds, copied) = match args.only.as_slice() {
+        [] => (Kind::value_variants(), &[Kind::Xfs][..]),
+        only => (only, only),
+    };
     let mut steps = Steps {
         demo_dir,
         controller: dial(&socket(demo_dir, CONTROLLER)).await?,
@@ -78,16 +78,14 @@ async fn play(args: &DemoArgs, demo_dir: &Path) -> Result<()> {
     if let Err(error) = all(&mut steps, copied, &mut agents).await {
         // If a call failed because its program exited, report the exit.
         tokio::time::sleep(EXIT_REPORT).await;
-        let exit = agents
-            .both_run()
-            .map_or_else(|exit| format!("{exit}; "), |()| String::new());
+        let exit = agents.both_run().err();
+        let exit = exit.map_or(String::new(), |exit| format!("{exit}; "));
         bail!("{}\n  {exit}{error:#}", steps.now);
     }
     steps.progress.finish(&steps.report);
     if args.keep {
-        let lines = kept(demo_dir, args.outer)?;
         // Do not cut these lines, even if the paths are long.
-        for line in screen::section("Kept", &lines) {
+        for line in screen::section("Kept", &kept(demo_dir, args.outer)?) {
             steps.progress.line(&line);
         }
         loop {
@@ -135,11 +133,9 @@ fn weigh(report: &mut Report, agents: &Agents) -> Result<()> {
         let (name, shown) = (agent.name, size::show(resident << 10));
         weights.push(format!("{name} {shown}, {threads} threads"));
         // Debug builds of the programs are several times as large.
-        ensure!(
-            cfg!(debug_assertions) || name != NODE || resident <= NODE_RESIDENT_KIB_MAX,
-            "{NODE} has {resident} KiB resident, over its limit of {NODE_RESIDENT_KIB_MAX}; see \
-             benches/BUDGET.md"
-        );
+        let is_release = !cfg!(debug_assertions);
+        let is_heavy = is_release && name == NODE && resident > NODE_RESIDENT_KIB_MAX;
+        ensure!(!is_heavy, "{name} has {shown}: see benches/BUDGET.md");
     }
     report.fact("Memory", &weights.join("; "));
     let (_, page) = scrape::get(agents.node.http, "/metrics")?;
@@ -147,10 +143,7 @@ fn weigh(report: &mut Report, agents: &Agents) -> Result<()> {
     let formats = samples.filter(|(name, ..)| *name == FORMATS);
     let formats = formats.map(|(.., value)| value).sum::<f64>().to_string();
     let blank = report.blank_stages.to_string();
-    ensure!(
-        formats == blank,
-        "{blank} volumes were blank, and {NODE} formatted {formats}"
-    );
+    ensure!(formats == blank, "{blank} blank volumes, {formats} formats");
     let text = format!("processes started: {blank} mkfs, one for each blank filesystem");
     report.fact("Memory", &text);
     Ok(())
@@ -237,12 +230,11 @@ impl Agent {
             .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
             .stdout(log.try_clone()?)
             .stderr(log);
-        let process = Running::serving(&mut command, &socket).context(name)?;
         Ok(Self {
+            process: Running::serving(&mut command, &socket).context(name)?,
             name,
             command,
             socket,
-            process,
             http,
         })
     }

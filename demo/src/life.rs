@@ -16,7 +16,7 @@ use csi::volume_content_source::Type as Source;
 use csi::volume_usage::Unit;
 
 use crate::data;
-use crate::demo_dir::{BARE, VOLUMES, has_no_volume_in_use, mkfs, none_is_bound_to};
+use crate::demo_dir::{BARE, VOLUMES, has_no_volume_in_use, mkfs, none_is_bound};
 use crate::report::{
     Kind, NODE_EXPAND, PROBE, PUBLISH, READ, READ_ONLY, Report, STAGE_AGAIN, STAGE_FIRST, Side,
     Step, UNPUBLISH, UNSTAGE, WRITE,
@@ -38,8 +38,7 @@ impl Steps<'_> {
         for round in 1..=rounds {
             self.one(kind, round).await?;
             if self.report.kinds_with_bars().any(|with| with == kind) {
-                bare(self.demo_dir, kind, &mut self.report)
-                    .with_context(|| format!("bare system calls, {name}"))?;
+                bare(self.demo_dir, kind, &mut self.report).context("bare system calls")?;
             }
         }
         self.progress
@@ -100,17 +99,14 @@ impl Steps<'_> {
     pub(crate) async fn fill(&mut self, life: &Life) -> Result<()> {
         self.mount(life, STAGE_FIRST).await?;
         self.report.blank_stages += u32::from(!life.kind.is_block());
-        self.work(life, WRITE, "durable", || {
-            data::write(life.kind, &life.target, life.seed())
-        })
+        self.work(life, WRITE, "durable", data::write, life.seed())
     }
 
     /// Stages the volume again, which must not format it, and compares the data.
     pub(crate) async fn resume(&mut self, life: &Life) -> Result<()> {
         self.mount(life, STAGE_AGAIN).await?;
-        self.work(life, READ, "every byte as written", || {
-            data::compare(life.kind, &life.target, life.seed())
-        })
+        let note = "every byte as written";
+        self.work(life, READ, note, data::compare, life.seed())
     }
 
     /// Stages and publishes the volume.
@@ -129,7 +125,7 @@ impl Steps<'_> {
     /// Expands the volume while it is in use, first in the controller, then on the node. The node
     /// must refuse that for ext4 without CAP_SYS_RESOURCE.
     async fn grow(&mut self, life: &Life) -> Result<()> {
-        let before = data::size(life.kind, &life.target)?;
+        let before = floor::stats(life.kind.name(), &life.target)?;
         let request = requests::grow(&life.id, BYTES.1);
         let rpc = "Controller/ControllerExpandVolume";
         let answer: csi::ControllerExpandVolumeResponse =
@@ -147,7 +143,7 @@ impl Steps<'_> {
             return self.must_be_refused(life, expanded);
         }
         expanded?;
-        let after = data::size(life.kind, path)?;
+        let after = floor::stats(life.kind.name(), path)?;
         let has_grown = data::has_grown(before, after);
         ensure!(has_grown, "had {before} bytes, has {after}: did not grow");
         let shown = self.stats(life).await?;
@@ -156,8 +152,7 @@ impl Steps<'_> {
     }
 
     pub(crate) async fn stage(&mut self, life: &Life, label: Step) -> Result<()> {
-        let none = HashMap::new();
-        let request = requests::stage(&life.id, none, &life.staging, life.capability());
+        let request = requests::stage(&life.id, HashMap::new(), &life.staging, life.capability());
         self.call(life, label, "Node/NodeStageVolume", request)
             .await
     }
@@ -180,8 +175,10 @@ impl Steps<'_> {
             self.call(life, "stats", rpc, request).await?;
         let mut usage = answer.usage.iter();
         let bytes = usage.find(|usage| usage.unit() == Unit::Bytes);
-        let total = bytes.context("stats have no size in bytes")?.total;
-        Ok(total.try_into()?)
+        Ok(bytes
+            .context("stats have no size in bytes")?
+            .total
+            .try_into()?)
     }
 
     pub(crate) async fn unpublish(&mut self, life: &Life, target: &Path) -> Result<()> {
@@ -195,7 +192,8 @@ impl Steps<'_> {
         let request = requests::unstage(&life.id, &life.staging);
         let rpc = "Node/NodeUnstageVolume";
         let () = self.call(life, UNSTAGE, rpc, request).await?;
-        none_is_bound_to(&self.demo_dir.join(VOLUMES).join(&life.id))
+        let file = self.demo_dir.join(VOLUMES).join(&life.id);
+        none_is_bound(&devices::bound_to(&devices::list()?, &file)?)
     }
 
     /// Deletes the volume.

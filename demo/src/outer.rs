@@ -36,7 +36,10 @@ const INTERRUPTED: u8 = 130;
 pub(crate) async fn run(args: &DemoArgs) -> Result<ExitCode> {
     check_needs()?;
     // From here on, signals are handled; by default they would end this process.
-    let interrupt = interrupted()?;
+    // SIGHUP, like SIGKILL, ends this process, and the reaper cleans up.
+    let mut int = signal(SignalKind::interrupt())?;
+    let mut term = signal(SignalKind::terminate())?;
+    let interrupt = async move { tokio::select!(_ = int.recv() => {}, _ = term.recv() => {}) };
     let demo_dir = demo_dir::create(&std::env::temp_dir())?;
     let (mut reaper, lifeline) = start_reaper(&demo_dir)?;
     let shown = show(args, &demo_dir, &mut reaper, interrupt).await;
@@ -62,10 +65,7 @@ pub(crate) async fn run(args: &DemoArgs) -> Result<ExitCode> {
 
 fn check_needs() -> Result<()> {
     let is_root = rustix::process::geteuid().is_root();
-    ensure!(
-        is_root,
-        "the demo mounts filesystems and needs root: run it with sudo"
-    );
+    ensure!(is_root, "the demo needs root: run it with sudo");
     for name in BINARIES {
         let path = binary(name)?;
         let build = "does not exist: build it (cargo build --release)";
@@ -153,17 +153,4 @@ fn start_inner(demo_dir: &Path) -> Result<Child> {
         .process_group(0)
         .kill_on_drop(true);
     Ok(unshare.spawn()?)
-}
-
-/// Installs handlers for Ctrl-C and SIGTERM. Returns a future that waits for the first of them.
-/// SIGHUP, like SIGKILL, ends this process, and the reaper cleans up.
-fn interrupted() -> Result<impl Future<Output = ()>> {
-    let mut int = signal(SignalKind::interrupt())?;
-    let mut term = signal(SignalKind::terminate())?;
-    Ok(async move {
-        tokio::select! {
-            _ = int.recv() => {}
-            _ = term.recv() => {}
-        }
-    })
 }

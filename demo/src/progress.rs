@@ -118,11 +118,10 @@ impl Progress {
 
 /// Returns the columns and rows of the terminal; the smallest supported width without a terminal.
 fn size() -> (usize, usize) {
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
-    let size = size.filter(|size| size.ws_col > 0);
-    size.map_or((WIDTHS.0, 24), |it| {
-        (it.ws_col.into(), it.ws_row.max(2).into())
-    })
+    match rustix::termios::tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 0 => (size.ws_col.into(), size.ws_row.max(2).into()),
+        _ => (WIDTHS.0, 24),
+    }
 }
 
 /// Writes to the terminal. Ignores errors, so that a closed terminal does not stop a step half-way;

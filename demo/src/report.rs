@@ -136,12 +136,6 @@ pub(crate) fn show_short(time: Duration) -> String {
     }
 }
 
-/// Returns `whole / part` with one decimal.
-pub(crate) fn ratio(whole: Duration, part: Duration) -> String {
-    let tenths = whole.as_nanos() * 10 / part.as_nanos().max(1);
-    format!("{}.{}", tenths / 10, tenths % 10)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,15 +179,6 @@ mod tests {
             assert!(show_short(Duration::from_micros(us)).chars().count() <= 6);
         }
         assert_eq!(show_short(Duration::from_micros(1_960)), "1.9ms");
-    }
-
-    #[test]
-    fn the_ratio_has_one_decimal_and_survives_a_zero() {
-        let us = Duration::from_micros;
-        for (whole, part, text) in [(15, 10, "1.5"), (5, 10, "0.5"), (200, 1, "200.0")] {
-            assert_eq!(ratio(us(whole), us(part)), text);
-        }
-        assert_eq!(ratio(us(1), us(0)), "1000.0");
     }
 
     #[test]

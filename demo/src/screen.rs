@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::demo_dir::STATE_FS;
 use crate::report::{
     Kind, NODE_EXPAND, PROBE, PUBLISH, READ, READ_ONLY, Report, STAGE_AGAIN, STAGE_FIRST, Side,
-    Step, UNPUBLISH, UNSTAGE, WRITE, ratio, show, show_short,
+    Step, UNPUBLISH, UNSTAGE, WRITE, show, show_short,
 };
 
 /// The minimum and maximum width of the screen, in columns.
@@ -42,6 +42,9 @@ const BARS: [(&str, Step); 4] = [
 /// The marks for bare system calls, for a Probe on the same kind of connection, and for the rest.
 const MARKS: [char; 3] = ['█', '▒', '░'];
 
+/// The SGR codes of characters.
+const COLOURS: [(char, u8); 4] = [('✓', 32), ('█', 34), ('▒', 36), ('░', 33)];
+
 /// Renders the whole screen.
 pub(crate) fn render(report: &Report, width: usize) -> Vec<String> {
     let width = width.clamp(WIDTHS.0, WIDTHS.1);
@@ -52,21 +55,17 @@ pub(crate) fn render(report: &Report, width: usize) -> Vec<String> {
     )];
     lines.extend(matrix(report, width));
     for topic in ["Copies", "Refused", "Killed"] {
-        let ticked: Vec<_> = report.facts(topic).iter().map(ticked).collect();
-        lines.extend(section(topic, &ticked));
+        // A fact is the result of a check, and has a tick unless it continues the previous line.
+        let facts = report.facts(topic).into_iter();
+        let ticked = facts.map(|text| match text.strip_prefix(' ') {
+            Some(more) => format!("  {more}"),
+            None => format!("✓ {text}"),
+        });
+        lines.extend(section(topic, &ticked.collect::<Vec<_>>()));
     }
     lines.extend(bars(report, width));
     lines.extend(section("Memory", &report.facts("Memory")));
     lines.iter().map(|line| fit(line, width)).collect()
-}
-
-/// Adds a tick to a fact, which is the result of a check, unless the fact continues the previous
-/// line.
-fn ticked(text: &String) -> String {
-    match text.strip_prefix(' ') {
-        Some(more) => format!("  {more}"),
-        None => format!("✓ {text}"),
-    }
 }
 
 /// Returns an empty line and the lines, the first with a name at the left. Returns nothing if there
@@ -131,7 +130,8 @@ fn bars(report: &Report, width: usize) -> Vec<String> {
             };
             let call = format!("{} {name}", kind.name());
             let left = format!("{call:<15} {:>9}  ", show(belay));
-            let right = format!("  {:>5} × floor", ratio(belay, kernel + probe));
+            let ratio = belay.div_duration_f64(kernel + probe);
+            let right = format!("  {ratio:>5.1} × floor");
             is_noisy |= belay < kernel + probe;
             let cells = width - LABEL - left.chars().count() - right.chars().count();
             let bar = bar(belay, [kernel, probe], cells);
@@ -181,19 +181,12 @@ pub(crate) fn paint(line: &str) -> String {
         name => format!("\x1b[1m{name}\x1b[0m"),
     };
     for c in rest.chars() {
-        match colour(c) {
+        match COLOURS.iter().find(|(mark, _)| *mark == c) {
             None => text.push(c),
-            Some(code) => text.push_str(&format!("\x1b[{code}m{c}\x1b[0m")),
+            Some((_, code)) => text.push_str(&format!("\x1b[{code}m{c}\x1b[0m")),
         }
     }
     text
-}
-
-/// Returns the SGR code of a character.
-fn colour(c: char) -> Option<u8> {
-    let codes = [('✓', 32), ('█', 34), ('▒', 36), ('░', 33)];
-    let found = codes.into_iter().find(|(mark, _)| *mark == c);
-    found.map(|(_, code)| code)
 }
 
 #[cfg(test)]

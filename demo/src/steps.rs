@@ -87,11 +87,8 @@ impl Life {
 
 /// An error that a program returned.
 #[derive(Debug, thiserror::Error)]
-#[error("{rpc} answered {}", describe(.status))]
-struct Refusal {
-    rpc: &'static str,
-    status: Status,
-}
+#[error("{}", describe(.0))]
+struct Refusal(Status);
 
 impl Steps<'_> {
     /// Makes one RPC and records it as a step of the demo. Calls to the node agent each open a new
@@ -129,14 +126,14 @@ impl Steps<'_> {
                     tokio::time::sleep(pause).await;
                     pause *= 2;
                 }
-                answer => break answer.map_err(|status| Refusal { rpc, status })?,
+                answer => break answer.map_err(Refusal).context(rpc)?,
             }
         };
         self.end_step(life, label, started.elapsed(), "");
         Ok(answer.into_inner())
     }
 
-    /// Performs the demo's own work on a volume, and records it as a step.
+    /// Writes or compares the pattern of `seed` in a volume, and records it as a step.
     ///
     /// # Errors
     /// Fails if the work fails.
@@ -145,10 +142,11 @@ impl Steps<'_> {
         life: &Life,
         label: Step,
         note: &str,
-        work: impl FnOnce() -> Result<Duration>,
+        work: fn(Kind, &Path, u64) -> Result<Duration>,
+        seed: u64,
     ) -> Result<()> {
         self.begin(life, label);
-        let took = work()?;
+        let took = work(life.kind, &life.target, seed)?;
         self.end_step(life, label, took, note);
         Ok(())
     }
@@ -180,11 +178,11 @@ impl Steps<'_> {
     pub(crate) fn must_be_refused(&mut self, life: &Life, result: Result<()>) -> Result<()> {
         let error = result.err().context("was not refused")?;
         match error.downcast_ref::<Refusal>() {
-            Some(Refusal { rpc, status }) if status.code() == Code::FailedPrecondition => {
+            Some(Refusal(status)) if status.code() == Code::FailedPrecondition => {
                 if life.round <= 1 {
-                    self.progress
-                        .step(rpc, "", "refused with FAILED_PRECONDITION:");
-                    self.progress.detail(&format!("    {}", status.message()));
+                    let refused = "refused with FAILED_PRECONDITION:\n   ";
+                    let note = format!("{refused} {}", status.message());
+                    self.progress.step(&error.to_string(), "", &note);
                 }
                 Ok(())
             }

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use anyhow::{Context, Result, ensure};
+use belay_bed::floor;
 use belay_bed::requests::{self, of_snapshot, of_volume};
 use belay_ctl::size;
 use belay_proto::csi::v1 as csi;
@@ -19,12 +20,10 @@ use crate::steps::{Life, Steps};
 
 /// A byte that is not zero, in the middle of the disk, where no filesystem has a superblock.
 const FOREIGN: ([u8; 1], u64) = ([0x2A], (512 << 20) + 12_345);
-/// The number of records to write in each of three phases: before the kill, without an agent, and
-/// with the next agent.
+/// The number of records to write before a copy is created, and in each of three phases: before the
+/// kill, without an agent, and with the next agent.
 const RECORDS: u64 = 50;
 
-/// The number of records written before a copy is created.
-const COPIED_RECORDS: u64 = 20;
 /// The bit that the seed of the second pattern has set.
 const SECOND: u64 = 1 << 40;
 const READ_COPY: &str = "read, compare";
@@ -146,9 +145,8 @@ impl Steps<'_> {
     /// # Errors
     /// Fails with the first step that fails.
     pub(crate) async fn copies(&mut self, kind: Kind) -> Result<()> {
-        let name = kind.name();
-        let heading = format!("snapshot, restore, clone ({name})");
-        self.progress.heading(&heading);
+        self.progress
+            .heading(&format!("snapshot, restore, clone ({})", kind.name()));
         let mut facts = [String::new(), String::new()];
         for round in 1..=self.report.rounds {
             facts = self.copy(kind, round).await?;
@@ -168,42 +166,37 @@ impl Steps<'_> {
         self.fill(&source).await?;
         let writer = Writer::start(kind, &source.target, source.seed())?;
         let second = source.seed() | SECOND;
-        let before = data::size(kind, &source.target)?;
+        let before = floor::stats(kind.name(), &source.target)?;
 
-        let least = writer.wait_for(COPIED_RECORDS).await;
+        let least = writer.wait_for(RECORDS).await;
         let snapshot = self.snapshot(&source).await?;
         // The writer may already have begun a further record.
         let records = (least, writer.durable() + 1);
         let note = "the second pattern replaces the first";
-        self.work(&source, "overwrite, fsync", note, || {
-            data::write(kind, &source.target, second)
-        })?;
+        self.work(&source, "overwrite, fsync", note, data::write, second)?;
 
         let mut restored = Life::new(self.demo_dir, kind, name("restored"), round);
         let from = Some(of_snapshot(&snapshot));
         self.create(&mut restored, "restore, larger", BYTES.1, from)
             .await?;
         self.mount(&restored, "stage (restored)").await?;
-        let after = data::size(kind, &restored.target)?;
+        let after = floor::stats(kind.name(), &restored.target)?;
         let is_whole = data::has_grown(before, after) || data::cannot_grow(kind)?;
         let (before, after) = (size::show(before), size::show(after));
         let sizes = format!("{before} at the snapshot, {after} now");
         ensure!(is_whole, "restored larger, but has {sizes}");
         let note = format!("the first pattern, every byte; {sizes}");
-        self.work(&restored, READ_COPY, &note, || {
-            data::compare(kind, &restored.target, source.seed())
-        })?;
+        self.work(&restored, READ_COPY, &note, data::compare, source.seed())?;
         let of_restored = has_records("restored snapshot", &restored, &source, records)?;
 
         let mut clone = Life::new(self.demo_dir, kind, name("clone"), round);
-        let least = writer.wait_for(COPIED_RECORDS).await;
+        let least = writer.wait_for(RECORDS).await;
         let from = Some(of_volume(&source.id));
         self.create(&mut clone, "clone", BYTES.0, from).await?;
         let records = (least, writer.durable() + 1);
         self.mount(&clone, "stage (clone)").await?;
-        self.work(&clone, READ_COPY, "the second pattern, every byte", || {
-            data::compare(kind, &clone.target, second)
-        })?;
+        let note = "the second pattern, every byte";
+        self.work(&clone, READ_COPY, note, data::compare, second)?;
         let of_clone = has_records("clone", &clone, &source, records)?;
 
         writer.stop()?;

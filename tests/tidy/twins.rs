@@ -44,7 +44,7 @@ mod tests {
             let found = check(&RustFile::new(path, content));
             found.iter().map(|finding| finding.line).collect()
         };
-        for path in ["demo/src/agents.rs", "tests/blackbox/rig/prometheus.rs"] {
+        for path in ["demo/src/inner.rs", "tests/blackbox/rig/prometheus.rs"] {
             assert_eq!(lines(path), [3], "{path}");
         }
         for path in ["tests/bed/scrape.rs", "server/tests/serving.rs"] {
