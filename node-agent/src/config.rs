@@ -12,7 +12,6 @@ use belay_contract::drivers::{
     Metadata, MetadataSource, Profile, TRANSPORT_DISK, TRANSPORT_LOOP, TRANSPORT_NFS,
 };
 use belay_contract::flags::{DriverArgs, node_id};
-use belay_server::call::Failure;
 use belay_server::config::{ProcessArgs, ended, parse_from, parse_where};
 use belay_server::endpoint::Endpoint;
 use belay_server::request::{AbsPath, NodeId};
@@ -43,7 +42,7 @@ const NODE_NAME_FLAG: &str = "--node-name";
 pub struct Config {
     /// The kubelet's root directory: paths outside it are rejected, and mounts in it must propagate
     /// to the kubelet
-    #[arg(long, value_name = "DIR", env = "BELAY_KUBELET_DIR", value_parser = kubelet_dir)]
+    #[arg(long, value_name = "DIR", env = "BELAY_KUBELET_DIR", value_parser = check::kubelet_dir)]
     pub kubelet_dir: Option<AbsPath>,
 
     /// Register with the kubelet in this plugins_registry, as seen by this program
@@ -397,10 +396,6 @@ fn in_section(error: clap::Error, at: usize, drivers: usize) -> clap::Error {
 
 fn bad_usage(why: String) -> clap::Error {
     clap::Error::raw(ErrorKind::ValueValidation, why).format(&mut Config::command())
-}
-
-fn kubelet_dir(text: &str) -> Result<AbsPath, Failure> {
-    AbsPath::new("the directory", text.to_owned())
 }
 
 #[cfg(test)]
