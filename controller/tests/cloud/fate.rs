@@ -62,8 +62,8 @@ struct State {
     slow: Duration,
     /// The fate of a single request, given by its number.
     chosen: Option<(usize, Fate)>,
-    /// Whether claims get no response and are delayed.
-    late_claims: bool,
+    /// The fate of claims, if it is always the same; of a delay, the maximum.
+    claims: Option<Fate>,
     requests: usize,
     deaths: usize,
     lost: usize,
@@ -76,7 +76,7 @@ impl Fates {
             bad,
             slow: WAY,
             chosen,
-            late_claims: false,
+            claims: None,
             requests: 0,
             deaths: 0,
             lost: 0,
@@ -105,7 +105,14 @@ impl Fates {
     /// delayed and get no response.
     pub(crate) fn late_claims(seed: u64, slow: Duration) -> Self {
         let fates = Self::random(seed, 0, slow);
-        fates.state().late_claims = true;
+        fates.state().claims = Some(Fate::Late(Duration::from_secs(14)));
+        fates
+    }
+
+    /// Returns fates in which every request except claims gets a response.
+    pub(crate) fn refused_claims() -> Self {
+        let fates = Self::good();
+        fates.state().claims = Some(Fate::Refused);
         fates
     }
 
@@ -173,11 +180,13 @@ impl Fates {
 
 impl State {
     fn drawn(&mut self, verb: Verb) -> Fate {
+        let fate = self.claims.filter(|_| verb == Verb::Claim);
         let Some(random) = &mut self.random else {
-            return Fate::Answered;
+            return fate.unwrap_or(Fate::Answered);
         };
-        if self.late_claims && verb == Verb::Claim {
-            return Fate::Late(Duration::from_millis(random.below(14_000)));
+        if let Some(Fate::Late(most)) = fate {
+            let most = u64::try_from(most.as_millis()).unwrap();
+            return Fate::Late(Duration::from_millis(random.below(most)));
         }
         if random.below(1000) >= self.bad {
             return Fate::Answered;

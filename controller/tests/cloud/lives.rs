@@ -6,7 +6,7 @@
 use crate::cloud::Cloud;
 use crate::fate::{Fates, Random};
 use crate::line::Line;
-use crate::{PROFILE, attached, create, created, deleted, detached, grown, on};
+use crate::{PROFILE, attached, controller, create, created, deleted, detached, grown, on};
 use belay_controller::backend::Phase;
 use belay_controller::rpc::Service;
 use std::collections::HashMap;
@@ -251,6 +251,19 @@ pub(crate) fn each(numbers: Range<u64>, run: impl AsyncFn(u64)) {
 #[test]
 fn random_lives_lose_no_answered_volume_and_give_one_answer_for_a_name() {
     each(numbers(), live);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_the_cloud_always_refuses_ends_the_call_with_the_reason() {
+    let cloud = Cloud::with(Duration::from_secs(1), Fates::refused_claims());
+    let service = controller(&cloud);
+    for _ in 0..2 {
+        let refused = created(&service, create("pvc-1", "fast")).await;
+        let refused = refused.unwrap_err();
+        assert!(refused.message().contains("503"), "{refused}");
+        assert_eq!(refused.code(), Code::Unavailable);
+    }
+    assert_eq!(cloud.ids().len(), 1);
 }
 
 /// Two controllers create one volume at about the same time, and claim different objects.

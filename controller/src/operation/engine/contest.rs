@@ -43,6 +43,8 @@ pub(super) struct Contest<'a, S: Store, C> {
     /// The time at which this call first saw a claim.
     claim_seen: Option<Instant>,
     outage: Outage,
+    /// The outage of claims. A search that gets a response does not end it.
+    outage_of_claims: Outage,
 }
 
 impl<'a, S, C> Contest<'a, S, C>
@@ -59,10 +61,12 @@ where
             doubt: None,
             claim_seen: None,
             outage: Outage::default(),
+            outage_of_claims: Outage::default(),
         }
     }
 
-    /// Returns the item with the name, ready or failed; `make` creates it if there is none.
+    /// Returns the item with the name, ready or failed. `make` creates it: it runs only if the first
+    /// search finds none.
     ///
     /// # Errors
     /// Returns the reason why the new item failed, rolled back; the errors of `make` that change
@@ -129,7 +133,7 @@ where
         settled_by(self.poller, end_of_patience(), id, self.bid.secrets).await
     }
 
-    /// Whether this call has neither changed anything nor waited.
+    /// Whether this call has created nothing, and seen no claim.
     fn is_new(&self) -> bool {
         self.own.is_none() && self.doubt.is_none() && self.claim_seen.is_none()
     }
@@ -140,13 +144,14 @@ where
         }
         let claim = self.contested.claim(id.clone(), self.bid.secrets.clone());
         match claim.await {
-            Ok(()) => self.outage.end(),
-            Err(failure) if failure.kind == Kind::NotFound => {}
-            Err(failure) => {
-                self.outage.bear(failure)?;
-                sleep(INTERVAL).await;
+            Ok(()) => {
+                self.outage_of_claims.end();
+                return Ok(());
             }
+            Err(failure) if failure.kind == Kind::NotFound => {}
+            Err(failure) => self.outage_of_claims.bear(failure)?,
         }
+        sleep(INTERVAL).await;
         Ok(())
     }
 
