@@ -61,8 +61,8 @@ pub enum Content {
     Used,
     /// The volume holds data, or was created from a source; it is never formatted.
     Populated,
-    /// The backend does not know, or another driver wrote the context; the volume is never
-    /// formatted.
+    /// The backend does not know, or another driver wrote the context; the volume is formatted only
+    /// where the agent treats it as [`Content::Used`] (`--unknown-content`).
     Unknown,
 }
 

@@ -14,7 +14,7 @@ pub trait Attachments: Send + Sync {
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>>;
 
     /// Returns the attachment if the volume's state contains everything that it consists of.
-    /// Otherwise the engine calls [`Self::attach`] again.
+    /// Otherwise `operation/attach.rs` calls [`Self::attach`] again.
     fn attached(&self, _order: &AttachOrder, _seen: &Volume) -> Option<Attachment> {
         None
     }

@@ -1,7 +1,8 @@
 //! The interface to storage systems, independent of CSI. Has no gRPC, capability rules or
 //! idempotency: `operation/` checks whether a change was already made. A verb reads or starts a
-//! change, and returns at once with the state that it finds; only `operation/engine` waits. Each
-//! verb receives the secrets of the call that it serves; they are empty if the class names none.
+//! change, and returns the state that it finds, without waiting for the change: `operation/engine`
+//! waits. Only `local` copies the source of a volume, and awaits an unstage, in a verb. Each verb
+//! receives the secrets of the call that it serves; they are empty if the class names none.
 
 #[macro_use]
 mod optional;
@@ -78,12 +79,13 @@ pub trait Backend: Send + Sync + 'static {
     fn delete(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
     /// Returns the names of begun creations, for storage in which only the response to a creation
-    /// shows whether an object exists. Returns `None` if [`Self::find`] shows it.
+    /// shows whether an object exists (`nfs`). Returns `None` if [`Self::find`] shows it.
     fn begun(&self) -> Option<&Begun> {
         None
     }
 
-    /// Returns all volumes with this name, in any phase.
+    /// Returns all volumes with this name, in any phase. A backend that completes or undoes an
+    /// interrupted creation by itself may leave such a volume out.
     fn find(&self, name: Name, secrets: Secrets) -> Answer<'_, Vec<Volume>>;
 
     /// Returns the volume with this ID, in any phase.

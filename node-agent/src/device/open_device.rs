@@ -16,7 +16,7 @@ pub(crate) struct OpenDevice<K: Kernel, G = Guard<K>> {
     pub(super) path: PathBuf,
     pub(super) guard: G,
     /// Whether another user had claimed the device when it was attached: a mount that we do not
-    /// see, or a mkfs that outlived an earlier agent.
+    /// see, or a mkfs that outlived an earlier agent. True until that is checked.
     pub(crate) is_shared: bool,
     /// Whether it was known, when the device was attached, that no other process had its storage
     /// open.

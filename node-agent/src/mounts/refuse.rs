@@ -10,9 +10,9 @@ use crate::device::{Intent, Label, OpenDevice, Storage, Verdict};
 use crate::kernel::{self, Dev, FileKind, Kernel, Stat};
 
 impl<K: Kernel> Mounts<'_, K> {
-    /// The device that is attached for the volume without being mounted. A bind mount of a device
-    /// does not keep it busy, so the mounts are checked in addition to the device: the noted ones,
-    /// and for a raw device the whole table.
+    /// Returns the device that is attached for the volume without being mounted. If there is none,
+    /// locks the volume's file. A bind mount of a device does not keep it busy, so the mounts are
+    /// checked in addition to the device: the noted ones, and for a raw device the whole table.
     ///
     /// # Errors
     /// `FAILED_PRECONDITION` while it is mounted; `ABORTED` while another process uses the storage.

@@ -1,8 +1,8 @@
 //! `NodeStageVolume`: from a volume's file or disk to a mounted filesystem, or a bound raw device.
 //!
-//! find -> hold -> verify -> mounted already? -> probe -> format if allowed, or repair if asked for
-//! -> mount detached -> check -> grow -> move into place. Nothing is visible until the last call;
-//! closing the descriptors undoes everything before it.
+//! mounted already? -> find -> attach -> verify -> probe -> format if allowed, or repair if asked
+//! for -> mount detached -> check -> grow -> move into place. Nothing is visible until the last
+//! call; closing the descriptors undoes everything before it, except a format or repair.
 
 mod block;
 mod check;

@@ -10,7 +10,7 @@ use belay_server::request::{Name, Secrets};
 
 impl Engine {
     /// Whether an earlier call may have created the volume, which only another creation can
-    /// determine.
+    /// determine. Always false for storage that finds volumes by name, that is, except for `nfs`.
     pub(in crate::operation) fn may_exist(&self, name: &Name) -> bool {
         let begun = self.backend.begun();
         begun.is_some_and(|begun| begun.volumes.has(name.as_str()))

@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Maximum time that the job of a volume waits. It is shorter than the caller's, so that the volume
-/// is free for the call that reverts this one.
+/// Maximum time of one wait for a volume. It is shorter than the caller's, so that the volume is
+/// free for the call that reverts this one. If names can repeat, a creation may wait several times.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The pause between two requests for an item that must be deleted.

@@ -1,6 +1,6 @@
 //! Waits until the storage has completed its work on volumes or snapshots. One poller reads for all
-//! waiters of a kind, so that one list suffices for many waiters of one account. No other code of
-//! the controller waits for the storage.
+//! waiters of a kind, so that one list suffices for many waiters of one account. No other code
+//! polls volumes or snapshots.
 
 use super::Outage;
 use super::item::{Item, Store};

@@ -144,8 +144,8 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
         Witness::New | Witness::UseBegun | Witness::Used | Witness::NoFile => Attempt::UNKNOWN,
     };
     let is_half_made = identity.may_be_half_made(attempt) && !has_log(disk, &identity)?;
-    // In a valid filesystem, a mark is data that a user has stored, or older than a restore. It is
-    // not even read.
+    // In a valid filesystem, a mark is data that a user has stored, or older than a restore, so it
+    // is ignored.
     if let Some(sound) = sound.clone().filter(|_| !is_half_made) {
         if let (Witness::NoFile, Identity::Xfs(xfs)) = (witness, &identity)
             && xfs.is_untouched
