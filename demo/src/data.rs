@@ -93,7 +93,8 @@ pub(crate) fn refuses_writes(target: &Path) -> Result<()> {
     let path = target.join("must-not-be");
     match File::create(&path) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::ROFS) => Ok(()),
-        other => bail!("{}: {other:?}, expected EROFS", path.display()),
+        Err(error) => bail!("{}: {error}, expected EROFS", path.display()),
+        Ok(_) => bail!("{}: is writable", path.display()),
     }
 }
 
