@@ -69,12 +69,8 @@ impl Target {
         Connection::open(&self.socket(service).await?, self.timeout).await
     }
 
-    /// Connects to the controller of the driver behind a node socket; `None` if this node has none,
-    /// or if the socket serves another service than `node`.
-    pub(crate) async fn controller_of(&self, on: &Connection, service: &str) -> Option<Connection> {
-        if service != "node" {
-            return None;
-        }
+    /// Connects to the controller of the driver behind a node socket; `None` if this node has none.
+    pub(crate) async fn controller_of(&self, on: &Connection) -> Option<Connection> {
         let socket = drivers::default_socket("controller").await.ok()?;
         let controller = Connection::open(&socket, self.timeout).await.ok()?;
         let name = async |on: &Connection| on.call("GetPluginInfo", json!({})).await.ok();

@@ -21,7 +21,7 @@ use clap::{CommandFactory as _, Parser};
 
 use crate::device::DiskRules;
 pub(crate) use choices::Sandbox;
-use choices::{Segment, Uncleared, UnknownContent};
+use choices::{Segment, Uncleared, UnknownContent, kubelet_dir};
 
 /// Separates the flags of two drivers.
 const NEXT_DRIVER: &str = "--next-driver";

@@ -92,7 +92,7 @@ pub enum ServeError {
 pub fn word(readiness: &Readiness) -> &'static str {
     match readiness.own() {
         State::Ready => "serving",
-        State::Starting(_) | State::Unhealthy(_) => "listening, but not ready",
+        State::Starting(_) | State::Unhealthy(_) => "listening, not serving yet",
     }
 }
 

@@ -291,11 +291,12 @@ fn budget(kind: &str, request: &str) -> Option<(usize, usize)> {
         // In addition to statfs, these inspect the mount, the file, the device, and the counted
         // errors.
         ("btrfs", "stats") => (15, 45),
-        ("ext4", "stats") => (17, 43),
+        ("ext4", "stats") => (16, 40),
         (_, "stats") => (14, 40),
         // The first statistics also inspect the directory above the target, or find out that they
         // need a thread.
-        ("ext4" | "xfs", "first stats") => (16, 44),
+        ("ext4", "first stats") => (18, 44),
+        ("xfs", "first stats") => (16, 44),
         (_, "first stats") => (25, 55),
         (_, "unpublish") => (6, 35),
         // Resolving the path takes calls, since it may reach a mount through a link.

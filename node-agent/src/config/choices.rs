@@ -1,8 +1,10 @@
-//! Flags with a value that is one of a few words, or a segment of the node's topology.
+//! Flags with a value that is one of a few words, a segment of the node's topology, or a directory.
 
 use std::str::FromStr;
 
 use belay_contract::topology::Topology;
+use belay_server::call::Failure;
+use belay_server::request::AbsPath;
 
 /// The sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -72,6 +74,10 @@ impl FromStr for Segment {
         let (key, value) = (key.to_owned(), value.to_owned());
         Ok(Self { key, value })
     }
+}
+
+pub(super) fn kubelet_dir(text: &str) -> Result<AbsPath, Failure> {
+    AbsPath::new("the directory", text.to_owned())
 }
 
 #[cfg(test)]

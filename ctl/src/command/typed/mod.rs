@@ -184,9 +184,14 @@ impl Typed {
         let connection = target.connect(service).await?;
         let mut answer = attempt(&connection, verb, &flags, &request).await;
         if may_be_a_name(verb, &answer) {
-            let controller = target.controller_of(&connection, service).await;
-            let on = controller.as_ref().unwrap_or(&connection);
-            if let Some(request) = with_id(on, &request).await? {
+            let request = match service {
+                "node" => match target.controller_of(&connection).await {
+                    Some(controller) => with_id(&controller, &request).await?,
+                    None => None,
+                },
+                _ => with_id(&connection, &request).await?,
+            };
+            if let Some(request) = request {
                 answer = attempt(&connection, verb, &flags, &request).await;
             }
         }
