@@ -198,8 +198,8 @@ impl Trash {
         self.rename_away(COMPLETE)
     }
 
-    /// Moves a filled volume whose claim is *gone* to the trash, whether it has its name or not. No
-    /// other directory of that name is moved.
+    /// Moves a filled volume whose claim is *gone* to the trash, and renames it there, so that it
+    /// is removed. No other directory of that name is moved.
     pub(super) fn withdraw(&self, tree: &Tree, dir: &Dir) -> Result<(), Failure> {
         self.disarm_attempts()?;
         self.disarm()?;
