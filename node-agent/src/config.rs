@@ -42,7 +42,7 @@ const NODE_NAME_FLAG: &str = "--node-name";
 pub struct Config {
     /// The kubelet's root directory: paths outside it are rejected, and mounts in it must propagate
     /// to the kubelet
-    #[arg(long, value_name = "DIR", env = "BELAY_KUBELET_DIR", value_parser = check::kubelet_dir)]
+    #[arg(long, value_name = "DIR", env = "BELAY_KUBELET_DIR", value_parser = kubelet_dir)]
     pub kubelet_dir: Option<AbsPath>,
 
     /// Register with the kubelet in this plugins_registry, as seen by this program

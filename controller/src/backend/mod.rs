@@ -1,8 +1,7 @@
 //! The interface to storage systems, independent of CSI. Has no gRPC, capability rules or
 //! idempotency: `operation/` checks whether a change was already made. A verb reads or starts a
-//! change, and returns the state that it finds, without waiting for the change: `operation/engine`
-//! waits. Only `local` copies the source of a volume, and awaits an unstage, in a verb. Each verb
-//! receives the secrets of the call that it serves; they are empty if the class names none.
+//! change, and returns the state that it finds; only `operation/engine` waits, except that verbs of
+//! `local` copy and await an unstage. Each verb receives the secrets of its call, or none.
 
 #[macro_use]
 mod optional;
@@ -84,8 +83,7 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Returns all volumes with this name, in any phase. A backend that completes or undoes an
-    /// interrupted creation by itself may leave such a volume out.
+    /// Returns all volumes with this name, in any phase; `local` without those of a killed call.
     fn find(&self, name: Name, secrets: Secrets) -> Answer<'_, Vec<Volume>>;
 
     /// Returns the volume with this ID, in any phase.

@@ -2,8 +2,6 @@
 
 use belay_contract::drivers::{Kind, Profile};
 use belay_contract::topology::Topology;
-use belay_server::call::Failure;
-use belay_server::request::AbsPath;
 
 use super::Driver;
 
@@ -127,11 +125,6 @@ impl Driver {
 pub(super) fn uid(text: &str) -> Result<u32, String> {
     text.parse()
         .map_err(|_| "not a numeric user ID, which `id -u NAME` prints".to_owned())
-}
-
-/// Parses the path of `--kubelet-dir`.
-pub(super) fn kubelet_dir(text: &str) -> Result<AbsPath, Failure> {
-    AbsPath::new("the directory", text.to_owned())
 }
 
 #[cfg(test)]

@@ -40,8 +40,8 @@ impl Shared {
 }
 
 impl<K: Kernel> Context<'_, K> {
-    /// Attaches a detached mount to `path`, where nothing may be mounted. Call it last: a failure of
-    /// a later step leaves the mount visible.
+    /// Attaches a detached mount to `path`, where nothing may be mounted. Call it last: a failure
+    /// of a later step leaves the mount visible.
     ///
     /// # Errors
     /// `ABORTED` if something was mounted there meanwhile.

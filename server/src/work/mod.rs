@@ -34,8 +34,8 @@ use tracing::Instrument as _;
 pub const CHANGE_DEADLINE: Duration = Duration::from_secs(100);
 
 /// Returns a number that identifies equal requests. Pass all fields that matter (identifier, path,
-/// capability, contexts), and leave out fields that may differ in a retry: the secrets of the node's
-/// calls, but not the controller's, where they select the account.
+/// capability, contexts), and leave out fields that may differ in a retry: the secrets of the
+/// node's calls, but not the controller's, where they select the account.
 #[must_use]
 pub fn fingerprint(parts: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();

@@ -107,8 +107,8 @@ impl Store {
                 })?;
                 return match record.state {
                     State::Ready => Ok(Intent::Exists(self.volume(&id, &record)?)),
-                    // The creation that began has ended, since only one at a time works on a name. A
-                    // deletion may still run: it holds the lock of the file.
+                    // The creation that began has ended, since only one at a time works on a name.
+                    // A deletion may still run: it holds the lock of the file.
                     State::Creating | State::Deleting => Ok(Intent::Remains(id, record)),
                 };
             }

@@ -65,8 +65,8 @@ where
         }
     }
 
-    /// Returns the item with the name, ready or failed. `make` creates it: it runs only if the first
-    /// search finds none.
+    /// Returns the item with the name, ready or failed. `make` creates it: it runs only if the
+    /// first search finds none.
     ///
     /// # Errors
     /// Returns the reason why the new item failed, rolled back; the errors of `make` that change
