@@ -67,8 +67,8 @@ impl Status {
 
     fn write(&self, page: &mut String, readiness: &State) -> fmt::Result {
         let host = rustix::system::uname();
-        let (program, host) = (Plain(self.program), host.nodename().to_string_lossy());
-        let host = Plain(&host);
+        let (program, host) = (Escaped(self.program), host.nodename().to_string_lossy());
+        let host = Escaped(&host);
         write!(
             page,
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -79,7 +79,7 @@ impl Status {
         match readiness {
             State::Ready => page.push_str("<p class=\"ok\">Ready.</p>\n"),
             State::Starting(why) | State::Unhealthy(why) => {
-                writeln!(page, "<p class=\"bad\">Not ready: {}</p>", Plain(why))?;
+                writeln!(page, "<p class=\"bad\">Not ready: {}</p>", Escaped(why))?;
             }
         }
         writeln!(page, "<p>Running for {}.</p>", Age(self.since.elapsed()))?;
@@ -108,7 +108,7 @@ impl Status {
                 Some(_) => "<td class=\"bad\">no",
             };
             let known = self.facts.of(&driver.name).unwrap_or_default();
-            write!(page, "<tr><td>{}{registered}", Plain(&driver.name))?;
+            write!(page, "<tr><td>{}{registered}", Escaped(&driver.name))?;
             match known.volumes {
                 Some(volumes) => write!(page, "<td>{volumes}")?,
                 None => page.push_str("<td>-"),
@@ -129,12 +129,12 @@ impl Status {
             }
             let all = self.facts.of(&driver.name).and_then(|known| known.volumes);
             let more = all.unwrap_or(0).saturating_sub(shown.len() as u64);
-            writeln!(page, "<h2>Volumes of {}</h2>", Plain(&driver.name))?;
+            writeln!(page, "<h2>Volumes of {}</h2>", Escaped(&driver.name))?;
             page.push_str(
                 "<div class=\"w\"><table>\n<tr><th>Volume<th>Condition<th>Name or mounts\n",
             );
             for volume in shown {
-                write!(page, "<tr><td class=\"m\">{}", Plain(&volume.id))?;
+                write!(page, "<tr><td class=\"m\">{}", Escaped(&volume.id))?;
                 match volume.reasons.as_slice() {
                     [] => page.push_str("<td class=\"ok\">normal<td class=\"m\">"),
                     reasons => {
@@ -146,7 +146,7 @@ impl Status {
                     }
                 }
                 for detail in volume.details {
-                    write!(page, "{}<br>", Plain(&detail))?;
+                    write!(page, "{}<br>", Escaped(&detail))?;
                 }
                 page.push('\n');
             }
@@ -174,11 +174,11 @@ impl Status {
                 "<tr><td class=\"n\">{}<td>{}<td>{}<td>{}<td>{}<td>{}<td class=\"m\"><div>{}</div>",
                 Age(refusal.age()),
                 refusal.times,
-                Plain(&refusal.driver),
-                Plain(&refusal.call),
-                Plain(&refusal.subject),
+                Escaped(&refusal.driver),
+                Escaped(&refusal.call),
+                Escaped(&refusal.subject),
                 refusal.code_name(),
-                Plain(&refusal.message)
+                Escaped(&refusal.message)
             )?;
         }
         page.push_str("</table></div>\n");
@@ -195,7 +195,7 @@ fn write_calls(page: &mut String, calls: &BTreeMap<(String, String), Calls>) -> 
          <tr><th>Driver<th>Call<th>Succeeded<th>Failed<th>Half within<th>99 % within\n",
     );
     for ((driver, rpc), calls) in calls {
-        let (driver, rpc) = (Plain(driver), Plain(rpc));
+        let (driver, rpc) = (Escaped(driver), Escaped(rpc));
         let (succeeded, failed) = (calls.succeeded, calls.failed);
         write!(page, "<tr><td>{driver}<td>{rpc}<td>{succeeded}<td>{failed}")?;
         for share in [0.5, 0.99] {
@@ -251,9 +251,9 @@ fn storage(page: &mut String, known: &Known) -> fmt::Result {
 
 /// Text that is escaped when printed: whatever it contains, it becomes no markup, does not end an
 /// attribute, and is shown in its own order and on one line.
-struct Plain<'a>(&'a str);
+struct Escaped<'a>(&'a str);
 
-impl fmt::Display for Plain<'_> {
+impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
             match c {
@@ -425,7 +425,7 @@ mod tests {
             ("a\nb\u{1b}[2J", "a\u{fffd}b\u{fffd}[2J"),
             ("\u{202e}dev\u{2069}\u{200f}", "\u{fffd}dev\u{fffd}\u{fffd}"),
         ] {
-            assert_eq!(Plain(text).to_string(), shown);
+            assert_eq!(Escaped(text).to_string(), shown);
         }
     }
 

@@ -29,7 +29,7 @@ pub(crate) fn volume(
     identified(&order.name, VOLUME, id, backend.is_volume_id(&made.id))?;
     named(backend, &order.name, VOLUME, (id, name))?;
     // An older volume with the name may be smaller. The caller compares it with the whole request.
-    let is_new = backend.begun().is_none() && made.source.as_ref() == source;
+    let is_new = backend.started_creations().is_none() && made.source.as_ref() == source;
     match is_new && made.bytes > 0 && made.bytes < order.bytes {
         true => {
             let (is, asked) = (Exact(made.bytes), Exact(order.bytes));

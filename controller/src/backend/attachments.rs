@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A backend that attaches volumes to nodes.
 pub trait Attachments: Send + Sync {
     /// Attaches a volume to a node. If it is already attached, the result contains the existing
-    /// terms, which may differ from the requested ones.
+    /// spec, which may differ from the requested one.
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>>;
 
     /// Returns the attachment if the volume's state contains everything that it consists of.
@@ -36,17 +36,17 @@ pub struct AttachOrder {
     pub id: VolumeId,
     /// The node to attach it to.
     pub node: NodeId,
-    /// The terms of the attachment.
-    pub terms: Terms,
+    /// The spec of the attachment.
+    pub spec: AttachmentSpec,
     /// The volume context, from the creation of the volume or written by an administrator.
     pub context: Context,
     /// The credentials of the class.
     pub secrets: Secrets,
 }
 
-/// The terms of an attachment. Two attachments with equal terms are the same.
+/// The spec of an attachment. Two attachments with equal specs are the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Terms {
+pub struct AttachmentSpec {
     /// Whether the node must not write.
     pub read_only: bool,
     /// Whether the volume is used as a block device, instead of as a filesystem.
@@ -58,8 +58,8 @@ pub struct Terms {
 /// An attached volume, with everything that the node needs, independent of the storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// The terms of the attachment.
-    pub terms: Terms,
+    /// The spec of the attachment.
+    pub spec: AttachmentSpec,
     /// The transport by which the node reaches the volume.
     pub transport: Transport,
     /// The size of the volume, in bytes.

@@ -7,7 +7,6 @@
 mod optional;
 pub(crate) mod answered;
 mod attachments;
-mod begun;
 pub mod civo;
 mod claims;
 mod cloud;
@@ -18,16 +17,17 @@ pub mod nfs;
 pub mod openstack;
 pub mod registry;
 mod snapshots;
+mod started;
 
-pub use attachments::{AttachOrder, Attachment, Attachments, Terms};
-use begun::Noting;
-pub use begun::{Begun, Names};
+pub use attachments::{AttachOrder, Attachment, AttachmentSpec, Attachments};
 pub use claims::{Attempt, Claims, Mark};
 pub use optional::{
     Capacity, Clones, DroppedChange, Expansion, Health, Modification, Planned, Unhealthy,
     UnhealthyPage,
 };
 pub use snapshots::{Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage, Snapshots};
+use started::NameRecorder;
+pub use started::{Names, StartedCreations};
 
 use belay_contract::publish_context::Content;
 use belay_contract::topology::Topology;
@@ -79,7 +79,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Returns the names of begun creations, for storage in which only the response to a creation
     /// shows whether an object exists (`nfs`). Returns `None` if [`Self::find`] shows it.
-    fn begun(&self) -> Option<&Begun> {
+    fn started_creations(&self) -> Option<&StartedCreations> {
         None
     }
 
@@ -194,9 +194,9 @@ pub struct Traits {
     pub begins_max: u32,
     /// Whether a node accepts only one attach or detach at a time, so that calls are queued.
     pub attaches_one_by_one: bool,
-    /// Whether the terms of an attachment are recorded. Without a record, a repeated attach returns
-    /// the terms of the repetition, and does not refuse a caller that requests other terms.
-    pub records_terms: bool,
+    /// Whether the spec of an attachment is recorded. Without a record, a repeated attach returns
+    /// the spec of the repetition, and does not refuse a caller that requests another spec.
+    pub records_spec: bool,
     /// Whether volumes are reachable from every topology that the caller of a creation prefers.
     /// They have no [`Volume::place`], and the response contains the preferred topologies.
     pub reaches_preferred: bool,
@@ -215,7 +215,7 @@ impl Default for Traits {
             poll_interval: Duration::from_millis(250),
             begins_max: 2,
             attaches_one_by_one: false,
-            records_terms: true,
+            records_spec: true,
             reaches_preferred: false,
             elsewhere: None,
             where_to_look: None,

@@ -4,7 +4,8 @@ use super::clouds::{Cloud, Clouds};
 use super::engine::{Engine, Patience};
 use super::{Operations, Subject, lookup, support};
 use crate::backend::{
-    AttachOrder, Attachment, Attachments, Backend, DroppedChange, Phase, Progress, Terms, no_volume,
+    AttachOrder, Attachment, AttachmentSpec, Attachments, Backend, DroppedChange, Phase, Progress,
+    no_volume,
 };
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::{
@@ -15,11 +16,11 @@ use std::fmt;
 use std::sync::Arc;
 
 impl Operations {
-    /// Attaches the volume; succeeds if it is already attached with the same terms.
+    /// Attaches the volume; succeeds if it is already attached with the same spec.
     ///
     /// # Errors
     /// Returns `Invalid` for an unsupported capability, `NotFound` for the volume or node,
-    /// `Incompatible` if the volume is attached there with other terms, `Precondition` if it is
+    /// `Incompatible` if the volume is attached there with another spec, `Precondition` if it is
     /// attached elsewhere, and `Quota` at the node's limit.
     pub async fn publish(&self, request: ControllerPublish) -> Result<Attachment, Failure> {
         let ControllerPublish {
@@ -34,7 +35,7 @@ impl Operations {
         if let Some(why) = support::unattachable(&self.rules.profile, &capability) {
             return Err(Failure::invalid("volume_capability", why));
         }
-        let terms = Terms {
+        let spec = AttachmentSpec {
             read_only: read_only || capability.mode.is_read_only(),
             block: matches!(capability.access, Access::Block),
             mode: capability.mode,
@@ -42,14 +43,12 @@ impl Operations {
         let order = Arc::new(AttachOrder {
             id,
             node,
-            terms,
+            spec,
             context: volume_context,
             secrets,
         });
-        let AttachOrder {
-            id, node, terms, ..
-        } = &*order;
-        let same = fingerprint(&(node, terms, &order.context, &order.secrets));
+        let AttachOrder { id, node, spec, .. } = &*order;
+        let same = fingerprint(&(node, spec, &order.context, &order.secrets));
         let (backend, engine) = (Arc::clone(&cloud.backend), Arc::clone(&cloud.engine));
         let ordered = Arc::clone(&order);
         let job = async move {
@@ -60,12 +59,12 @@ impl Operations {
         let rpc = Rpc::ControllerPublishVolume;
         let call = (Subject::Volume, id.as_str(), rpc, same);
         let attachment = self.run(cloud, call, job).await?;
-        if attachment.terms == *terms {
+        if attachment.spec == *spec {
             return Ok(attachment);
         }
         Err(Failure::incompatible(format!(
-            "volume {id}: attached to node {node} {}, but {terms} requested; detach it first",
-            attachment.terms
+            "volume {id}: attached to node {node} {}, but {spec} requested; detach it first",
+            attachment.spec
         )))
     }
 
@@ -184,7 +183,7 @@ fn of(backend: &dyn Backend) -> Result<&dyn Attachments, Failure> {
     attachments.ok_or_else(|| Failure::unsupported("this driver does not attach volumes"))
 }
 
-impl fmt::Display for Terms {
+impl fmt::Display for AttachmentSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let write = if self.read_only {
             "read-only"

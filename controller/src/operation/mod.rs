@@ -167,7 +167,7 @@ impl Operations {
     /// is not attached in the other.
     #[must_use]
     pub fn attaches_read_only(&self) -> bool {
-        self.attaches() && self.backend().traits().records_terms
+        self.attaches() && self.backend().traits().records_spec
     }
 
     /// Whether volumes can be expanded: the driver's profile says so, and the backend supports it.

@@ -147,7 +147,7 @@ impl Attachments for Stub {
             return Box::pin(pending());
         };
         let attachment = Attachment {
-            terms: order.terms.clone(),
+            spec: order.spec.clone(),
             transport: Transport::Disk(DiskIdentity::Serial(export.to_owned())),
             bytes: 1,
             content: Content::New,

@@ -95,7 +95,7 @@ pub(super) fn publish_context(
         transport: attachment.transport.clone(),
         bytes: attachment.bytes,
         content: attachment.content,
-        read_only: attachment.terms.read_only,
+        read_only: attachment.spec.read_only,
         attached_at: attachment.attached_at,
         marks,
     };
@@ -166,7 +166,7 @@ fn node_ids(nodes: &[NodeId]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{Mark, Phase, Terms};
+    use crate::backend::{AttachmentSpec, Mark, Phase};
     use belay_contract::disk::DiskIdentity;
     use belay_contract::publish_context::{Content, Transport};
     use belay_contract::topology::Topology;
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn the_publish_context_has_the_disks_name_under_the_key_of_the_other_driver() {
         let attachment = |disk_name: Option<&str>| Attachment {
-            terms: Terms {
+            spec: AttachmentSpec {
                 read_only: true,
                 block: false,
                 mode: AccessMode::SingleNodeWriter,

@@ -235,7 +235,7 @@ impl Attachments for Line {
             let nodes = volume.map_or_else(Vec::new, |volume| volume.nodes);
             if nodes == [order.node.clone()] {
                 return Ok(Progress::Done(Attachment {
-                    terms: order.terms.clone(),
+                    spec: order.spec.clone(),
                     transport: Transport::Disk(DiskIdentity::Serial(
                         order.context.get("export").unwrap_or("none").to_owned(),
                     )),

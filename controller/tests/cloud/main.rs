@@ -6,6 +6,7 @@
 mod cloud;
 mod codes;
 mod copies;
+mod dropped;
 mod fate;
 mod kept;
 mod line;
@@ -15,7 +16,6 @@ mod polls;
 mod refusing;
 mod secrets;
 mod strange;
-mod unmade;
 
 use belay_bed::requests;
 use belay_contract::drivers::{LOCAL, Profile};

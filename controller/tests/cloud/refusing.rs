@@ -141,7 +141,7 @@ impl Backend for Refusing {
 impl Attachments for Refusing {
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
         let attachment = Attachment {
-            terms: order.terms.clone(),
+            spec: order.spec.clone(),
             transport: Transport::Disk(DiskIdentity::Serial("vol-1".to_owned())),
             bytes: GIB,
             content: Content::New,

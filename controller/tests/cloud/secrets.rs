@@ -179,7 +179,7 @@ impl Attachments for Witness {
             return self.answer("attach", &order.secrets, Progress::Begun);
         }
         let attachment = Attachment {
-            terms: order.terms.clone(),
+            spec: order.spec.clone(),
             transport: Transport::Disk(DiskIdentity::Serial("f".to_owned())),
             bytes: BYTES,
             content: Content::New,

@@ -16,7 +16,7 @@ use belay_server::size::Exact;
 use super::FsType;
 use super::marking::{erase_mark, settle, write_mark};
 use super::mkfs::{Recipe, mkfs, refuse_busy};
-use super::probe::{Blank, DeviceUnderTest, Found, Interrupted, examine, identify};
+use super::probe::{Blank, DeviceUnderTest, Interrupted, Probed, examine, identify};
 use crate::kernel::{Kernel, Open};
 
 /// The permission to format a device. Both kinds can come only from [`examine`].
@@ -105,15 +105,15 @@ pub(crate) fn format<K: Kernel>(
     }
     erase_mark(kernel, device, &writer)?;
     match examine(kernel, device) {
-        Found::Unsettled(made) if made.fs_type() == fs => settle(kernel, device, made).map(drop),
-        Found::Unsettled(made) => Err(unexpected(fs, made.fs_type().name())),
+        Probed::Unsettled(made) if made.fs_type() == fs => settle(kernel, device, made).map(drop),
+        Probed::Unsettled(made) => Err(unexpected(fs, made.fs_type().name())),
         // There is no file, or another process has removed its witness.
-        Found::Known(found) if found.fs == fs => Ok(()),
-        Found::Known(found) => Err(unexpected(fs, found.fs.name())),
-        Found::Foreign(foreign) => Err(unexpected(fs, &foreign.to_string())),
-        Found::Interrupted(_) => Err(unexpected(fs, "a format mark that was erased")),
-        Found::Blank(_) | Found::Emptied => Err(unexpected(fs, "only zeros")),
-        Found::Unreadable(failure) => Err(failure),
+        Probed::Known(found) if found.fs == fs => Ok(()),
+        Probed::Known(found) => Err(unexpected(fs, found.fs.name())),
+        Probed::Foreign(foreign) => Err(unexpected(fs, &foreign.to_string())),
+        Probed::Interrupted(_) => Err(unexpected(fs, "a format mark that was erased")),
+        Probed::Blank(_) | Probed::Emptied => Err(unexpected(fs, "only zeros")),
+        Probed::Unreadable(failure) => Err(failure),
     }
 }
 

@@ -27,8 +27,8 @@ pub(crate) use marking::{begin_raw_use, settle};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use probe::fuzz;
 pub(crate) use probe::{
-    DeviceUnderTest, FAT12, FAT16, FAT32, Found, ISO_DESCRIPTOR, ISO_MAGIC, Origin, Sound, examine,
-    examine_ends, ext4_blocks, may_have_project_quotas,
+    DeviceUnderTest, FAT12, FAT16, FAT32, ISO_DESCRIPTOR, ISO_MAGIC, Origin, Probed, Sound,
+    examine, examine_ends, ext4_blocks, may_have_project_quotas,
 };
 pub(crate) use witness::begin_use;
 

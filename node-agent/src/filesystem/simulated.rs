@@ -14,7 +14,7 @@ use super::format::{Permit, format};
 use super::mkfs::{Recipe, mkfs, refuse_busy, unwanted_features};
 use super::probe::tests::xfs_sector_with;
 use super::probe::{MARK_AT, MARK_BYTES};
-use super::{DeviceUnderTest, Found, FsType, examine};
+use super::{DeviceUnderTest, FsType, Probed, examine};
 use crate::kernel::fake::mkfs::Stop;
 use crate::kernel::fake::{Call, Fake, Fault, Fd, Machine, Plug};
 use crate::kernel::{Kernel as _, Open};
@@ -91,7 +91,7 @@ impl Bench {
 
     fn blank(&self, is_new: bool) -> Permit {
         match examine(&self.kernel, &self.device(is_new)) {
-            Found::Blank(blank) => blank.into(),
+            Probed::Blank(blank) => blank.into(),
             other => panic!("{other:?}"),
         }
     }
@@ -110,8 +110,8 @@ impl Bench {
     /// A format that something stops, or none; and its calls.
     fn try_format(&self, fs: FsType, stop: Option<Stop>) -> (Result<(), Kind>, Vec<Call>) {
         let permit = match examine(&self.kernel, &self.device(self.file.is_none())) {
-            Found::Blank(blank) => Permit::Blank(blank),
-            Found::Interrupted(interrupted) => Permit::Interrupted(interrupted),
+            Probed::Blank(blank) => Permit::Blank(blank),
+            Probed::Interrupted(interrupted) => Permit::Interrupted(interrupted),
             other => panic!("{other:?}"),
         };
         self.machine.stop_tools(stop);

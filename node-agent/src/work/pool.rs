@@ -101,7 +101,7 @@ pub(super) fn announce() {
 type Work<T> = Box<dyn FnOnce(&Progress) -> Result<T, Failure> + Send>;
 
 /// Work on a thread.
-enum Begun<T> {
+enum ThreadWork<T> {
     /// The work took no longer than usual.
     Ended(Result<T, Failure>),
     /// The work is still running, and holds a permit for a thread with slow work, or its slot if
@@ -148,8 +148,8 @@ impl Pool {
         let begin = self.begin(ticket, lane, Box::new(work));
         async move {
             match begin.await? {
-                Begun::Ended(result) => result,
-                Begun::Slow(mut thread, _held) => thread.result().await?,
+                ThreadWork::Ended(result) => result,
+                ThreadWork::Slow(mut thread, _held) => thread.result().await?,
             }
         }
     }
@@ -159,15 +159,15 @@ impl Pool {
         ticket: &Ticket,
         lane: Lane,
         work: Work<T>,
-    ) -> Result<Begun<T>, Failure> {
+    ) -> Result<ThreadWork<T>, Failure> {
         let slot = ticket.wait(lane.slot_name(), self.slot(lane)).await??;
         let progress = Arc::new(Progress::default());
         ticket.watched_by(Window(Arc::clone(&progress)));
         WORKED.notify_one();
         let mut thread = self.threads.run(move || work(&progress));
         match tokio::time::timeout(lane.slow_after(), thread.result()).await {
-            Ok(result) => Ok(Begun::Ended(result?)),
-            Err(_) => Ok(Begun::Slow(thread, self.give_on(lane, slot))),
+            Ok(result) => Ok(ThreadWork::Ended(result?)),
+            Err(_) => Ok(ThreadWork::Slow(thread, self.give_on(lane, slot))),
         }
     }
 

@@ -64,7 +64,7 @@ impl Civo {
         instance: &str,
     ) -> Result<Progress<Attachment>, Failure> {
         let id = &order.id;
-        let volume = self.look(id).await?.ok_or_else(|| no_volume(id))?;
+        let volume = self.read_volume(id).await?.ok_or_else(|| no_volume(id))?;
         if let Some(found) = self.found(order, &volume, instance)? {
             return Ok(found);
         }
@@ -77,7 +77,7 @@ impl Civo {
             Err(refused) => refused,
         };
         // Another controller may have attached the volume, or a response may have been lost.
-        if let Ok(Some(volume)) = self.look(id).await
+        if let Ok(Some(volume)) = self.read_volume(id).await
             && let Some(found) = self.found(order, &volume, instance)?
         {
             return Ok(found);
@@ -116,7 +116,7 @@ impl Civo {
         id: &VolumeId,
         node: &NodeId,
     ) -> Result<Option<Progress<()>>, Failure> {
-        let Some(volume) = self.look(id).await? else {
+        let Some(volume) = self.read_volume(id).await? else {
             return Ok(Some(Progress::Done(())));
         };
         if self.changes.hidden(&volume).is_some() {
@@ -136,7 +136,7 @@ impl Civo {
         }
         let mut status = volume.status();
         if seen.elapsed() >= SEEN_AGE_FRESH {
-            let again = self.look(id).await?;
+            let again = self.read_volume(id).await?;
             let is_same = |now: &CivoVolume| now.instance() == Some(instance);
             let Some(now) = again.filter(is_same) else {
                 return Ok(Some(Progress::Done(())));
@@ -172,7 +172,7 @@ impl Civo {
         instance: &str,
         refused: Failure,
     ) -> Result<Progress<()>, Failure> {
-        match self.look(id).await {
+        match self.read_volume(id).await {
             Ok(None) => Ok(Progress::Done(())),
             Ok(Some(now)) => match (now.instance(), now.status()) {
                 (Some(same), Status::Detaching) if same == instance => Ok(Progress::Begun),
@@ -195,7 +195,7 @@ fn attachment(order: &AttachOrder, bytes: u64, volume: &CivoVolume) -> Attachmen
     };
     let least = volume.promise().least_of_disk(volume.gib());
     Attachment {
-        terms: order.terms.clone(),
+        spec: order.spec.clone(),
         transport: Transport::Disk(DiskIdentity::Serial(order.id.to_string())),
         disk_name: None,
         bytes: least.min(bytes),

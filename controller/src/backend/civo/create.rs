@@ -22,7 +22,7 @@ pub(super) struct All(pub(super) Arc<Client>);
 
 impl Reads for All {
     type Of = ();
-    type Found = Arc<Vec<CivoVolume>>;
+    type Output = Arc<Vec<CivoVolume>>;
 
     async fn serve(self: Arc<Self>, callers: Vec<Caller<Self>>) {
         let list = self.0.volumes().await.map(|mut list| {

@@ -25,7 +25,7 @@ impl Expansion for Civo {
 
     fn resize(&self, id: VolumeId, bytes: u64, _: Secrets) -> Answer<'_, Progress<u64>> {
         measured(Verb::Resize, async move {
-            let volume = self.look(&id).await?.ok_or_else(|| no_volume(&id))?;
+            let volume = self.read_volume(&id).await?.ok_or_else(|| no_volume(&id))?;
             let promise = volume.promise();
             let has = promise.bytes(volume.gib());
             if has >= bytes {
@@ -55,7 +55,7 @@ impl Expansion for Civo {
                 Err(refused) => refused,
             };
             // Another controller may have expanded the volume, or a response may have been lost.
-            if let Ok(Some(now)) = self.look(&id).await {
+            if let Ok(Some(now)) = self.read_volume(&id).await {
                 let has = promise.bytes(now.gib());
                 if has >= bytes {
                     return Ok(Progress::Done(has));

@@ -93,7 +93,7 @@ impl Civo {
     }
 
     /// Returns the volume as Civo shows it.
-    async fn look(&self, id: &VolumeId) -> Result<Option<CivoVolume>, Failure> {
+    async fn read_volume(&self, id: &VolumeId) -> Result<Option<CivoVolume>, Failure> {
         self.client.volume(id).await
     }
 
@@ -174,7 +174,7 @@ impl Backend for Civo {
             reads_back: true,
             // The first attempt may only wait for another change.
             begins_max: 3,
-            records_terms: false,
+            records_spec: false,
             ..Traits::default()
         }
     }
@@ -209,7 +209,7 @@ impl Backend for Civo {
 
     fn delete(&self, id: VolumeId, _: Secrets) -> Answer<'_, Progress<()>> {
         measured(Verb::Delete, async move {
-            let Some(volume) = self.look(&id).await? else {
+            let Some(volume) = self.read_volume(&id).await? else {
                 return Ok(Progress::Done(()));
             };
             // It is unknown what Civo does with an attached disk whose volume is deleted.
@@ -226,7 +226,7 @@ impl Backend for Civo {
             match self.client.delete(&id).await {
                 Ok(true) => Ok(Progress::Begun),
                 Ok(false) => Ok(Progress::Done(())),
-                Err(refused) => match self.look(&id).await {
+                Err(refused) => match self.read_volume(&id).await {
                     Ok(None) => Ok(Progress::Done(())),
                     Ok(Some(now)) if now.status() == Status::Deleting => Ok(Progress::Begun),
                     _ => Err(refused),
@@ -245,7 +245,7 @@ impl Backend for Civo {
 
     fn get(&self, id: VolumeId, _: Secrets) -> Answer<'_, Option<Volume>> {
         measured(Verb::Get, async move {
-            let volume = self.look(&id).await?;
+            let volume = self.read_volume(&id).await?;
             volume.map(|volume| self.seen(&volume)).transpose()
         })
     }

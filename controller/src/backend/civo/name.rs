@@ -17,7 +17,7 @@ const HASH_BYTES: usize = 16;
 
 /// Returns the name of the volume for a request.
 pub(super) fn of_volume(name: &Name, promise: Promise) -> String {
-    let name = plain(name.as_str());
+    let name = safe(name.as_str());
     match promise {
         Promise::Volume => name,
         Promise::Disk => name + DISK_SUFFIX,
@@ -31,7 +31,7 @@ pub(super) fn of_any(name: &Name) -> [String; 2] {
 
 /// Returns the name of the snapshot for a request.
 pub(super) fn of_snapshot(name: &Name) -> String {
-    plain(name.as_str())
+    safe(name.as_str())
 }
 
 /// Returns the promise that a name records. A volume of another program has no promise, so its
@@ -45,7 +45,7 @@ pub(super) fn promise(name: &str) -> Promise {
 
 /// Returns the name itself if Civo accepts it and it cannot be mistaken for another name, or else
 /// its hash.
-fn plain(name: &str) -> String {
+fn safe(name: &str) -> String {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric();
     let is_plain = name.len() <= BYTES_MAX
         && name

@@ -20,7 +20,7 @@ struct Instances(Arc<Client>);
 
 impl Reads for Instances {
     type Of = ();
-    type Found = Arc<Vec<Instance>>;
+    type Output = Arc<Vec<Instance>>;
 
     async fn serve(self: Arc<Self>, callers: Vec<Caller<Self>>) {
         answer_all(callers, &self.0.instances().await.map(Arc::new));

@@ -98,7 +98,10 @@ impl Civo {
         if let Some(found) = found.map_err(Failure::may_be_running)? {
             return Ok(found);
         }
-        let volume = self.look(id).await.map_err(Failure::may_be_running)?;
+        let volume = self
+            .read_volume(id)
+            .await
+            .map_err(Failure::may_be_running)?;
         let volume = volume.ok_or_else(|| no_volume(id))?;
         match volume.status() {
             Status::Available | Status::Attached => {}

@@ -18,7 +18,7 @@ pub(in crate::backend) trait Reads: Sized + Send + Sync + 'static {
     /// The query of a call.
     type Of: Send;
     /// The result of a call.
-    type Found: Send;
+    type Output: Send;
 
     /// Serves these callers, at least one.
     fn serve(self: Arc<Self>, callers: Vec<Caller<Self>>) -> impl Future<Output = ()> + Send;
@@ -27,20 +27,20 @@ pub(in crate::backend) trait Reads: Sized + Send + Sync + 'static {
 /// A waiting call.
 pub(in crate::backend) struct Caller<R: Reads> {
     pub(in crate::backend) of: R::Of,
-    answer: oneshot::Sender<Result<R::Found, Failure>>,
+    answer: oneshot::Sender<Result<R::Output, Failure>>,
 }
 
 impl<R: Reads> Caller<R> {
-    pub(in crate::backend) fn answer(self, found: Result<R::Found, Failure>) {
+    pub(in crate::backend) fn answer(self, found: Result<R::Output, Failure>) {
         // The caller may have stopped waiting.
         drop(self.answer.send(found));
     }
 }
 
 /// Sends the same result to all callers, success or failure.
-pub(in crate::backend) fn answer_all<R>(callers: Vec<Caller<R>>, found: &Result<R::Found, Failure>)
+pub(in crate::backend) fn answer_all<R>(callers: Vec<Caller<R>>, found: &Result<R::Output, Failure>)
 where
-    R: Reads<Found: Clone>,
+    R: Reads<Output: Clone>,
 {
     for caller in callers {
         caller.answer(found.clone());
@@ -73,7 +73,7 @@ impl<R: Reads> Rounds<R> {
     }
 
     /// Returns the result of a read that begins after this call.
-    pub(in crate::backend) async fn next(&self, of: R::Of) -> Result<R::Found, Failure> {
+    pub(in crate::backend) async fn next(&self, of: R::Of) -> Result<R::Output, Failure> {
         let (answer, found) = oneshot::channel();
         {
             let mut state = self.0.state.lock();
@@ -121,7 +121,7 @@ mod tests {
 
     impl Reads for Numbered {
         type Of = char;
-        type Found = usize;
+        type Output = usize;
 
         async fn serve(self: Arc<Self>, callers: Vec<Caller<Self>>) {
             let of = callers.iter().map(|caller| caller.of).collect();

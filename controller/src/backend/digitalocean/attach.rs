@@ -2,7 +2,7 @@
 //! time, and refuses other changes meanwhile.
 
 use super::client::Refused;
-use super::pending::{Change, Found, Look};
+use super::pending::{Change, ChangeLookup, VolumeState};
 use super::wire::{DoVolume, Refusal, USED};
 use super::{DigitalOcean, Verb, measured};
 use crate::backend::{Answer, AttachOrder, Attachment, Attachments, Progress, attachments};
@@ -26,9 +26,9 @@ impl Attachments for DigitalOcean {
             let droplet = droplet(node).ok_or_else(no_droplet)?;
             let change = Change::Attach(droplet);
             let (look, is_settled) = match self.pending.take(id, change)? {
-                Found::Running => return Ok(Progress::Begun),
-                Found::Ended(look) => (look, true),
-                Found::Nothing => (self.look(id).await?, false),
+                ChangeLookup::Running => return Ok(Progress::Begun),
+                ChangeLookup::Ended(look) => (look, true),
+                ChangeLookup::Nothing => (self.read_volume(id).await?, false),
             };
             match look.volume.droplets() {
                 [] => {}
@@ -67,12 +67,12 @@ impl Attachments for DigitalOcean {
             let change = Change::Detach(droplet);
             self.pending.forget_first(&id);
             let tries = match self.pending.take(&id, change)? {
-                Found::Running => return Ok(Progress::Begun),
-                Found::Ended(look) if change.is_done(&look.volume) => {
+                ChangeLookup::Running => return Ok(Progress::Begun),
+                ChangeLookup::Ended(look) if change.is_done(&look.volume) => {
                     return Ok(Progress::Done(()));
                 }
-                Found::Ended(look) => look.tries,
-                Found::Nothing => 0,
+                ChangeLookup::Ended(look) => look.tries,
+                ChangeLookup::Nothing => 0,
             };
             let refused = match self.client.detach(&id, droplet).await {
                 Ok(action) => {
@@ -99,7 +99,7 @@ impl DigitalOcean {
         &self,
         order: &AttachOrder,
         change: Change,
-        look: Look,
+        look: VolumeState,
     ) -> Result<Progress<Attachment>, Failure> {
         if self.client.history(&order.id).await?.is_running() {
             self.pending.wait(&order.id, change, look.tries);
@@ -113,7 +113,7 @@ impl DigitalOcean {
     async fn attached_here(
         &self,
         order: &AttachOrder,
-        look: Look,
+        look: VolumeState,
     ) -> Result<Progress<Attachment>, Failure> {
         let (id, volume) = (&order.id, &look.volume);
         let (content, began) = self.word(id, &look).await?;
@@ -133,7 +133,11 @@ impl DigitalOcean {
     /// Returns the content of the volume, and the time of the attachment. A volume is new if this
     /// process has attached it for the first time, and no other action followed; so a retry returns
     /// the same content as the first call.
-    async fn word(&self, id: &VolumeId, look: &Look) -> Result<(Content, Option<u64>), Failure> {
+    async fn word(
+        &self,
+        id: &VolumeId,
+        look: &VolumeState,
+    ) -> Result<(Content, Option<u64>), Failure> {
         let content = look.volume.content();
         if !matches!(content, Content::New | Content::Used) {
             return Ok((content, look.began));
@@ -164,7 +168,7 @@ impl DigitalOcean {
         tries: u32,
     ) -> Result<Progress<Attachment>, Failure> {
         let id = &order.id;
-        let look = self.look(id).await?;
+        let look = self.read_volume(id).await?;
         match look.volume.droplets() {
             // The volume is being attached to a droplet, or was detached meanwhile.
             [] => {
@@ -216,7 +220,7 @@ fn attachment(
 ) -> Attachment {
     let name = volume.name.clone();
     Attachment {
-        terms: order.terms.clone(),
+        spec: order.spec.clone(),
         transport: Transport::Disk(DiskIdentity::Names(DIGITALOCEAN.names_of(&name))),
         bytes: volume.bytes(),
         content,

@@ -24,7 +24,7 @@ use belay_server::call::{Certainty, Failure};
 use belay_server::request::{Context, Name, Secrets, VolumeId};
 use client::Client;
 use names::About;
-use pending::{Change, Found, Look, Pending};
+use pending::{Change, ChangeLookup, Pending, VolumeState};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -188,7 +188,7 @@ impl Backend for DigitalOcean {
             // [`pending`] counts the attempts, with increasing pauses.
             begins_max: u32::MAX,
             attaches_one_by_one: true,
-            records_terms: false,
+            records_spec: false,
             ..Traits::default()
         }
     }
@@ -284,9 +284,9 @@ impl Expansion for DigitalOcean {
             let gib = bytes.div_ceil(GIB);
             let change = Change::Resize(gib);
             let look = match self.pending.take(&id, change)? {
-                Found::Running => return Ok(Progress::Begun),
-                Found::Ended(look) => look,
-                Found::Nothing => self.look(&id).await?,
+                ChangeLookup::Running => return Ok(Progress::Begun),
+                ChangeLookup::Ended(look) => look,
+                ChangeLookup::Nothing => self.read_volume(&id).await?,
             };
             if look.volume.bytes() >= bytes {
                 return Ok(Progress::Done(look.volume.bytes()));
@@ -305,10 +305,10 @@ impl Expansion for DigitalOcean {
 
 impl DigitalOcean {
     /// Returns the current state of a volume that the verb must read first.
-    async fn look(&self, id: &VolumeId) -> Result<Look, Failure> {
+    async fn read_volume(&self, id: &VolumeId) -> Result<VolumeState, Failure> {
         let found = self.client.volume(id).await?;
         let volume = found.ok_or_else(|| no_volume(id))?;
-        Ok(Look {
+        Ok(VolumeState {
             volume,
             began: None,
             tries: 0,

@@ -58,10 +58,10 @@ impl Change {
 #[derive(Debug)]
 struct Entry {
     change: Change,
-    /// The value for [`Look::began`].
+    /// The value for [`VolumeState::began`].
     began: Option<u64>,
     tries: u32,
-    /// The value for [`Look::is_first`].
+    /// The value for [`VolumeState::is_first`].
     is_first: bool,
     state: State,
 }
@@ -95,30 +95,30 @@ struct Running {
 impl Running {
     /// Returns the state of the change after a read of the volume; `is_done` states whether the
     /// volume shows the change.
-    fn seen(&mut self, change: Change, is_done: bool) -> Seen {
+    fn seen(&mut self, change: Change, is_done: bool) -> ChangeStatus {
         let now = Instant::now();
         match self.completed {
-            Some(since) if is_done || since.elapsed() >= LAG_MAX => return Seen::Ended,
-            Some(_) => return Seen::Busy(change),
+            Some(since) if is_done || since.elapsed() >= LAG_MAX => return ChangeStatus::Ended,
+            Some(_) => return ChangeStatus::Busy(change),
             None => {}
         }
         let was_shown = std::mem::replace(&mut self.is_shown, is_done);
         let is_new = is_done && !was_shown;
         if !is_new && now < self.next {
-            return Seen::Busy(change);
+            return ChangeStatus::Busy(change);
         }
         self.next = now + ASK;
-        Seen::Unknown(change, self.action)
+        ChangeStatus::Unknown(change, self.action)
     }
 }
 
 /// The result of a change for the verb that began it: the volume, which may not show the change; or
 /// the error of the failed action, which has changed nothing.
-type Outcome = Result<Look, String>;
+type Outcome = Result<VolumeState, String>;
 
 /// The state of a volume from which the verb continues.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct VolumeState {
     pub(super) volume: DoVolume,
     /// The time at which the action began, by the cloud's clock, in seconds since 1970.
     pub(super) began: Option<u64>,
@@ -139,13 +139,13 @@ pub(super) struct First {
 
 /// The state of the change that a verb must make.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum ChangeLookup {
     /// There is no record of the change; the verb must read the volume.
     Nothing,
     /// This change, or another change of the volume, is still in progress.
     Running,
     /// The change has ended, and the volume was read. The volume may not show the change.
-    Ended(Look),
+    Ended(VolumeState),
 }
 
 /// The changes, by volume.
@@ -194,20 +194,20 @@ impl Pending {
     ///
     /// # Errors
     /// Returns `Unreachable` if the action of the change has failed; it has changed nothing.
-    pub(super) fn take(&self, id: &VolumeId, change: Change) -> Result<Found, Failure> {
+    pub(super) fn take(&self, id: &VolumeId, change: Change) -> Result<ChangeLookup, Failure> {
         let mut all = self.entries.lock();
         let Some(entry) = all.get(id) else {
-            return Ok(Found::Nothing);
+            return Ok(ChangeLookup::Nothing);
         };
         let is_same = entry.change == change;
         if matches!(entry.state, State::Running(_) | State::Waiting(_)) {
-            return Ok(Found::Running);
+            return Ok(ChangeLookup::Running);
         }
         match all.remove(id).map(|entry| entry.state) {
             Some(State::Ended(at, outcome)) if is_same && at.elapsed() < RESULT_AGE_MAX => outcome
-                .map(Found::Ended)
+                .map(ChangeLookup::Ended)
                 .map_err(|why| Failure::new(Kind::Unreachable, why)),
-            _ => Ok(Found::Nothing),
+            _ => Ok(ChangeLookup::Nothing),
         }
     }
 
@@ -249,22 +249,22 @@ impl Pending {
     }
 
     /// Returns the state of a volume's change after a read of the volume.
-    pub(super) fn seen(&self, id: &VolumeId, volume: &DoVolume) -> Seen {
+    pub(super) fn seen(&self, id: &VolumeId, volume: &DoVolume) -> ChangeStatus {
         let mut all = self.entries.lock();
         let Some(entry) = all.get_mut(id) else {
-            return Seen::Idle;
+            return ChangeStatus::Idle;
         };
         let (change, is_done) = (entry.change, entry.change.is_done(volume));
         match &mut entry.state {
-            State::Ended(..) => Seen::Idle,
-            State::Broken(_) if is_done => Seen::Ended,
-            State::Broken(why) => Seen::Broken(why.clone()),
-            State::Waiting(until) if Instant::now() < *until => Seen::Busy(change),
+            State::Ended(..) => ChangeStatus::Idle,
+            State::Broken(_) if is_done => ChangeStatus::Ended,
+            State::Broken(why) => ChangeStatus::Broken(why.clone()),
+            State::Waiting(until) if Instant::now() < *until => ChangeStatus::Busy(change),
             State::Waiting(until) if is_done => {
                 *until = Instant::now() + ASK;
-                Seen::Unsure(change)
+                ChangeStatus::Unsure(change)
             }
-            State::Waiting(_) => Seen::Ended,
+            State::Waiting(_) => ChangeStatus::Ended,
             State::Running(running) => running.seen(change, is_done),
         }
     }
@@ -287,7 +287,7 @@ impl Pending {
         if matches!(entry.change, Change::Detach(_)) && entry.change.is_done(&volume) {
             all.remove(id);
         } else {
-            let look = Look {
+            let look = VolumeState {
                 volume,
                 began: entry.began,
                 tries: entry.tries,
@@ -320,7 +320,7 @@ impl Pending {
 
 /// The state of a volume's change.
 #[derive(Debug)]
-pub(super) enum Seen {
+pub(super) enum ChangeStatus {
     /// No change is in progress.
     Idle,
     Busy(Change),
@@ -356,7 +356,7 @@ mod tests {
         serde_json::from_value(volume).unwrap()
     }
 
-    fn take(pending: &Pending, change: Change) -> Found {
+    fn take(pending: &Pending, change: Change) -> ChangeLookup {
         pending.take(&id(), change).unwrap()
     }
 
@@ -368,11 +368,11 @@ mod tests {
         for second in 0..60 {
             let droplets: &[u64] = if second < 30 { &[] } else { &[1] };
             match pending.seen(&id(), &volume(droplets)) {
-                Seen::Unknown(..) => {
+                ChangeStatus::Unknown(..) => {
                     asked += 1;
                     polls.push(second);
                 }
-                Seen::Busy(_) => {}
+                ChangeStatus::Busy(_) => {}
                 other => panic!("{other:?}"),
             }
             tokio::time::advance(Duration::from_secs(1)).await;
@@ -381,16 +381,19 @@ mod tests {
         assert!(polls.contains(&30), "{polls:?}");
         assert!(asked <= 13, "{polls:?}");
         pending.completed(&id());
-        assert!(matches!(pending.seen(&id(), &volume(&[1])), Seen::Ended));
+        assert!(matches!(
+            pending.seen(&id(), &volume(&[1])),
+            ChangeStatus::Ended
+        ));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_verb_waits_for_another_change_of_its_volume_that_runs() {
         let pending = Pending::default();
         pending.begin(&id(), DETACH, 7, None);
-        assert!(matches!(take(&pending, ATTACH), Found::Running));
+        assert!(matches!(take(&pending, ATTACH), ChangeLookup::Running));
         pending.failed(&id(), "no".to_owned());
-        assert!(matches!(take(&pending, ATTACH), Found::Nothing));
+        assert!(matches!(take(&pending, ATTACH), ChangeLookup::Nothing));
     }
 
     #[tokio::test(start_paused = true)]
@@ -398,10 +401,10 @@ mod tests {
         let pending = Pending::default();
         pending.begin(&id(), DETACH, 7, None);
         pending.ended(&id(), volume(&[]));
-        assert!(matches!(take(&pending, DETACH), Found::Nothing));
+        assert!(matches!(take(&pending, DETACH), ChangeLookup::Nothing));
         pending.begin(&id(), ATTACH, 8, None);
         pending.ended(&id(), volume(&[1]));
-        assert!(matches!(take(&pending, ATTACH), Found::Ended(_)));
+        assert!(matches!(take(&pending, ATTACH), ChangeLookup::Ended(_)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -415,7 +418,11 @@ mod tests {
             pending.ended(&id(), volume(&[1]));
             tokio::time::advance(age).await;
             let found = take(&pending, ATTACH);
-            assert_eq!(matches!(found, Found::Ended(_)), is_answer, "{age:?}");
+            assert_eq!(
+                matches!(found, ChangeLookup::Ended(_)),
+                is_answer,
+                "{age:?}"
+            );
         }
     }
 
@@ -426,7 +433,7 @@ mod tests {
         tokio::time::advance(PAUSE).await;
         assert!(matches!(
             pending.seen(&id(), &volume(&[1])),
-            Seen::Unsure(ATTACH)
+            ChangeStatus::Unsure(ATTACH)
         ));
     }
     #[test]
@@ -450,15 +457,18 @@ mod tests {
         for (tries, seconds) in [(0, 1), (1, 2), (2, 4), (3, 8), (4, 8), (100, 8)] {
             let pending = Pending::default();
             pending.wait(&id(), ATTACH, tries);
-            assert!(matches!(take(&pending, ATTACH), Found::Running));
+            assert!(matches!(take(&pending, ATTACH), ChangeLookup::Running));
             tokio::time::advance(Duration::from_secs(seconds) - short).await;
             let seen = pending.seen(&id(), &volume(&[]));
-            assert!(matches!(seen, Seen::Busy(ATTACH)), "{tries}: {seen:?}");
+            assert!(
+                matches!(seen, ChangeStatus::Busy(ATTACH)),
+                "{tries}: {seen:?}"
+            );
             tokio::time::advance(short).await;
             let seen = pending.seen(&id(), &volume(&[]));
-            assert!(matches!(seen, Seen::Ended), "{tries}: {seen:?}");
+            assert!(matches!(seen, ChangeStatus::Ended), "{tries}: {seen:?}");
             pending.ended(&id(), volume(&[]));
-            let Found::Ended(look) = take(&pending, ATTACH) else {
+            let ChangeLookup::Ended(look) = take(&pending, ATTACH) else {
                 panic!("{tries}: no result");
             };
             assert_eq!(
@@ -475,10 +485,10 @@ mod tests {
         tokio::time::advance(PAUSE).await;
         for _ in 0..2 {
             let seen = pending.seen(&id(), &volume(&[1]));
-            assert!(matches!(seen, Seen::Unsure(ATTACH)), "{seen:?}");
+            assert!(matches!(seen, ChangeStatus::Unsure(ATTACH)), "{seen:?}");
             tokio::time::advance(ASK - Duration::from_millis(1)).await;
             let seen = pending.seen(&id(), &volume(&[1]));
-            assert!(matches!(seen, Seen::Busy(ATTACH)), "{seen:?}");
+            assert!(matches!(seen, ChangeStatus::Busy(ATTACH)), "{seen:?}");
             tokio::time::advance(Duration::from_millis(1)).await;
         }
     }
@@ -486,7 +496,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_volume_may_show_a_change_some_time_after_its_action() {
         let pending = Pending::default();
-        assert!(matches!(pending.seen(&id(), &volume(&[])), Seen::Idle));
+        assert!(matches!(
+            pending.seen(&id(), &volume(&[])),
+            ChangeStatus::Idle
+        ));
         pending.completed(&id());
         pending.begin(&id(), ATTACH, 7, Some(5));
         pending.completed(&id());
@@ -494,9 +507,12 @@ mod tests {
         // The time counts from the first report.
         pending.completed(&id());
         let seen = pending.seen(&id(), &volume(&[]));
-        assert!(matches!(seen, Seen::Busy(ATTACH)), "{seen:?}");
+        assert!(matches!(seen, ChangeStatus::Busy(ATTACH)), "{seen:?}");
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert!(matches!(pending.seen(&id(), &volume(&[])), Seen::Ended));
+        assert!(matches!(
+            pending.seen(&id(), &volume(&[])),
+            ChangeStatus::Ended
+        ));
     }
 
     #[tokio::test(start_paused = true)]
@@ -509,7 +525,7 @@ mod tests {
         let first = pending.first(&id()).unwrap();
         assert_eq!((first.action, first.began), (7, Some(5)));
         pending.ended(&id(), volume(&[1]));
-        let Found::Ended(look) = take(&pending, ATTACH) else {
+        let ChangeLookup::Ended(look) = take(&pending, ATTACH) else {
             panic!("no result");
         };
         assert_eq!((look.is_first, look.began, look.tries), (true, Some(5), 0));
@@ -530,7 +546,7 @@ mod tests {
             assert!(pending.first(&id()).is_none());
         }
         pending.forget(&id());
-        assert!(matches!(take(&pending, ATTACH), Found::Nothing));
+        assert!(matches!(take(&pending, ATTACH), ChangeLookup::Nothing));
     }
 
     #[tokio::test(start_paused = true)]
@@ -544,12 +560,12 @@ mod tests {
         assert!(pending.is_broken(&id()));
         let seen = pending.seen(&id(), &volume(&[]));
         assert!(
-            matches!(&seen, Seen::Broken(why) if why == "the reason"),
+            matches!(&seen, ChangeStatus::Broken(why) if why == "the reason"),
             "{seen:?}"
         );
         let mut grown = volume(&[]);
         grown.size_gigabytes = 2;
-        assert!(matches!(pending.seen(&id(), &grown), Seen::Ended));
+        assert!(matches!(pending.seen(&id(), &grown), ChangeStatus::Ended));
     }
 
     #[tokio::test(start_paused = true)]
@@ -557,9 +573,12 @@ mod tests {
         let pending = Pending::default();
         pending.begin(&id(), ATTACH, 7, None);
         pending.failed(&id(), "the reason".to_owned());
-        assert!(matches!(pending.seen(&id(), &volume(&[])), Seen::Idle));
+        assert!(matches!(
+            pending.seen(&id(), &volume(&[])),
+            ChangeStatus::Idle
+        ));
         let failed = pending.take(&id(), ATTACH).unwrap_err();
         assert_eq!(failed, Failure::new(Kind::Unreachable, "the reason"));
-        assert!(matches!(take(&pending, ATTACH), Found::Nothing));
+        assert!(matches!(take(&pending, ATTACH), ChangeLookup::Nothing));
     }
 }

@@ -1,7 +1,7 @@
 //! The phase of a volume, which depends on the change that this process has begun.
 
 use super::DigitalOcean;
-use super::pending::{Change, Seen};
+use super::pending::{Change, ChangeStatus};
 use super::wire::{Action, DoVolume, Status};
 use crate::backend::{Phase, Volume};
 use belay_contract::publish_context::Content;
@@ -25,15 +25,15 @@ impl DigitalOcean {
     pub(super) async fn judged(&self, volume: DoVolume) -> Result<Option<Volume>, Failure> {
         let id = volume.id()?;
         match self.pending.seen(&id, &volume) {
-            Seen::Idle => self.shown(&volume).map(Some),
-            Seen::Busy(change) => self.busy(&volume, change).map(Some),
-            Seen::Ended => self.ended(&id, volume).map(Some),
-            Seen::Broken(why) => Err(Failure::precondition(why).may_be_running()),
-            Seen::Unsure(change) => match self.client.history(&id).await?.is_running() {
+            ChangeStatus::Idle => self.shown(&volume).map(Some),
+            ChangeStatus::Busy(change) => self.busy(&volume, change).map(Some),
+            ChangeStatus::Ended => self.ended(&id, volume).map(Some),
+            ChangeStatus::Broken(why) => Err(Failure::precondition(why).may_be_running()),
+            ChangeStatus::Unsure(change) => match self.client.history(&id).await?.is_running() {
                 true => self.busy(&volume, change).map(Some),
                 false => self.ended(&id, volume).map(Some),
             },
-            Seen::Unknown(change, action) => self.asked(&id, volume, change, action).await,
+            ChangeStatus::Unknown(change, action) => self.asked(&id, volume, change, action).await,
         }
     }
 

@@ -60,7 +60,7 @@ pub(super) enum Work {
     /// Delete a volume according to its policy.
     Delete(OldVolume),
     /// Find a volume.
-    Look(Owned),
+    Lookup(Owned),
     /// Create a snapshot.
     Cut(NewSnapshot),
     /// Delete a snapshot.
@@ -81,7 +81,7 @@ impl Work {
             Self::Cut(order) => Some(&order.at.dir),
             Self::Discard(at) => Some(&at.dir),
             Self::Delete(order) => Some(&order.at.dir),
-            Self::Look(_) | Self::Find(_) | Self::Measure => None,
+            Self::Lookup(_) | Self::Find(_) | Self::Measure => None,
         }
     }
 
@@ -269,7 +269,7 @@ pub(super) struct Copied {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Done {
     /// The volume that was created or found. `None` if it does not exist.
-    Volume(Option<Seen>),
+    Volume(Option<ExistingVolume>),
     /// The volume or snapshot no longer exists. Contains the reason if something with its name was
     /// left.
     Deleted(Option<String>),
@@ -281,7 +281,7 @@ pub(super) enum Done {
 
 /// A volume that exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct ExistingVolume {
     /// The recorded size, in bytes; 0 if none is recorded.
     pub(super) bytes: u64,
     /// Whether its deletion has begun.

@@ -84,7 +84,7 @@ fn share(planned: &Planned) -> Result<Option<Mount>, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::call::Seen;
+    use super::super::call::ExistingVolume;
     use super::super::tests::nfs;
     use super::super::volume;
     use super::*;
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(parameters.max, i64::MAX.unsigned_abs());
         let expansion = nfs.expansion().unwrap();
         let id = VolumeId::new("filer#share#dir#pvc-1#").unwrap();
-        let seen = Seen {
+        let seen = ExistingVolume {
             bytes: 7,
             is_deleting: false,
             source: None,

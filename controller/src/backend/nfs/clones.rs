@@ -23,7 +23,7 @@ impl Nfs {
     /// Has a worker create a volume with the files of another volume or of a snapshot.
     pub(super) async fn filled(&self, prepared: Prepared, work: Work) -> Result<Volume, Failure> {
         let call = (prepared.mount.clone(), work);
-        let begun = self.begun.volumes.noting(&prepared.volume.at.name);
+        let begun = self.begun.volumes.recorder(&prepared.volume.at.name);
         let asked = self.processes.copy(call, CREATE_MAX, begun);
         prepared.answered(asked.await)
     }

@@ -18,13 +18,13 @@ pub use options::MountOptions;
 
 use super::measured::{self, Verb, measured};
 use super::{
-    Answer, Backend, Begun, Capacity, Clones, Expansion, Mark, Order, Page, Phase, Progress, Sizes,
-    Snapshots, Traits, Volume,
+    Answer, Backend, Capacity, Clones, Expansion, Mark, Order, Page, Phase, Progress, Sizes,
+    Snapshots, StartedCreations, Traits, Volume,
 };
 use belay_contract::drivers::NFS_ID_BYTES_MAX;
 use belay_server::call::Failure;
 use belay_server::request::{ContentSource, Context, Name, Secrets, SnapshotId, VolumeId};
-use call::{Done, Mount, NewVolume, OldVolume, Owned, Seen, Work};
+use call::{Done, ExistingVolume, Mount, NewVolume, OldVolume, Owned, Work};
 use capacity::SIZES;
 use class::Class;
 use id::Place;
@@ -70,7 +70,7 @@ pub struct Nfs {
     config: Config,
     /// The worker processes, shared with the copies in progress.
     processes: Arc<Processes>,
-    begun: Begun,
+    begun: StartedCreations,
 }
 
 impl Nfs {
@@ -81,7 +81,7 @@ impl Nfs {
         Self {
             config,
             processes: Arc::new(Processes::new()),
-            begun: Begun::default(),
+            begun: StartedCreations::default(),
         }
     }
 
@@ -122,12 +122,12 @@ impl Nfs {
         prepared.answered(asked.await)
     }
 
-    async fn look(&self, id: VolumeId, secrets: &Secrets) -> Result<Option<Volume>, Failure> {
+    async fn lookup(&self, id: VolumeId, secrets: &Secrets) -> Result<Option<Volume>, Failure> {
         let Some(place) = Place::of(&id)? else {
             return Ok(None);
         };
         let mount = place.mount(self.config.options(secrets)?);
-        let work = Work::Look(place.owned(self.config.adopts));
+        let work = Work::Lookup(place.owned(self.config.adopts));
         let asked = self.processes.ask(mount, work, LOOK_MAX);
         match asked.await.map_err(|failure| about(&id, failure))? {
             Done::Volume(seen) => Ok(seen.map(|seen| volume(id, seen))),
@@ -199,7 +199,7 @@ impl Place {
     }
 }
 
-fn volume(id: VolumeId, seen: Seen) -> Volume {
+fn volume(id: VolumeId, seen: ExistingVolume) -> Volume {
     Volume {
         id,
         name: None,
@@ -276,7 +276,7 @@ impl Backend for Nfs {
 
     /// Needed because a name does not identify a share: only [`Self::create`] finds a volume by
     /// name.
-    fn begun(&self) -> Option<&Begun> {
+    fn started_creations(&self) -> Option<&StartedCreations> {
         Some(&self.begun)
     }
 
@@ -285,7 +285,7 @@ impl Backend for Nfs {
     }
 
     fn get(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Volume>> {
-        measured(Verb::Get, async move { self.look(id, &secrets).await })
+        measured(Verb::Get, async move { self.lookup(id, &secrets).await })
     }
 
     fn traits(&self) -> Traits {
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn a_volume_has_the_recorded_size_and_is_deleting_or_ready() {
         for (is_deleting, phase) in [(true, Phase::Deleting), (false, Phase::Ready)] {
-            let seen = Seen {
+            let seen = ExistingVolume {
                 bytes: 7,
                 is_deleting,
                 source: Some("filer#share#dir#pvc-0#".to_owned()),
@@ -384,7 +384,7 @@ mod tests {
     #[tokio::test]
     async fn what_only_a_server_knows_is_not_listed() {
         let nfs = self::nfs();
-        assert!(!nfs.traits().lists && nfs.begun().is_some());
+        assert!(!nfs.traits().lists && nfs.started_creations().is_some());
         let listed = nfs.list(None, 1, Secrets::default()).await;
         assert_eq!(listed.err().unwrap().kind, Kind::Unsupported);
         let found = nfs.find(Name::new("pvc-1").unwrap(), Secrets::default());

@@ -68,7 +68,7 @@ impl Kept {
 impl Nfs {
     async fn cut(&self, order: &SnapshotOrder) -> Result<Snapshot, Failure> {
         let (id, mount, new) = ordered(order, &self.config)?;
-        let begun = self.begun.snapshots.noting(order.name.as_str());
+        let begun = self.begun.snapshots.recorder(order.name.as_str());
         let call = (mount, Work::Cut(new));
         let asked = self.processes.copy(call, CREATE_MAX, begun);
         match asked.await.map_err(|failure| about(&id, failure))? {

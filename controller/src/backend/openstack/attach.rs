@@ -33,7 +33,7 @@ fn unless_nova_knows(id: &VolumeId, refused: Failure) -> Failure {
 
 /// Whether the request allows several nodes to use the volume.
 fn shares(order: &AttachOrder) -> bool {
-    order.terms.mode.is_multi_node() && order.terms.block
+    order.spec.mode.is_multi_node() && order.spec.block
 }
 
 /// Refuses to attach a volume that is attached to another node, unless both attachments certainly
@@ -46,9 +46,9 @@ fn refuse_another(
     let Some(other) = volume.nodes.iter().find(|node| **node != order.node) else {
         return Ok(());
     };
-    let why = if !order.terms.mode.is_multi_node() {
+    let why = if !order.spec.mode.is_multi_node() {
         ""
-    } else if !order.terms.block {
+    } else if !order.spec.block {
         " (several nodes at once would damage a filesystem)"
     } else if !volume.shares {
         " (its volume type is not multiattach)"
@@ -90,7 +90,7 @@ impl Attachments for Cloud {
         measured(Verb::Attach, async move {
             let (id, node) = (&order.id, &order.node);
             ids::path_of("node", node.as_str())?;
-            let (volume, cinder) = self.look(id).await?.ok_or_else(|| no_volume(id))?;
+            let (volume, cinder) = self.read_volume(id).await?.ok_or_else(|| no_volume(id))?;
             match &volume.phase {
                 Phase::Busy(what) => {
                     let message = format!("volume {id}: {what}; repeat the call later");
@@ -128,7 +128,7 @@ impl Attachments for Cloud {
         let is_alone = seen.nodes == [order.node.clone()];
         let is_meant = is_alone || shares(order) && seen.nodes.contains(&order.node);
         is_meant.then(|| Attachment {
-            terms: order.terms.clone(),
+            spec: order.spec.clone(),
             transport: Transport::Disk(DiskIdentity::Serial(order.id.to_string())),
             bytes: seen.bytes,
             // A volume from a backup has this entry in its context throughout its lifecycle.
@@ -145,7 +145,7 @@ impl Attachments for Cloud {
         measured(Verb::Detach, async move {
             // Node IDs are compared as text, so a different spelling would wrongly look detached.
             ids::path("node", node.as_str())?;
-            let Some((volume, _)) = self.look(&id).await? else {
+            let Some((volume, _)) = self.read_volume(&id).await? else {
                 return Ok(Progress::Done(()));
             };
             let is_attached = volume.nodes.contains(&node);

@@ -50,7 +50,7 @@ fn latest_text(messages: Vec<Message>) -> Option<String> {
 impl Cloud {
     /// Returns the error for a refused deletion. It names the reason if the volume or its snapshots
     /// reveal it, and otherwise lists all possible reasons.
-    pub(super) async fn in_use(&self, volume: &Volume, refused: Failure) -> Failure {
+    pub(super) async fn deletion_refused(&self, volume: &Volume, refused: Failure) -> Failure {
         if refused.kind != Kind::Precondition {
             return refused;
         }

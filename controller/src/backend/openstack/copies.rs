@@ -59,7 +59,7 @@ impl Cloud {
         id: &SnapshotId,
     ) -> Result<Option<(CinderSnapshot, bool)>, Failure> {
         if let Some(snapshot) = self.client.snapshot(id).await? {
-            self.plain.add(id);
+            self.recent_snapshots.add(id);
             return Ok(Some((snapshot, false)));
         }
         let backup = self.backup(id).await?;
@@ -70,7 +70,7 @@ impl Cloud {
     /// hides backups from this account.
     pub(super) async fn backup(&self, id: &SnapshotId) -> Result<Option<CinderSnapshot>, Failure> {
         match self.client.backup(id).await {
-            Err(hidden) if hidden.kind == Kind::Denied && self.plain.has(id) => Ok(None),
+            Err(hidden) if hidden.kind == Kind::Denied && self.recent_snapshots.has(id) => Ok(None),
             answer => answer,
         }
     }
@@ -84,7 +84,7 @@ impl Cloud {
             Kind::Precondition => {}
             _ => return refused,
         }
-        match self.look(id).await {
+        match self.read_volume(id).await {
             Err(_) => refused,
             Ok(None) => no_volume(id),
             Ok(Some((volume, _))) => match volume.phase {
@@ -170,7 +170,7 @@ impl Snapshots for Cloud {
         measured(Verb::Discard, async move {
             match self.client.delete_snapshot(&id).await {
                 Ok(true) => {
-                    self.plain.add(&id);
+                    self.recent_snapshots.add(&id);
                     return Ok(Progress::Begun);
                 }
                 Ok(false) => {}
@@ -273,9 +273,9 @@ const IDS_MAX: usize = 4096;
 /// lookup of a backup without checking whether it exists; these IDs allow snapshots to be deleted
 /// there nevertheless.
 #[derive(Default)]
-pub(super) struct Plain(Lock<BTreeSet<SnapshotId>>);
+pub(super) struct RecentSnapshots(Lock<BTreeSet<SnapshotId>>);
 
-impl Plain {
+impl RecentSnapshots {
     /// Records that Cinder has a snapshot with this ID.
     pub(super) fn add(&self, id: &SnapshotId) {
         let mut ids = self.0.lock();
@@ -299,14 +299,14 @@ mod tests {
 
     #[test]
     fn it_keeps_the_last_ids_and_no_more_than_its_maximum() {
-        let plain = Plain::default();
+        let recent_snapshots = RecentSnapshots::default();
         let nth = |n: usize| SnapshotId::new(format!("{n}")).unwrap();
         for n in 0..=IDS_MAX {
-            plain.add(&nth(n));
-            plain.add(&nth(n));
-            assert!(plain.has(&nth(n)));
+            recent_snapshots.add(&nth(n));
+            recent_snapshots.add(&nth(n));
+            assert!(recent_snapshots.has(&nth(n)));
         }
-        assert!(!plain.has(&nth(0)));
-        assert_eq!(plain.0.lock().len(), 1);
+        assert!(!recent_snapshots.has(&nth(0)));
+        assert_eq!(recent_snapshots.0.lock().len(), 1);
     }
 }

@@ -29,7 +29,7 @@ use backups::Backups;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Context, Name, Secrets, VolumeId};
 use client::Client;
-use copies::Plain;
+use copies::RecentSnapshots;
 use hints::{AFFINITY, ANTI_AFFINITY, labels};
 pub use open::Config;
 pub(super) use open::open;
@@ -57,7 +57,7 @@ pub(super) struct Cloud {
     client: Arc<Client>,
     searches: Searches,
     backups: Backups,
-    plain: Plain,
+    recent_snapshots: RecentSnapshots,
     cluster: String,
     zones: Zones,
     /// The value of `node-volume-attach-limit` in `cloud.conf`.
@@ -112,7 +112,7 @@ impl Cloud {
     }
 
     /// Returns the volume in the forms of the backend and of Cinder.
-    async fn look(&self, id: &VolumeId) -> Result<Option<(Volume, CinderVolume)>, Failure> {
+    async fn read_volume(&self, id: &VolumeId) -> Result<Option<(Volume, CinderVolume)>, Failure> {
         let Some(volume) = self.client.volume(id).await? else {
             return Ok(None);
         };
@@ -133,7 +133,7 @@ impl Cloud {
         if refused.kind != Kind::Precondition {
             return Err(refused);
         }
-        let Ok(Some((volume, _))) = self.look(id).await else {
+        let Ok(Some((volume, _))) = self.read_volume(id).await else {
             return Err(refused);
         };
         match volume.phase {
@@ -148,7 +148,7 @@ impl Backend for Cloud {
         Traits {
             // Nova locks each server; calls that wait for the lock time out.
             attaches_one_by_one: true,
-            records_terms: false,
+            records_spec: false,
             reaches_preferred: self.zones.are_ignored(),
             elsewhere: Some(zones::ELSEWHERE),
             where_to_look: Some(causes::WHERE_TO_LOOK),
@@ -182,7 +182,7 @@ impl Backend for Cloud {
                 Err(refused) if refused.kind == Kind::Precondition => refused,
                 answered => return answered.map(begun),
             };
-            let Ok(seen) = self.look(&id).await else {
+            let Ok(seen) = self.read_volume(&id).await else {
                 return Err(refused);
             };
             let Some((volume, _)) = seen else {
@@ -195,11 +195,13 @@ impl Backend for Cloud {
                 // Cinder was changing the volume, for example since another controller detached it.
                 Phase::Ready | Phase::Failed(_) if volume.nodes.is_empty() => {
                     match self.client.delete(&id).await {
-                        Err(refused) => Err(self.in_use(&volume, refused).await),
+                        Err(refused) => Err(self.deletion_refused(&volume, refused).await),
                         Ok(exists) => Ok(begun(exists)),
                     }
                 }
-                Phase::Ready | Phase::Failed(_) => Err(self.in_use(&volume, refused).await),
+                Phase::Ready | Phase::Failed(_) => {
+                    Err(self.deletion_refused(&volume, refused).await)
+                }
             }
         })
     }
@@ -218,7 +220,7 @@ impl Backend for Cloud {
 
     fn get(&self, id: VolumeId, _: Secrets) -> Answer<'_, Option<Volume>> {
         measured(Verb::Get, async move {
-            Ok(self.look(&id).await?.map(|(volume, _)| volume))
+            Ok(self.read_volume(&id).await?.map(|(volume, _)| volume))
         })
     }
 
@@ -280,7 +282,7 @@ impl Expansion for Cloud {
 
     fn resize(&self, id: VolumeId, bytes: u64, _: Secrets) -> Answer<'_, Progress<u64>> {
         measured(Verb::Resize, async move {
-            let (volume, _) = self.look(&id).await?.ok_or_else(|| no_volume(&id))?;
+            let (volume, _) = self.read_volume(&id).await?.ok_or_else(|| no_volume(&id))?;
             if volume.bytes >= bytes {
                 return Ok(Progress::Done(volume.bytes));
             }

@@ -3,7 +3,7 @@
 use super::backups::Backups;
 use super::client::Client;
 use super::conf::{CloudConf, Source};
-use super::copies::Plain;
+use super::copies::RecentSnapshots;
 use super::search::{Search, Searches};
 use super::session::Account;
 use super::zones::Zones;
@@ -90,7 +90,7 @@ impl Cloud {
         Ok(Self {
             searches: Searches::new(Search::new(Arc::clone(&client))),
             backups: Backups(Arc::clone(&client)),
-            plain: Plain::default(),
+            recent_snapshots: RecentSnapshots::default(),
             zones: Zones::new(Arc::clone(&client), config.topology_key, conf.ignores_zones),
             client,
             cluster: config.cluster.clone(),

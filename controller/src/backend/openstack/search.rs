@@ -31,7 +31,7 @@ pub(super) struct Search {
 
 impl Reads for Search {
     type Of = Name;
-    type Found = Vec<CinderVolume>;
+    type Output = Vec<CinderVolume>;
 
     async fn serve(self: Arc<Self>, mut callers: Vec<Caller<Self>>) {
         let limit = (callers.len() * ENTRIES_FOR_A_SEARCH).min(ENTRIES_MAX);

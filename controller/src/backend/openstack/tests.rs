@@ -2,18 +2,18 @@
 //! interface. It responds as the real services did, and completes every change before it responds.
 
 mod capacity;
+mod dropped;
+mod existing;
 mod hints;
-mod likeness;
 mod proxies;
 mod renewal;
 mod retype;
 mod sharing;
 mod snapshots;
-mod unmade;
 mod zones;
 
 use super::*;
-use crate::backend::{AttachOrder, Attachment, Attempt, Mark, Terms, Usage};
+use crate::backend::{AttachOrder, Attachment, AttachmentSpec, Attempt, Mark, Usage};
 use belay_contract::disk::DiskIdentity;
 use belay_contract::publish_context::{Content, Transport};
 use belay_server::call::Certainty;
@@ -175,7 +175,7 @@ fn to(id: &VolumeId, node: &str) -> Arc<AttachOrder> {
     Arc::new(AttachOrder {
         id: id.clone(),
         node: NodeId::new(node).unwrap(),
-        terms: Terms {
+        spec: AttachmentSpec {
             read_only: false,
             block: true,
             mode: AccessMode::SingleNodeWriter,

@@ -12,7 +12,7 @@ impl Engine {
     /// Whether an earlier call may have created the volume, which only another creation can
     /// determine. Always false for storage that finds volumes by name, that is, except for `nfs`.
     pub(in crate::operation) fn may_exist(&self, name: &Name) -> bool {
-        let begun = self.backend.begun();
+        let begun = self.backend.started_creations();
         begun.is_some_and(|begun| begun.volumes.has(name.as_str()))
     }
 
@@ -35,7 +35,7 @@ impl Engine {
             return contest.run(make).await;
         }
         let secrets = &order.secrets;
-        if let Some(begun) = backend.begun() {
+        if let Some(begun) = backend.started_creations() {
             let made = begun.volumes.judge(&order.name, make.await)?;
             return self
                 .settled_as(&order.name, &self.volumes, made, secrets)
@@ -81,7 +81,7 @@ impl Engine {
             return contest.run(make).await;
         }
         let made = make.await;
-        let made = match self.backend.begun() {
+        let made = match self.backend.started_creations() {
             Some(begun) => begun.snapshots.judge(&order.name, made),
             None => made,
         };

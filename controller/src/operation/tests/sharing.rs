@@ -91,5 +91,5 @@ async fn a_filesystem_that_was_created_for_several_nodes_can_still_have_one() {
         secrets: Secrets::default(),
     };
     let attached = of(OPENSTACK, false).publish(publish).await.unwrap();
-    assert_eq!(attached.terms.mode, MANY);
+    assert_eq!(attached.spec.mode, MANY);
 }

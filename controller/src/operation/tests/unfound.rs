@@ -2,7 +2,7 @@
 //! forgotten.
 
 use super::*;
-use crate::backend::{Begun, Clones};
+use crate::backend::{Clones, StartedCreations};
 use belay_bed::patience::PATIENCE;
 use belay_server::call::Certainty;
 use std::collections::VecDeque;
@@ -12,11 +12,14 @@ use tokio::time::timeout;
 
 /// A backend that creates volumes as scripted; the source of its clones does not exist.
 #[derive(Default)]
-struct Unfound(Mutex<VecDeque<Result<Volume, Failure>>>, Begun);
+struct Unfound(Mutex<VecDeque<Result<Volume, Failure>>>, StartedCreations);
 
 impl Unfound {
     fn of(answers: impl IntoIterator<Item = Result<Volume, Failure>>) -> Self {
-        Self(Mutex::new(answers.into_iter().collect()), Begun::default())
+        Self(
+            Mutex::new(answers.into_iter().collect()),
+            StartedCreations::default(),
+        )
     }
 
     fn next(&self) -> Answer<'_, Volume> {
@@ -42,7 +45,7 @@ impl Backend for Unfound {
         unreachable!()
     }
 
-    fn begun(&self) -> Option<&Begun> {
+    fn started_creations(&self) -> Option<&StartedCreations> {
         Some(&self.1)
     }
 

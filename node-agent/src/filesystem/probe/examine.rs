@@ -25,7 +25,7 @@ const TAIL_ALIGN_BYTES: u64 = 64 << 10;
 
 /// The content of a device.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum Probed {
     /// A mountable filesystem, and nothing that contradicts it.
     Known(Sound),
     /// A mountable filesystem whose file does not record yet that it is in use.
@@ -82,9 +82,9 @@ impl Unsettled {
 ///
 /// A volume with a filesystem, the usual case, costs two reads, start and end, and one read of an
 /// attribute of its file.
-pub(crate) fn examine<K: Kernel>(kernel: &K, device: &DeviceUnderTest<'_, K::Fd>) -> Found {
+pub(crate) fn examine<K: Kernel>(kernel: &K, device: &DeviceUnderTest<'_, K::Fd>) -> Probed {
     let disk = KernelDisk { kernel, device };
-    examine_disk(&disk, device.volume).unwrap_or_else(Found::Unreadable)
+    examine_disk(&disk, device.volume).unwrap_or_else(Probed::Unreadable)
 }
 
 /// Examines only the start, the end and the mark of a device; returns `None` if all are blank, so
@@ -92,25 +92,25 @@ pub(crate) fn examine<K: Kernel>(kernel: &K, device: &DeviceUnderTest<'_, K::Fd>
 pub(crate) fn examine_ends<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
-) -> Option<Found> {
+) -> Option<Probed> {
     match look_at_ends(&KernelDisk { kernel, device }, device.volume) {
-        Ok(Ends::Found(found)) => Some(found),
+        Ok(Ends::Probed(found)) => Some(found),
         Ok(Ends::Nothing { .. }) => None,
-        Err(failure) => Some(Found::Unreadable(failure)),
+        Err(failure) => Some(Probed::Unreadable(failure)),
     }
 }
 
 /// Examines any disk.
-pub(super) fn examine_disk(disk: &impl Disk, volume: &str) -> Result<Found, Failure> {
+pub(super) fn examine_disk(disk: &impl Disk, volume: &str) -> Result<Probed, Failure> {
     match look_at_ends(disk, volume)? {
-        Ends::Found(found) => Ok(found),
+        Ends::Probed(found) => Ok(found),
         Ends::Nothing { areas, witness } => look_deeper(disk, volume, areas, witness),
     }
 }
 
 /// The content of both ends of a device.
 enum Ends {
-    Found(Found),
+    Probed(Probed),
     /// Zeros; with the areas read.
     Nothing {
         areas: Areas,
@@ -152,12 +152,12 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
             && let Some(interrupted) = read_mark(disk)?.of_attempt(volume, bytes, xfs.uuid)
             && !has_log(disk, &identity)?
         {
-            return Ok(Ends::Found(Found::Interrupted(interrupted)));
+            return Ok(Ends::Probed(Probed::Interrupted(interrupted)));
         }
-        return Ok(Ends::Found(match witness {
-            Witness::Used | Witness::NoFile => Found::Known(sound),
+        return Ok(Ends::Probed(match witness {
+            Witness::Used | Witness::NoFile => Probed::Known(sound),
             Witness::New | Witness::UseBegun | Witness::Formatting(_) => {
-                Found::Unsettled(Unsettled { sound, witness })
+                Probed::Unsettled(Unsettled { sound, witness })
             }
         }));
     }
@@ -169,21 +169,21 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
         let hits = scan_all(disk, &mut areas)?;
         // mkfs writes no such signature or superblock: the device has been used since.
         let is_used = hits.iter().any(|hit| hit.weight >= Weight::Relic) || !is_half_made;
-        return Ok(Ends::Found(match is_used {
-            true => Found::Foreign(name(identity, &hits)),
-            false => Found::Interrupted(interrupted),
+        return Ok(Ends::Probed(match is_used {
+            true => Probed::Foreign(name(identity, &hits)),
+            false => Probed::Interrupted(interrupted),
         }));
     }
     if let Some(what) = mark.foreign_name(volume) {
         let foreign = Foreign { what, at: MARK_AT };
-        return Ok(Ends::Found(Found::Foreign(foreign)));
+        return Ok(Ends::Probed(Probed::Foreign(foreign)));
     }
     if let Some(sound) = sound {
         let unsettled = Unsettled { sound, witness };
-        return Ok(Ends::Found(Found::Unsettled(unsettled)));
+        return Ok(Ends::Probed(Probed::Unsettled(unsettled)));
     }
     if identity != Identity::Nothing || !hits.is_empty() {
-        return Ok(Ends::Found(Found::Foreign(name(identity, &hits))));
+        return Ok(Ends::Probed(Probed::Foreign(name(identity, &hits))));
     }
     Ok(Ends::Nothing { areas, witness })
 }
@@ -210,12 +210,12 @@ fn look_deeper(
     volume: &str,
     mut areas: Areas,
     witness: Witness,
-) -> Result<Found, Failure> {
+) -> Result<Probed, Failure> {
     if disk.is_new() {
         // Samples can miss a copy of a superblock.
         let hits = scan_all(disk, &mut areas)?;
         if !hits.is_empty() {
-            return Ok(Found::Foreign(name(Identity::Nothing, &hits)));
+            return Ok(Probed::Foreign(name(Identity::Nothing, &hits)));
         }
     }
     let swept = match disk.is_new() {
@@ -224,13 +224,13 @@ fn look_deeper(
     };
     let at = match swept {
         Sweep::Blank(_) if matches!(witness, Witness::Used | Witness::UseBegun) => {
-            return Ok(Found::Emptied);
+            return Ok(Probed::Emptied);
         }
-        Sweep::Blank(blank) => return Ok(Found::Blank(blank)),
+        Sweep::Blank(blank) => return Ok(Probed::Blank(blank)),
         Sweep::Data(at) => at,
     };
     let hits = scan_all(disk, &mut areas)?;
-    Ok(Found::Foreign(if hits.is_empty() {
+    Ok(Probed::Foreign(if hits.is_empty() {
         Foreign {
             what: "unknown data".to_owned(),
             at,
@@ -298,8 +298,8 @@ mod tests {
 
     const BYTES: u64 = 1 << 30;
 
-    fn is_sound(found: &Found, fs: FsType) -> bool {
-        matches!(found, Found::Unsettled(made) if made.fs_type() == fs)
+    fn is_sound(found: &Probed, fs: FsType) -> bool {
+        matches!(found, Probed::Unsettled(made) if made.fs_type() == fs)
     }
 
     /// Blocks and their offsets.
@@ -315,7 +315,7 @@ mod tests {
 
     fn foreign(contents: &[(u64, &[u8])]) -> (String, u64) {
         match examine_disk(&disk(contents), "vol-1") {
-            Ok(Found::Foreign(foreign)) => (foreign.what, foreign.at),
+            Ok(Probed::Foreign(foreign)) => (foreign.what, foreign.at),
             other => panic!("{other:?}"),
         }
     }
@@ -388,11 +388,11 @@ mod tests {
     fn a_blank_device_is_blank() {
         assert!(matches!(
             examine_disk(&disk(&[]), "vol-1"),
-            Ok(Found::Blank(_))
+            Ok(Probed::Blank(_))
         ));
         assert!(matches!(
             examine_disk(&disk(&[(7 << 20, &[0; 9])]), "vol-1"),
-            Ok(Found::Blank(_))
+            Ok(Probed::Blank(_))
         ));
     }
 
@@ -514,7 +514,7 @@ mod tests {
                 disk.write(start, &superblock);
                 disk.write(BYTES + more - back, &raid);
                 match examine_disk(&disk, "vol-1").unwrap() {
-                    Found::Foreign(found) => assert!(found.what.ends_with(expected), "{found}"),
+                    Probed::Foreign(found) => assert!(found.what.ends_with(expected), "{found}"),
                     other => panic!("{other:?} instead of {expected}"),
                 }
             }
@@ -524,7 +524,7 @@ mod tests {
                 disk.write(start, &superblock);
                 disk.write(BYTES, md::MAGIC);
                 let found = examine_disk(&disk, "vol-1").unwrap();
-                assert!(matches!(found, Found::Unsettled(_)), "{found:?}");
+                assert!(matches!(found, Probed::Unsettled(_)), "{found:?}");
             }
         }
     }
@@ -612,9 +612,9 @@ mod tests {
             for witness in [attempt(), Witness::Formatting(Attempt::UNKNOWN)] {
                 let found = examine_disk(&marked(&contents, witness), "vol-1").unwrap();
                 let is_as_expected = match is {
-                    Is::Leftover => matches!(found, Found::Interrupted(_)),
-                    Is::Whole => matches!(found, Found::Unsettled(_)),
-                    Is::Damaged => matches!(found, Found::Foreign(_)),
+                    Is::Leftover => matches!(found, Probed::Interrupted(_)),
+                    Is::Whole => matches!(found, Probed::Unsettled(_)),
+                    Is::Damaged => matches!(found, Probed::Foreign(_)),
                 };
                 assert!(is_as_expected, "{is:?}: {found:?}");
             }
@@ -628,7 +628,7 @@ mod tests {
             examine_disk(&marked(&[(0, sector)], witness), "vol-1").unwrap()
         };
         let ours = found(&UUID, 0, attempt());
-        assert!(matches!(ours, Found::Interrupted(_)), "{ours:?}");
+        assert!(matches!(ours, Probed::Interrupted(_)), "{ours:?}");
         let unknown = Witness::Formatting(Attempt::UNKNOWN);
         for found in [
             found(&[8; 16], 0, attempt()),
@@ -658,8 +658,8 @@ mod tests {
         for (contents, is) in contents() {
             let found = examine_disk(&marked(&contents, Witness::New), "vol-1").unwrap();
             match found {
-                Found::Unsettled(_) => assert_eq!(is, Is::Whole, "{contents:?}"),
-                Found::Foreign(foreign) => {
+                Probed::Unsettled(_) => assert_eq!(is, Is::Whole, "{contents:?}"),
+                Probed::Foreign(foreign) => {
                     assert_ne!(is, Is::Whole, "{contents:?}");
                     let start = "a format mark without its witness";
                     assert!(foreign.what.starts_with(start), "{foreign}");
@@ -675,9 +675,9 @@ mod tests {
         for (contents, is) in contents() {
             let found = examine_disk(&marked(&contents, Witness::NoFile), "vol-1").unwrap();
             match found {
-                Found::Known(_) => assert_eq!(is, Is::Whole, "{contents:?}"),
-                Found::Interrupted(_) => assert_eq!(is, Is::Leftover, "{contents:?}"),
-                Found::Foreign(_) => assert_eq!(is, Is::Damaged, "{contents:?}"),
+                Probed::Known(_) => assert_eq!(is, Is::Whole, "{contents:?}"),
+                Probed::Interrupted(_) => assert_eq!(is, Is::Leftover, "{contents:?}"),
+                Probed::Foreign(_) => assert_eq!(is, Is::Damaged, "{contents:?}"),
                 other => panic!("{other:?}"),
             }
         }
@@ -689,25 +689,28 @@ mod tests {
         disk.witness = attempt();
         let found = examine_disk(&disk, "vol-1").unwrap();
         assert!(
-            matches!(&found, Found::Unsettled(made) if made.fs_type() == FsType::Xfs),
+            matches!(&found, Probed::Unsettled(made) if made.fs_type() == FsType::Xfs),
             "{found:?}"
         );
         // The volume was never in use, so this mark belongs to an interrupted format.
         disk.write(MARK_AT, &encode_mark("vol-2", None).unwrap());
         let found = examine_disk(&disk, "vol-1").unwrap();
-        assert!(matches!(found, Found::Foreign(_)), "{found:?}");
+        assert!(matches!(found, Probed::Foreign(_)), "{found:?}");
     }
 
     #[test]
     fn a_witness_alone_changes_nothing() {
         let mut blank = disk(&[]);
         blank.witness = attempt();
-        assert!(matches!(examine_disk(&blank, "vol-1"), Ok(Found::Blank(_))));
+        assert!(matches!(
+            examine_disk(&blank, "vol-1"),
+            Ok(Probed::Blank(_))
+        ));
         let mut dirty = disk(&[(1 << 20, &[7])]);
         dirty.witness = attempt();
         assert!(matches!(
             examine_disk(&dirty, "vol-1"),
-            Ok(Found::Foreign(_))
+            Ok(Probed::Foreign(_))
         ));
     }
 
@@ -717,10 +720,10 @@ mod tests {
             for witness in [Witness::Used, Witness::UseBegun] {
                 let found = examine_disk(&marked(&contents, witness), "vol-1").unwrap();
                 let is_found = match (found, witness) {
-                    (Found::Known(_), Witness::Used) => is == Is::Whole,
+                    (Probed::Known(_), Witness::Used) => is == Is::Whole,
                     // It is mounted once the record of its use is on the disk.
-                    (Found::Unsettled(_), Witness::UseBegun) => is == Is::Whole,
-                    (Found::Foreign(_), _) => is != Is::Whole,
+                    (Probed::Unsettled(_), Witness::UseBegun) => is == Is::Whole,
+                    (Probed::Foreign(_), _) => is != Is::Whole,
                     (other, _) => panic!("{other:?}"),
                 };
                 assert!(is_found, "{contents:?}");
@@ -729,7 +732,7 @@ mod tests {
         for witness in [Witness::Used, Witness::UseBegun] {
             let mut disk = disk(&[(7 << 20, &[0; 9])]);
             disk.witness = witness;
-            assert!(matches!(examine_disk(&disk, "vol-1"), Ok(Found::Emptied)));
+            assert!(matches!(examine_disk(&disk, "vol-1"), Ok(Probed::Emptied)));
         }
     }
 
@@ -745,7 +748,7 @@ mod tests {
         ];
         for (contents, what) in used {
             match examine_disk(&marked(&contents, attempt()), "vol-1").unwrap() {
-                Found::Foreign(found) => assert_eq!(found.what, what),
+                Probed::Foreign(found) => assert_eq!(found.what, what),
                 other => panic!("{other:?} instead of {what}"),
             }
         }
@@ -800,7 +803,7 @@ mod tests {
             let mut disk = MemoryDisk::new(size.next_multiple_of(512));
             disk.write(at % (size - bytes.len().min(4999) as u64), &bytes);
             let found = examine_disk(&disk, "vol-1").unwrap();
-            let is_safe = matches!(found, Found::Foreign(_));
+            let is_safe = matches!(found, Probed::Foreign(_));
             prop_assert!(is_safe, "{found:?}");
         }
     }

@@ -1,6 +1,6 @@
 //! Devices with arbitrary content, for fuzzing.
 
-use super::examine::{Found, examine_disk};
+use super::examine::{Probed, examine_disk};
 use super::mark::{self, MARK_AT};
 use super::memory_disk::MemoryDisk;
 use crate::filesystem::witness::{Attempt, Witness};
@@ -57,15 +57,15 @@ pub(crate) fn content(data: &[u8]) {
     }
     let is_blank = disk.is_zero();
     match examine_disk(&disk, VOLUME) {
-        Ok(Found::Blank(_) | Found::Emptied) => {
+        Ok(Probed::Blank(_) | Probed::Emptied) => {
             // The samples of a new disk may miss a byte.
             assert!(is_blank || disk.is_new, "data is called blank");
         }
-        Ok(Found::Interrupted(_)) => assert!(is_marked, "a format without a mark"),
-        Ok(Found::Known(_) | Found::Unsettled(_) | Found::Foreign(_)) => {
+        Ok(Probed::Interrupted(_)) => assert!(is_marked, "a format without a mark"),
+        Ok(Probed::Known(_) | Probed::Unsettled(_) | Probed::Foreign(_)) => {
             assert!(!is_blank, "zeros are called data");
         }
-        Ok(Found::Unreadable(_)) | Err(_) => unreachable!("memory cannot fail"),
+        Ok(Probed::Unreadable(_)) | Err(_) => unreachable!("memory cannot fail"),
     }
     mark::decode(data);
 }

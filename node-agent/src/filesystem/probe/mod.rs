@@ -2,7 +2,7 @@
 //!
 //! In this order, cheapest first: superblocks and signatures at both ends, the witness of a format
 //! and its mark, signatures at the offsets of backups, and last every byte that can be other than
-//! zero. Only the last step can return [`Found::Blank`]; the signatures before it select the
+//! zero. Only the last step can return [`Probed::Blank`]; the signatures before it select the
 //! filesystem, or name other content.
 
 mod blank;
@@ -27,7 +27,7 @@ pub(super) mod ext4;
 pub(super) mod xfs;
 
 pub(crate) use disk::DeviceUnderTest;
-pub(crate) use examine::{Found, Unsettled, examine, examine_ends};
+pub(crate) use examine::{Probed, Unsettled, examine, examine_ends};
 pub(crate) use identity::{Sound, ext4_blocks, may_have_project_quotas};
 pub(crate) use mark::Origin;
 pub(crate) use table::{FAT12, FAT16, FAT32, ISO_DESCRIPTOR, ISO_MAGIC};

@@ -60,7 +60,7 @@ impl Image {
             ..held.device(self.bytes, VOLUME)
         };
         match examine(&kernel, &device) {
-            Found::Known(sound) => sound,
+            Probed::Known(sound) => sound,
             other => panic!("{other:?}"),
         }
     }

@@ -19,7 +19,7 @@ fn expect_foreign(image: &Image, what: &str, at: u64) {
             ..held.device(image.bytes, VOLUME)
         };
         match examine(&kernel, &device) {
-            Found::Foreign(found) => assert_eq!((found.what.as_str(), found.at), (what, at)),
+            Probed::Foreign(found) => assert_eq!((found.what.as_str(), found.at), (what, at)),
             other => panic!("{other:?} instead of {what}"),
         }
     }
@@ -41,8 +41,8 @@ fn expect_known(image: &Image, fs: FsType) {
         };
         let found = examine(&kernel, &device);
         let is_so = match &found {
-            Found::Known(known) => backing.is_none() && known.fs == fs,
-            Found::Unsettled(made) => backing.is_some() && made.fs_type() == fs,
+            Probed::Known(known) => backing.is_none() && known.fs == fs,
+            Probed::Unsettled(made) => backing.is_some() && made.fs_type() == fs,
             _ => false,
         };
         assert!(is_so, "{found:?}");
@@ -140,10 +140,10 @@ fn a_btrfs_without_its_first_superblock_is_told_by_the_second() {
 #[test]
 fn nothing_is_blank_and_zeros_are_too() {
     let image = Image::new(GIB + 512);
-    assert!(matches!(image.examine(VOLUME), Found::Blank(_)));
+    assert!(matches!(image.examine(VOLUME), Probed::Blank(_)));
     image.write(0, &[0; 100_000]);
     image.write(GIB, &[0; 512]);
-    assert!(matches!(image.examine(VOLUME), Found::Blank(_)));
+    assert!(matches!(image.examine(VOLUME), Probed::Blank(_)));
     image.write(GIB + 511, &[1]);
     expect_foreign(&image, "unknown data", GIB + 511);
 }
@@ -297,7 +297,7 @@ fn a_filesystem_on_a_device_cut_short_is_told_with_both_sizes() {
             .set_len(image.bytes)
             .unwrap();
         match image.examine(VOLUME) {
-            Found::Foreign(found) => {
+            Probed::Foreign(found) => {
                 let size = "too large for a device of 448 MiB";
                 assert!(found.what.ends_with(size), "{}", found.what);
             }
@@ -311,5 +311,5 @@ fn a_device_that_ends_before_its_size_is_unreadable() {
     let mut image = Image::new(MIB);
     image.bytes = 2 * MIB;
     let found = image.examine(VOLUME);
-    assert!(matches!(found, Found::Unreadable(_)), "{found:?}");
+    assert!(matches!(found, Probed::Unreadable(_)), "{found:?}");
 }

@@ -165,7 +165,7 @@ fn the_mark_outlives_mkfs_on_devices_of_every_size() {
             assert_eq!(image.mark(), mark, "{fs} of {bytes} bytes");
             let found = image.examine(VOLUME);
             assert!(
-                matches!(&found, Found::Unsettled(made) if made.fs_type() == fs),
+                matches!(&found, Probed::Unsettled(made) if made.fs_type() == fs),
                 "{fs} of {bytes}: {found:?}"
             );
         }
@@ -188,18 +188,18 @@ fn a_format_that_is_killed_can_be_tried_again_even_as_another_type() {
             }
             assert!(matches!(image.witness(), Witness::Formatting(_)));
             match image.examine(VOLUME) {
-                Found::Interrupted(_) => {}
+                Probed::Interrupted(_) => {}
                 // mkfs was killed after its last write.
-                Found::Unsettled(made) if made.fs_type() == fs => {
+                Probed::Unsettled(made) if made.fs_type() == fs => {
                     image.check(fs);
                     break;
                 }
                 other => panic!("{other:?}"),
             }
             let other = image.examine("vol-2");
-            assert!(matches!(other, Found::Foreign(_)), "{other:?}");
+            assert!(matches!(other, Probed::Foreign(_)), "{other:?}");
         }
-        if matches!(image.examine(VOLUME), Found::Interrupted(_)) {
+        if matches!(image.examine(VOLUME), Probed::Interrupted(_)) {
             let other = match fs {
                 FsType::Ext4 => FsType::Xfs,
                 FsType::Xfs => FsType::Btrfs,
@@ -241,7 +241,7 @@ fn a_filesystem_that_was_restored_beneath_a_mark_is_no_leftover() {
         image.write(MARK_AT, &encode_mark(VOLUME, None).unwrap());
         let found = image.examine(VOLUME);
         assert!(
-            matches!(&found, Found::Unsettled(made) if made.fs_type() == fs),
+            matches!(&found, Probed::Unsettled(made) if made.fs_type() == fs),
             "{found:?}"
         );
     }
@@ -255,7 +255,7 @@ fn a_filesystem_that_was_restored_beneath_a_mark_is_no_leftover() {
         image.begin_format_only();
         image.write(MARK_AT, &encode_mark(VOLUME, None).unwrap());
         let found = image.examine(VOLUME);
-        assert!(matches!(found, Found::Foreign(_)), "{program}: {found:?}");
+        assert!(matches!(found, Probed::Foreign(_)), "{program}: {found:?}");
     }
 }
 
@@ -286,7 +286,7 @@ fn a_witness_left_behind_goes_before_the_filesystem_is_known() {
         image.format(fs, DEADLINE).unwrap();
         image.begin_format_only();
         let before = image.state();
-        let Found::Unsettled(made) = image.examine(VOLUME) else {
+        let Probed::Unsettled(made) = image.examine(VOLUME) else {
             panic!("the witness is not found");
         };
         assert!(image.state() == before);
@@ -299,7 +299,7 @@ fn a_witness_left_behind_goes_before_the_filesystem_is_known() {
         image.write(MARK_AT, &encode_mark(VOLUME, None).unwrap());
         let found = image.examine(VOLUME);
         assert!(
-            matches!(found, Found::Known(ref known) if known.fs == fs),
+            matches!(found, Probed::Known(ref known) if known.fs == fs),
             "{found:?}"
         );
     }
@@ -312,7 +312,7 @@ fn without_a_place_for_the_witness_nothing_is_formatted() {
     let kernel = Linux::detect().unwrap();
     let image = Image::new(GIB);
     let held = image.hold(&kernel);
-    let Found::Blank(permit) = examine(&kernel, &held.device(GIB, VOLUME)) else {
+    let Probed::Blank(permit) = examine(&kernel, &held.device(GIB, VOLUME)) else {
         panic!("a new image is not blank");
     };
     let file = kernel
@@ -332,7 +332,7 @@ fn without_a_place_for_the_witness_nothing_is_formatted() {
     .unwrap_err();
     assert_eq!(failure.kind, Kind::Precondition, "{failure}");
     assert!(failure.to_string().contains(NEW), "{failure}");
-    assert!(matches!(image.examine(VOLUME), Found::Blank(_)));
+    assert!(matches!(image.examine(VOLUME), Probed::Blank(_)));
     // A volume that is already formatted can still be used there.
     assert_eq!(witness::ask(&kernel, &file).unwrap(), Witness::Used);
     witness::begin_use(&kernel, &file).unwrap();
@@ -344,7 +344,7 @@ fn a_device_below_the_minimum_is_refused_and_left_blank() {
         let image = Image::new(fs.minimum_bytes() - 512);
         let failure = image.format(fs, DEADLINE).unwrap_err();
         assert_eq!(failure.kind, Kind::Precondition, "{failure}");
-        assert!(matches!(image.examine(VOLUME), Found::Blank(_)));
+        assert!(matches!(image.examine(VOLUME), Probed::Blank(_)));
     }
 }
 
@@ -354,7 +354,7 @@ fn leave_to_format_one_volume_is_none_for_another() {
     let (blank, other) = (Image::new(GIB), Image::new(GIB));
     other.write(0, b"somebody's");
     let (held, other_held) = (blank.hold(&kernel), other.hold(&kernel));
-    let Found::Blank(permit) = examine(&kernel, &held.device(GIB, "vol-1")) else {
+    let Probed::Blank(permit) = examine(&kernel, &held.device(GIB, "vol-1")) else {
         panic!("a new image is not blank");
     };
     let device = other_held.device(GIB, "vol-2");

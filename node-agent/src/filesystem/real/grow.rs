@@ -64,7 +64,7 @@ fn formatted(kernel: &Linux, image: &Image, device: &Loop, fs: FsType) {
         volume: VOLUME,
         progress: &Progress::default(),
     };
-    let Found::Blank(blank) = examine(kernel, &device) else {
+    let Probed::Blank(blank) = examine(kernel, &device) else {
         panic!("a new image is not blank");
     };
     format(
@@ -75,7 +75,7 @@ fn formatted(kernel: &Linux, image: &Image, device: &Loop, fs: FsType) {
         DEADLINE,
     )
     .unwrap();
-    assert!(matches!(examine(kernel, &device), Found::Known(found) if found.fs == fs));
+    assert!(matches!(examine(kernel, &device), Probed::Known(found) if found.fs == fs));
 }
 
 fn extend(kernel: &Linux, image: &Image, device: &Loop, bytes: u64) {
@@ -177,7 +177,7 @@ fn a_device_that_somebody_holds_for_himself_is_busy_and_not_formatted() {
         volume: VOLUME,
         progress: &Progress::default(),
     };
-    let Found::Blank(blank) = examine(&kernel, &under_test) else {
+    let Probed::Blank(blank) = examine(&kernel, &under_test) else {
         panic!("a new image is not blank");
     };
     let holder = kernel.reopen(&device.fd, Open::DeviceExclusive).unwrap();
@@ -190,5 +190,5 @@ fn a_device_that_somebody_holds_for_himself_is_busy_and_not_formatted() {
     );
     drop(holder);
     assert_eq!(result.unwrap_err().kind, Kind::Busy);
-    assert!(matches!(examine(&kernel, &under_test), Found::Blank(_)));
+    assert!(matches!(examine(&kernel, &under_test), Probed::Blank(_)));
 }

@@ -23,7 +23,7 @@ use belay_server::call::Failure;
 use rustix::fs::XattrFlags;
 use tempfile::TempDir;
 
-use super::{DeviceUnderTest, Found, FsType, Permit, examine};
+use super::{DeviceUnderTest, FsType, Permit, Probed, examine};
 use crate::kernel::linux::Linux;
 use crate::kernel::{Kernel, Open};
 use crate::work::Progress;
@@ -142,7 +142,7 @@ impl Image {
         }
     }
 
-    fn examine(&self, volume: &str) -> Found {
+    fn examine(&self, volume: &str) -> Probed {
         let kernel = Linux::detect().unwrap();
         examine(&kernel, &self.hold(&kernel).device(self.bytes, volume))
     }
@@ -162,8 +162,8 @@ impl Image {
         let held = self.hold(&kernel);
         let device = held.device(self.bytes, VOLUME);
         let permit = match examine(&kernel, &device) {
-            Found::Blank(blank) => Permit::from(blank),
-            Found::Interrupted(interrupted) => Permit::from(interrupted),
+            Probed::Blank(blank) => Permit::from(blank),
+            Probed::Interrupted(interrupted) => Permit::from(interrupted),
             other => panic!("no permission to format: {other:?}"),
         };
         super::format(&kernel, &device, (fs, options), permit, deadline)
@@ -172,7 +172,7 @@ impl Image {
     fn assert_holds(&self, fs: FsType) {
         let found = self.examine(VOLUME);
         assert!(
-            matches!(found, Found::Known(ref known) if known.fs == fs),
+            matches!(found, Probed::Known(ref known) if known.fs == fs),
             "{found:?}"
         );
         self.check(fs);

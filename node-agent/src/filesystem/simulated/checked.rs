@@ -5,7 +5,7 @@ use belay_server::call::{Failure, Kind};
 use super::{Bench, DEADLINE, MIB, SECRET, medium, names, open};
 use crate::filesystem::marking::{begin_raw_use, erase_mark};
 use crate::filesystem::probe::{MARK_AT, MARK_BYTES, Proof, encode_mark};
-use crate::filesystem::{Checked, Found, FsType, Unchecked, check, examine, ext4_blocks};
+use crate::filesystem::{Checked, FsType, Probed, Unchecked, check, examine, ext4_blocks};
 use crate::kernel::Open;
 use crate::kernel::fake::meanwhile::Meanwhile;
 use crate::kernel::fake::mkfs::Stop;
@@ -20,7 +20,7 @@ impl Bench {
     }
 
     /// Examines a device that is new, with this fault; also returns the number of calls.
-    fn examine(&self, fault: Option<Fault>) -> (Found, usize) {
+    fn examine(&self, fault: Option<Fault>) -> (Probed, usize) {
         self.machine.begin(fault);
         let found = examine(&self.kernel, &self.device(true));
         (found, self.machine.end().len())
@@ -115,11 +115,11 @@ fn a_disk_with_a_filesystem_is_known_even_if_its_mark_cannot_be_read() {
     // Start, end, and the mark or the record.
     let fault = Some(Fault::Fail(3, "EIO"));
     let found = secret.examine(fault).0;
-    assert!(matches!(found, Found::Known(_)), "{found:?}");
+    assert!(matches!(found, Probed::Known(_)), "{found:?}");
     let blank = Bench::with_secret(512 * MIB);
     for bench in [&file, &blank] {
         let found = bench.examine(fault).0;
-        assert!(matches!(found, Found::Unreadable(_)), "{found:?}");
+        assert!(matches!(found, Probed::Unreadable(_)), "{found:?}");
     }
 }
 

@@ -16,7 +16,7 @@ use super::tally::Refusal;
 use super::{Obstacle, attach};
 use crate::device::{Intent, OpenDevice, Purpose, Search, Verdict};
 use crate::filesystem::{
-    DeviceUnderTest, Found, FsType, MountOptions, examine, examine_ends, is_same_label,
+    DeviceUnderTest, FsType, MountOptions, Probed, examine, examine_ends, is_same_label,
 };
 use crate::kernel::{BtrfsDevice, Dev, Kernel, MountAttrs, Open, Stat};
 use crate::mounts::{block_path, something_else};
@@ -242,7 +242,7 @@ fn decide<K: Kernel>(
         };
         found.map(|found| match found {
             // The mark on a shared disk cannot be erased: another mount may be writing to the disk.
-            Found::Unsettled(_) if device.is_shared && under_test.backing.is_none() => {
+            Probed::Unsettled(_) if device.is_shared && under_test.backing.is_none() => {
                 Err(device.claimed())
             }
             found => judge(cx, spec, plan, under_test, found),

@@ -10,7 +10,7 @@ use belay_server::call::{Failure, Kind};
 use super::super::Node;
 use super::spec::MountSpec;
 use super::tally::Refusal;
-use crate::filesystem::{DeviceUnderTest, Found, FsType, Origin, Permit, Sound, settle};
+use crate::filesystem::{DeviceUnderTest, FsType, Origin, Permit, Probed, Sound, settle};
 use crate::kernel::Kernel;
 
 /// The reason why a volume that held data is not formatted.
@@ -48,15 +48,15 @@ pub(super) fn judge<K: Kernel>(
     spec: &MountSpec<'_>,
     plan: &PublishContext,
     under_test: &DeviceUnderTest<'_, K::Fd>,
-    found: Found,
+    found: Probed,
 ) -> Result<Decision, Failure> {
     let is_disk = under_test.backing.is_none();
     if let Some((refusal, why)) = forbidden(spec, plan, &found) {
         return Err(refuse(spec, refusal, why));
     }
     let permit = match found {
-        Found::Known(found) => return known(node, spec, found),
-        Found::Unsettled(made) => {
+        Probed::Known(found) => return known(node, spec, found),
+        Probed::Unsettled(made) => {
             same_as_asked(spec, made.fs_type())?;
             return match is_disk && spec.read_only {
                 // The mark remains until the volume is staged for writing.
@@ -64,13 +64,13 @@ pub(super) fn judge<K: Kernel>(
                 false => known(node, spec, settle(&node.kernel, under_test, made)?),
             };
         }
-        Found::Emptied => {
+        Probed::Emptied => {
             let file = node.transport.named(&spec.request.id)?;
             return Err(refuse(spec, Refusal::Emptied, &emptied(&file)));
         }
-        Found::Blank(blank) => Permit::from(blank),
-        Found::Interrupted(interrupted) => Permit::from(interrupted),
-        Found::Foreign(foreign) => {
+        Probed::Blank(blank) => Permit::from(blank),
+        Probed::Interrupted(interrupted) => Permit::from(interrupted),
+        Probed::Foreign(foreign) => {
             return Err(refuse(
                 spec,
                 Refusal::Foreign,
@@ -81,7 +81,7 @@ pub(super) fn judge<K: Kernel>(
                 ),
             ));
         }
-        Found::Unreadable(failure) => {
+        Probed::Unreadable(failure) => {
             // Otherwise the volume is being unstaged.
             if failure.kind != Kind::Busy {
                 Refusal::Unreadable.count();
@@ -134,34 +134,34 @@ fn known<K: Kernel>(
 fn forbidden(
     spec: &MountSpec<'_>,
     plan: &PublishContext,
-    found: &Found,
+    found: &Probed,
 ) -> Option<(Refusal, &'static str)> {
     match found {
-        Found::Blank(_) if plan.content == Content::Populated => Some((Refusal::Populated, LOST)),
-        Found::Interrupted(_) if plan.content == Content::Populated => {
+        Probed::Blank(_) if plan.content == Content::Populated => Some((Refusal::Populated, LOST)),
+        Probed::Interrupted(_) if plan.content == Content::Populated => {
             Some((Refusal::Populated, LOST))
         }
-        Found::Blank(_) if plan.content == Content::Unknown => Some((
+        Probed::Blank(_) if plan.content == Content::Unknown => Some((
             Refusal::Unknown,
             "it is blank, and its attachment does not state whether it held data \
              (publish_context[content]; docs/runbook.md, BelayFormatRefused)",
         )),
-        Found::Blank(_) if spec.read_only => Some((
+        Probed::Blank(_) if spec.read_only => Some((
             Refusal::ReadOnly,
             "it is blank, and requested read-only: use it read-write first",
         )),
-        Found::Interrupted(interrupted) if interrupted.origin() == Origin::Anyone => Some((
+        Probed::Interrupted(interrupted) if interrupted.origin() == Origin::Anyone => Some((
             Refusal::Interrupted,
             "its formatting was interrupted, and nothing proves that it was not used since; delete \
              the volume, or overwrite it with zeros (blkdiscard --zeroout)",
         )),
-        Found::Interrupted(interrupted) if interrupted.origin() == Origin::OtherKey => Some((
+        Probed::Interrupted(interrupted) if interrupted.origin() == Origin::OtherKey => Some((
             Refusal::Interrupted,
             "its formatting was interrupted, and its mark was made with another key than those of \
              the controller: add that key to its --mark-key-file, or delete the volume, or \
              overwrite it with zeros (blkdiscard --zeroout)",
         )),
-        Found::Interrupted(_) if spec.read_only => Some((
+        Probed::Interrupted(_) if spec.read_only => Some((
             Refusal::ReadOnly,
             "its formatting was interrupted, and it is requested read-only: use it read-write \
              first",

@@ -1,7 +1,7 @@
 //! Copies in progress. A copy may take longer than a call: its process continues; a repeated call
 //! finds the copy here. The process exits with this program; the next call then begins again.
 
-use super::super::super::Noting;
+use super::super::super::NameRecorder;
 use super::super::call::{Call, Copied, Done, Mount, Said, Task, Work};
 use super::running::overdue;
 use super::turns::{Directory, Turn};
@@ -58,7 +58,7 @@ impl Processes {
         self: &Arc<Self>,
         (mount, work): (Mount, Work),
         within: Duration,
-        begun: Noting,
+        begun: NameRecorder,
     ) -> Result<Done, Failure> {
         let (Some(task), Some(dir)) = (work.task(), work.changed()) else {
             return Err(Failure::bug("a call that takes no time is no copy"));
@@ -89,7 +89,7 @@ impl Processes {
         directory: &Directory,
         of: Task,
         call: (Mount, Work),
-        begun: Noting,
+        begun: NameRecorder,
     ) -> Result<watch::Receiver<State>, Failure> {
         let mut all = self.copies.0.lock();
         all.retain(|_, copy| !copy.is_forgotten());

@@ -1,6 +1,6 @@
 //! Tests the limits on processes for a server, for all servers, and for a directory.
 
-use super::super::super::Begun;
+use super::super::super::StartedCreations;
 use super::super::call::{Copying, NewVolume, OldVolume, Owned, Source};
 use super::super::id::OnDelete;
 use super::super::path::Dir;
@@ -52,7 +52,7 @@ async fn deletions_leave_slots_of_their_server_to_other_calls() {
         held.push(slot.unwrap());
     }
     // The case of the server's name does not matter.
-    let refused = processes.ask(mount(), Work::Look(owned()), Duration::from_secs(7));
+    let refused = processes.ask(mount(), Work::Lookup(owned()), Duration::from_secs(7));
     let refused = refused.await.unwrap_err();
     let expected = "server filer: none of 8 worker processes for it was free within 7 s; if it";
     assert!(refused.message.starts_with(expected), "{refused}");
@@ -120,9 +120,9 @@ async fn copy_slot(processes: &Processes) -> Slot {
 async fn a_copy_goes_on_without_its_call_and_the_next_call_finds_it_or_its_failure() {
     let processes = Arc::new(Processes::new());
     let others = [copy_slot(&processes).await, copy_slot(&processes).await];
-    let begun = Begun::default();
+    let begun = StartedCreations::default();
     let copy = |source, within| {
-        let begun = begun.volumes.noting("pvc-1");
+        let begun = begun.volumes.recorder("pvc-1");
         let processes = Arc::clone(&processes);
         async move {
             let copied = processes.copy((mount(), copying(source)), within, begun);
@@ -154,7 +154,7 @@ async fn a_copy_goes_on_without_its_call_and_the_next_call_finds_it_or_its_failu
 }
 
 /// Returns the certainty of a call for the volume that does not reach the server.
-fn unreachable(begun: &Begun) -> Certainty {
+fn unreachable(begun: &StartedCreations) -> Certainty {
     let name = Name::new("pvc-1").unwrap();
     let failed = Err::<(), _>(Failure::new(Kind::Unreachable, "why"));
     begun.volumes.judge(&name, failed).unwrap_err().certainty
@@ -238,10 +238,10 @@ async fn a_worker_that_ends_after_it_has_mounted_the_share_may_have_begun() {
 async fn a_copy_that_has_begun_without_a_call_counts_before_it_has_ended() {
     let processes = asking(|| shell("read call; echo '\"Mounted\"'; read begin; exec sleep 1000"));
     let others = [copy_slot(&processes).await, copy_slot(&processes).await];
-    let begun = Begun::default();
+    let begun = StartedCreations::default();
     let call = (mount(), copying("a"));
-    let noting = begun.volumes.noting("pvc-1");
-    let queued = processes.copy(call, Duration::ZERO, noting).await;
+    let recorder = begun.volumes.recorder("pvc-1");
+    let queued = processes.copy(call, Duration::ZERO, recorder).await;
     assert_eq!(queued.unwrap_err().certainty, Certainty::NothingHappened);
     drop(others);
     until("the copy begins", || processes.copies.counts() == (0, 1)).await;
@@ -260,10 +260,10 @@ async fn a_copy_that_was_made_without_a_call_is_noted() {
     let fails = || shell("read call; echo '\"Mounted\"'; read begin; exit 3");
     for worker in [makes, fails] {
         let processes = asking(worker);
-        let begun = Begun::default();
+        let begun = StartedCreations::default();
         let call = (mount(), copying("a"));
-        let noting = begun.volumes.noting("pvc-1");
-        let soon = processes.copy(call, Duration::ZERO, noting).await;
+        let recorder = begun.volumes.recorder("pvc-1");
+        let soon = processes.copy(call, Duration::ZERO, recorder).await;
         assert_eq!(soon.unwrap_err().kind, Kind::Busy);
         until("the copy has ended", || processes.copies.counts() == (0, 0)).await;
         assert_eq!(unreachable(&begun), Certainty::MayBeRunning);

@@ -7,7 +7,7 @@
 //! 3. it is made; if it exists by now, it must be empty: no caller knows the volume yet;
 //! 4. the claim becomes *ready*, and the caller gets its response.
 
-use super::super::call::{NewVolume, Seen, snapshot_of};
+use super::super::call::{ExistingVolume, NewVolume, snapshot_of};
 use super::super::path::Dir;
 use super::claim::{Claim, Record, State};
 use super::claims::{Claims, Occupancy, changing};
@@ -30,7 +30,11 @@ const ATTEMPTS: usize = 8;
 /// # Errors
 /// Returns `Incompatible` if the directory belongs to another volume, or to none; `Busy` if its
 /// deletion has begun; the errors of the server.
-pub(super) fn create(tree: &Tree, order: &NewVolume, end: Instant) -> Result<Seen, Failure> {
+pub(super) fn create(
+    tree: &Tree,
+    order: &NewVolume,
+    end: Instant,
+) -> Result<ExistingVolume, Failure> {
     let creation = Creation {
         tree,
         claims: Claims::open(tree)?,
@@ -75,7 +79,7 @@ impl fmt::Display for Creation<'_> {
 
 pub(super) enum CreationState {
     /// The volume exists.
-    Complete(Seen),
+    Complete(ExistingVolume),
     /// The volume must be completed.
     Creating(Claim),
 }
@@ -159,11 +163,13 @@ impl Creation<'_> {
         }
         match claim.state {
             State::Creating => Ok(CreationState::Creating(claim)),
-            State::Ready if self.tree.is_directory(dir)? => Ok(CreationState::Complete(Seen {
-                bytes: claim.of.bytes,
-                is_deleting: false,
-                source: claim.of.source,
-            })),
+            State::Ready if self.tree.is_directory(dir)? => {
+                Ok(CreationState::Complete(ExistingVolume {
+                    bytes: claim.of.bytes,
+                    is_deleting: false,
+                    source: claim.of.source,
+                }))
+            }
             State::Ready => Err(Failure::precondition(format!(
                 "name {name:?}: its directory {dir} is missing in the share; restore it, or delete \
                  the volume"
@@ -226,7 +232,7 @@ impl Creation<'_> {
         Ok(())
     }
 
-    fn complete(&self, claim: &Claim) -> Result<Seen, Failure> {
+    fn complete(&self, claim: &Claim) -> Result<ExistingVolume, Failure> {
         match self.claims.hold_above(self.tree, self.dir, claim) {
             Err(failure) if failure.kind == Kind::Incompatible => {
                 self.claims.remove(self.dir, claim)?;
@@ -244,7 +250,7 @@ impl Creation<'_> {
             Err(failure) => return Err(failure),
         }
         let ready = self.claims.advance(self.dir, claim, State::Ready)?;
-        Ok(Seen {
+        Ok(ExistingVolume {
             bytes: ready.of.bytes,
             is_deleting: false,
             source: None,
@@ -302,7 +308,7 @@ impl Creation<'_> {
 
     /// Withdraws the claim on a directory that has files, or is no directory, unless another call
     /// has completed the volume.
-    fn refuse(&self, claim: &Claim) -> Result<Seen, Failure> {
+    fn refuse(&self, claim: &Claim) -> Result<ExistingVolume, Failure> {
         if self.claims.remove(self.dir, claim)? {
             return Err(self.foreign().rolled_back());
         }

@@ -11,7 +11,7 @@
 //! the copy first. Therefore a request of the earlier call that the server executes late completes
 //! the volume or finds nothing; an incomplete copy never gets the name of a volume.
 
-use super::super::call::{Copied, NewVolume, Seen};
+use super::super::call::{Copied, ExistingVolume, NewVolume};
 use super::super::path::Dir;
 use super::claim::{Claim, State};
 use super::claims::{Claims, changing, is_taken};
@@ -52,7 +52,7 @@ pub(super) fn create(
     source: &str,
     progress: &dyn Fn(&Copied),
     fill: &Fill<'_>,
-) -> Result<Seen, Failure> {
+) -> Result<ExistingVolume, Failure> {
     let dir = &volume.at.dir;
     let creation = Creation {
         tree,
@@ -88,7 +88,7 @@ struct Filling<'a> {
 }
 
 impl Filling<'_> {
-    fn complete(&mut self, fill: &Fill<'_>) -> Result<Seen, Failure> {
+    fn complete(&mut self, fill: &Fill<'_>) -> Result<ExistingVolume, Failure> {
         let (creation, claim) = (self.creation, self.claim);
         let Creation {
             tree, claims, dir, ..
@@ -115,7 +115,7 @@ impl Filling<'_> {
         // latest.
         trash.empty(Instant::now() + SLICE).unwrap_or_default();
         trash.remove().unwrap_or_default();
-        Ok(Seen {
+        Ok(ExistingVolume {
             bytes: ready.of.bytes,
             is_deleting: false,
             source: ready.of.source,

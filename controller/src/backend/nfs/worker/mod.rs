@@ -26,7 +26,7 @@ mod tests;
 mod trash;
 mod tree;
 
-use super::call::{BEGIN, Call, Copied, Done, Owned, Said, Seen, Work};
+use super::call::{BEGIN, Call, Copied, Done, ExistingVolume, Owned, Said, Work};
 use belay_server::call::Failure;
 use belay_server::helper::{self, Parent};
 use claim::State;
@@ -108,7 +108,7 @@ fn perform(
             made.map(|seen| Done::Volume(Some(seen)))
         }
         Work::Delete(order) => delete::delete(tree, order, end).map(Done::Deleted),
-        Work::Look(at) => look(tree, at).map(Done::Volume),
+        Work::Lookup(at) => lookup(tree, at).map(Done::Volume),
         Work::Cut(order) => {
             let made = snapshot::create(tree, other, order, progress);
             made.map(|seen| Done::Snapshot(Some(seen)))
@@ -123,7 +123,7 @@ fn perform(
 }
 
 /// Returns the volume, or `None` if another volume has the directory.
-fn look(tree: &Tree, at: &Owned) -> Result<Option<Seen>, Failure> {
+fn lookup(tree: &Tree, at: &Owned) -> Result<Option<ExistingVolume>, Failure> {
     let held = Claims::find(tree)?.map(|claims| claims.read(&at.dir));
     let (bytes, source) = match held.transpose()? {
         None | Some(Occupancy::Free | Occupancy::Above) if !at.adopts => return Ok(None),
@@ -132,7 +132,7 @@ fn look(tree: &Tree, at: &Owned) -> Result<Option<Seen>, Failure> {
         Some(Occupancy::By(claim)) => match claim.state {
             State::Ready => (claim.of.bytes, claim.of.source),
             State::Deleting | State::Gone => {
-                return Ok(Some(Seen {
+                return Ok(Some(ExistingVolume {
                     bytes: claim.of.bytes,
                     is_deleting: true,
                     source: claim.of.source,
@@ -143,7 +143,7 @@ fn look(tree: &Tree, at: &Owned) -> Result<Option<Seen>, Failure> {
         },
     };
     let is_there = tree.is_directory(&at.dir)?;
-    Ok(is_there.then_some(Seen {
+    Ok(is_there.then_some(ExistingVolume {
         bytes,
         is_deleting: false,
         source,

@@ -29,7 +29,7 @@ fn shared(name: &str, kind: Option<&str>) -> Arc<Order> {
 fn as_mode(id: &VolumeId, node: &str, mode: AccessMode, block: bool) -> Arc<AttachOrder> {
     let read_only = mode.is_read_only();
     Arc::new(AttachOrder {
-        terms: Terms {
+        spec: AttachmentSpec {
             read_only,
             block,
             mode,
@@ -91,14 +91,14 @@ async fn a_raw_volume_of_a_multiattach_type_has_several_nodes_and_each_leaves_al
     let id = twin.multi("pvc-1").await;
     for node in [S1, S2, S3] {
         let attachment = twin.plugged(by_many(&id, node)).await.unwrap();
-        assert!(attachment.terms.block);
+        assert!(attachment.spec.block);
         // A repeated call changes nothing.
         twin.plugged(by_many(&id, node)).await.unwrap();
     }
     assert_eq!(twin.attaches(), 3);
     assert_eq!(twin.nodes(&id).await, [S1, S2, S3]);
     let reader = as_mode(&id, S4, AccessMode::MultiNodeReaderOnly, true);
-    assert!(twin.plugged(reader).await.unwrap().terms.read_only);
+    assert!(twin.plugged(reader).await.unwrap().spec.read_only);
     twin.unplugged(&id, S2).await;
     assert_eq!(twin.nodes(&id).await, [S1, S3, S4]);
     let refused = twin.delete(&id).await.unwrap_err();

@@ -93,7 +93,7 @@ fn the_deletion_of_a_volume_changes_nothing_of_one_called_as_its_archive() {
             .unwrap();
         let claim = claim_of(&share, "archived-ns/data");
         assert_eq!(claim.extension().unwrap(), "ready");
-        assert!(share.look(&other.at).is_some());
+        assert!(share.lookup(&other.at).is_some());
     }
 }
 

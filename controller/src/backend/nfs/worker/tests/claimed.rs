@@ -64,12 +64,12 @@ fn the_deletion_of_a_volume_that_lost_its_directory_to_another_one_touches_nothi
     share.create(&volume("data", "pvc-1")).unwrap();
     share.write("data/file");
     let stranger = volume("data", "pvc-2");
-    assert_eq!(share.look(&stranger.at), None);
+    assert_eq!(share.lookup(&stranger.at), None);
     for policy in [OnDelete::Delete, OnDelete::Archive, OnDelete::Retain] {
         share.delete(&old(&stranger, policy)).unwrap();
     }
     assert_eq!(names(&share.path("data")), ["file"]);
-    assert!(share.look(&owned("data", "pvc-1")).is_some());
+    assert!(share.lookup(&owned("data", "pvc-1")).is_some());
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn a_call_for_an_earlier_volume_changes_nothing_of_a_later_one() {
     trash.take(&share.tree(), dir).unwrap();
     assert_eq!(claims.read(dir).unwrap(), now);
     assert_eq!(names(&share.path("ns/data")), ["file"]);
-    assert!(share.look(&order.at).is_some());
+    assert!(share.lookup(&order.at).is_some());
 }
 
 /// The controller was killed, and the PersistentVolumeClaim deleted.
@@ -361,6 +361,6 @@ fn a_creation_that_no_call_repeats_does_not_keep_its_directory_forever() {
             Kind::Incompatible,
             "is the directory of volume \"pvc-2\"",
         );
-        assert!(share.look(&next.at).is_some());
+        assert!(share.lookup(&next.at).is_some());
     }
 }

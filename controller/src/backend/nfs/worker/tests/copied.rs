@@ -27,7 +27,7 @@ pub(super) fn order() -> Copying {
 }
 
 impl Share {
-    pub(super) fn copy(&self, order: &Copying) -> Result<Seen, Failure> {
+    pub(super) fn copy(&self, order: &Copying) -> Result<ExistingVolume, Failure> {
         match self.perform(&Work::Copy(order.clone()))? {
             Done::Volume(Some(seen)) => Ok(seen),
             other => panic!("{other:?}"),
@@ -82,7 +82,7 @@ fn killed_at_each(after: impl Fn(&Share, bool)) -> usize {
 #[test]
 fn a_copy_that_was_killed_is_made_by_the_next_call() {
     let killed = killed_at_each(|share, is_done| {
-        let found = share.look(&order().volume.at);
+        let found = share.lookup(&order().volume.at);
         assert!(found.is_some() || !is_done);
         if found.is_some() || share.path("ns/copy").exists() {
             share.assert_whole();
@@ -128,7 +128,7 @@ impl Share {
 fn a_copy_that_was_killed_can_be_deleted_or_is_removed_after_an_hour() {
     for is_deleted in [true, false] {
         killed_at_each(|share, is_done| {
-            if is_done || share.look(&order().volume.at).is_some() {
+            if is_done || share.lookup(&order().volume.at).is_some() {
                 return;
             }
             match is_deleted {
@@ -154,7 +154,7 @@ fn a_copy_that_was_killed_can_be_deleted_or_is_removed_after_an_hour() {
 fn the_space_of_an_abandoned_copy_is_freed_by_the_next_copy_of_the_share() {
     killed_at_each(|share, is_done| {
         let has_files = !names(&share.path(".belay/trash")).is_empty();
-        if is_done || !has_files || share.look(&order().volume.at).is_some() {
+        if is_done || !has_files || share.lookup(&order().volume.at).is_some() {
             return;
         }
         let other = copying(volume("other", "pvc-3"));
@@ -258,7 +258,7 @@ fn a_copy_of_a_volume_that_is_deleted_meanwhile_is_whole_or_is_not_made() {
             |share| {
                 let (whole, none) = made.get();
                 assert!(!share.path("from").exists());
-                match share.look(&order().volume.at) {
+                match share.lookup(&order().volume.at) {
                     Some(_) => {
                         share.assert_whole();
                         made.set((whole + 1, none));

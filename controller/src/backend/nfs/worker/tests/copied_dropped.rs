@@ -98,7 +98,7 @@ fn a_slow_removal_takes_nothing_from_the_volume_that_another_call_has_completed(
                     assert_eq!(failure.kind, Kind::Busy, "{failure}");
                 }
             },
-            |share| match (answered.get(), share.look(&order().volume.at)) {
+            |share| match (answered.get(), share.lookup(&order().volume.at)) {
                 (true, Some(_)) => {
                     share.assert_copied();
                     completed.set(completed.get() + 1);

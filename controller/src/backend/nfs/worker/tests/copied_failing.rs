@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 /// Makes the copy in new shares, in each of which another change fails with this error, and then
 /// again. Returns the results.
-fn failing_at_each(errno: Errno, after: impl Fn(&Share)) -> Vec<Result<Seen, Failure>> {
+fn failing_at_each(errno: Errno, after: impl Fn(&Share)) -> Vec<Result<ExistingVolume, Failure>> {
     let mut results = Vec::new();
     loop {
         let share = Share::new();
@@ -27,7 +27,7 @@ fn failing_at_each(errno: Errno, after: impl Fn(&Share)) -> Vec<Result<Seen, Fai
     }
 }
 
-fn made(results: &[Result<Seen, Failure>]) -> usize {
+fn made(results: &[Result<ExistingVolume, Failure>]) -> usize {
     results.iter().filter(|result| result.is_ok()).count()
 }
 

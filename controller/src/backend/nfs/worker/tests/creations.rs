@@ -93,7 +93,7 @@ fn a_slow_creation_changes_nothing_of_a_later_volume() {
             |share| {
                 assert_eq!(names(&share.path("ns/data")).len(), usize::from(has_files));
                 assert_eq!(mode(&share.path("ns/data")), 0o750);
-                assert_eq!(share.look(&later.at).map(|seen| seen.bytes), Some(7));
+                assert_eq!(share.lookup(&later.at).map(|seen| seen.bytes), Some(7));
                 assert_eq!(claim_of(share, "ns/data").extension().unwrap(), "ready");
             },
         );

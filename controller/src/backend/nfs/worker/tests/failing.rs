@@ -47,7 +47,7 @@ fn no_change_that_the_server_does_not_confirm_counts_as_made() {
             errno,
             |_| {},
             |share| share.create(&order).map(drop),
-            |share| assert_eq!(share.look(&order.at).map(|it| it.bytes), Some(7)),
+            |share| assert_eq!(share.lookup(&order.at).map(|it| it.bytes), Some(7)),
         );
         let deleted = failing_at_each(
             errno,
@@ -132,7 +132,7 @@ fn what_the_server_does_not_say_is_not_taken_for_missing() {
     failing_at_each_look(
         |_| {},
         |share| share.create(&order).map(drop),
-        |share| assert!(share.look(&order.at).is_some()),
+        |share| assert!(share.lookup(&order.at).is_some()),
     );
     // A file that a killed call has left.
     let written = format!("{}.0123456789abcdef", file_name(&order.at.dir));

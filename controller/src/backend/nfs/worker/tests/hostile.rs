@@ -76,7 +76,7 @@ fn a_directory_of_belays_own_that_others_can_write_in_is_not_trusted() {
             _ => {
                 refused(created, Kind::Precondition, &words);
                 refused(deleted, Kind::Precondition, &words);
-                let looked = share.perform(&Work::Look(order.at.clone()));
+                let looked = share.perform(&Work::Lookup(order.at.clone()));
                 refused(looked, Kind::Precondition, &words);
             }
         }

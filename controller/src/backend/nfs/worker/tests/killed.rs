@@ -111,7 +111,7 @@ fn a_creation_that_was_killed_is_completed_by_the_next_one() {
         |_| {},
         |share| share.create(&order).map(drop),
         |share, is_done| {
-            let found = share.look(&order.at);
+            let found = share.lookup(&order.at);
             assert_eq!(found.is_some(), is_done, "no caller knows half a volume");
             assert_eq!(share.create(&order).unwrap().bytes, 7);
             assert_eq!(share.create(&order).unwrap().bytes, 7);
@@ -282,7 +282,7 @@ fn a_retention_that_was_killed_is_completed_by_the_next_one() {
             },
             |share| share.delete(&deletion),
             |share, is_done| {
-                assert!(!is_done || share.look(&order.at).is_none());
+                assert!(!is_done || share.lookup(&order.at).is_none());
                 share.delete(&deletion).unwrap();
                 let again = share.create(&volume("ns/data", "pvc-2"));
                 refused(again, Kind::Incompatible, "was retained when its volume");

@@ -21,7 +21,7 @@ fn the_files_of_a_retained_volume_are_not_those_of_a_new_one() {
         };
         share.delete(&deletion).unwrap();
         share.delete(&deletion).unwrap();
-        assert_eq!(share.look(&order.at), None);
+        assert_eq!(share.lookup(&order.at), None);
         for again in [
             order.clone(),
             volume("pvc-1", "pvc-2"),

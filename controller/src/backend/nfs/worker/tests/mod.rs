@@ -27,7 +27,7 @@ mod stale;
 mod tenants;
 mod verbs;
 
-use super::super::call::{Done, NewVolume, OldVolume, Owned, Seen, Work};
+use super::super::call::{Done, ExistingVolume, NewVolume, OldVolume, Owned, Work};
 use super::super::id::OnDelete;
 use super::super::path::Dir;
 use super::layout::file_name;
@@ -76,7 +76,7 @@ impl Share {
         perform((&tree, &tree), work, end, &|_| {})
     }
 
-    fn create(&self, order: &NewVolume) -> Result<Seen, Failure> {
+    fn create(&self, order: &NewVolume) -> Result<ExistingVolume, Failure> {
         match self.perform(&Work::Create(order.clone()))? {
             Done::Volume(Some(seen)) => Ok(seen),
             other => panic!("{other:?}"),
@@ -95,8 +95,8 @@ impl Share {
         }
     }
 
-    fn look(&self, at: &Owned) -> Option<Seen> {
-        match self.perform(&Work::Look(at.clone())).unwrap() {
+    fn lookup(&self, at: &Owned) -> Option<ExistingVolume> {
+        match self.perform(&Work::Lookup(at.clone())).unwrap() {
             Done::Volume(seen) => seen,
             other => panic!("{other:?}"),
         }

@@ -144,7 +144,7 @@ fn a_slow_deletion_of_a_volume_without_a_claim_removes_nothing_that_came_later()
                 let has_archive = share.path("archived-ns/data/file").exists();
                 assert_eq!(has_archive, policy == OnDelete::Archive);
                 assert_eq!(
-                    share.look(&later.at).is_some(),
+                    share.lookup(&later.at).is_some(),
                     policy != OnDelete::Retain,
                     "{policy}"
                 );
@@ -208,7 +208,7 @@ fn a_slow_retention_changes_nothing_of_a_later_volume() {
             assert_eq!(names(&share.path("ns/data")), ["later"]);
             assert_eq!(names(&share.path("kept/data")), ["file"]);
             assert_eq!(claim_of(share, "ns/data").extension().unwrap(), "ready");
-            assert!(share.look(&later.at).is_some());
+            assert!(share.lookup(&later.at).is_some());
         },
     );
 }

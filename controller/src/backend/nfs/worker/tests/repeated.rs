@@ -65,7 +65,7 @@ fn a_directory_without_a_claim_is_no_volume_unless_the_operator_says_so() {
         }
         let order = volume("ns/data", "pvc-1");
         share.write("ns/data/file");
-        assert_eq!(share.look(&order.at), None);
+        assert_eq!(share.lookup(&order.at), None);
         for policy in [OnDelete::Delete, OnDelete::Archive] {
             let words = "ns/data: exists, but .belay has no record of its volume";
             refused(
@@ -79,7 +79,7 @@ fn a_directory_without_a_claim_is_no_volume_unless_the_operator_says_so() {
         assert_eq!(claims.len(), usize::from(has_claims));
         assert_eq!(names(&share.path("ns/data")), ["file"]);
         let adopted = adopting(order);
-        assert!(share.look(&adopted.at).is_some());
+        assert!(share.lookup(&adopted.at).is_some());
         share.delete(&old(&adopted, OnDelete::Delete)).unwrap();
         assert!(!share.path("ns").exists());
     }

@@ -296,7 +296,7 @@ fn a_slow_deletion_removes_nothing_that_came_later() {
                     "{}",
                     later.at.name
                 );
-                assert!(share.look(&later.at).is_some());
+                assert!(share.lookup(&later.at).is_some());
             },
         );
         assert!(steps > 10, "{steps}");

@@ -66,7 +66,7 @@ impl Share {
         }
     }
 
-    pub(super) fn restore(&self, order: &Restoring) -> Result<Seen, Failure> {
+    pub(super) fn restore(&self, order: &Restoring) -> Result<ExistingVolume, Failure> {
         match self.perform(&Work::Restore(order.clone()))? {
             Done::Volume(Some(seen)) => Ok(seen),
             other => panic!("{other:?}"),
@@ -155,7 +155,7 @@ fn a_restore_that_was_killed_is_made_by_the_next_call() {
         },
         |share| share.restore(&restored()).map(drop),
         |share, is_done| {
-            let found = share.look(&restored().volume.at);
+            let found = share.lookup(&restored().volume.at);
             assert!(found.is_some() || !is_done);
             for _ in 0..2 {
                 let seen = share.restore(&restored()).unwrap();

@@ -11,14 +11,14 @@ fn mode(path: &Path) -> u32 {
 fn a_volume_is_created_found_and_deleted() {
     let share = Share::new();
     let order = plain("pvc-1");
-    assert_eq!(share.look(&order.at), None);
-    let seen = Seen {
+    assert_eq!(share.lookup(&order.at), None);
+    let seen = ExistingVolume {
         bytes: 7,
         is_deleting: false,
         source: None,
     };
     assert_eq!(share.create(&order).unwrap(), seen);
-    assert_eq!(share.look(&order.at), Some(seen.clone()));
+    assert_eq!(share.lookup(&order.at), Some(seen.clone()));
     assert_eq!(mode(&share.path(".belay")), 0o700);
     assert_eq!(names(&share.path(".belay/claims")).len(), 1);
     let larger = NewVolume {
@@ -32,7 +32,7 @@ fn a_volume_is_created_found_and_deleted() {
     );
     share.write("pvc-1/file");
     share.delete(&old(&order, OnDelete::Delete)).unwrap();
-    assert_eq!(share.look(&order.at), None);
+    assert_eq!(share.lookup(&order.at), None);
     assert_eq!(names(&share.path("")), [".belay"]);
     share.assert_clean();
     share.delete(&old(&order, OnDelete::Delete)).unwrap();
@@ -141,7 +141,7 @@ fn a_volume_of_csi_driver_nfs_is_deleted_by_the_policy_of_its_id() {
     ] {
         let order = adopting(volume(name, "pvc-1"));
         share.write(&format!("{name}/file"));
-        let seen = share.look(&order.at).unwrap();
+        let seen = share.lookup(&order.at).unwrap();
         assert_eq!((seen.bytes, seen.is_deleting), (0, false));
         share.delete(&old(&order, policy)).unwrap();
     }
@@ -222,7 +222,7 @@ fn a_deletion_without_time_stops_and_the_next_one_continues() {
     let stopped = share.perform_until(&work, Instant::now());
     refused(stopped, Kind::Busy, "still being removed");
     assert!(!share.path("pvc-1").exists());
-    assert!(share.look(&order.at).unwrap().is_deleting);
+    assert!(share.lookup(&order.at).unwrap().is_deleting);
     let create = Work::Create(order.clone());
     let created = share.perform_until(&create, Instant::now());
     refused(created, Kind::Busy, "still being removed");
@@ -270,7 +270,7 @@ fn a_ready_volume_without_its_directory_is_not_created_again() {
     let order = plain("pvc-1");
     share.create(&order).unwrap();
     fs::remove_dir(share.path("pvc-1")).unwrap();
-    assert_eq!(share.look(&order.at), None);
+    assert_eq!(share.lookup(&order.at), None);
     refused(
         share.create(&order),
         Kind::Precondition,

@@ -10,7 +10,7 @@ const GIB: i64 = 1 << 30;
 
 /// Checks the code and parts of the message for a change that was not made.
 #[track_caller]
-fn assert_unmade(answer: Result<(), Status>, code: Code, parts: &[&str]) {
+fn assert_dropped(answer: Result<(), Status>, code: Code, parts: &[&str]) {
     let status = answer.unwrap_err();
     assert_eq!(status.code(), code, "{status}");
     for part in parts {
@@ -50,7 +50,7 @@ async fn an_attachment_or_expansion_that_is_dropped_twice_is_named_with_its_caus
         "created_at": "2026-01-01T00:00:00.000000",
     })];
     let dropped = format!("Nova accepted the attachment to server {node} and dropped it");
-    assert_unmade(
+    assert_dropped(
         attached(client, &id, &node).await,
         Code::Aborted,
         &[
@@ -71,7 +71,7 @@ async fn an_attachment_or_expansion_that_is_dropped_twice_is_named_with_its_caus
     let grown = client
         .controller_expand_volume(requests::grow(&id, 2 * GIB))
         .await;
-    assert_unmade(
+    assert_dropped(
         grown.map(drop),
         Code::Aborted,
         &[&id, "expansion to 2 GiB", "has 1 GiB"],
@@ -84,7 +84,7 @@ async fn an_attachment_or_expansion_that_is_dropped_twice_is_named_with_its_caus
     let grown = client
         .controller_expand_volume(requests::grow(&id, 2 * GIB))
         .await;
-    assert_unmade(grown.map(drop), Code::Internal, &[&id, "weighted backend"]);
+    assert_dropped(grown.map(drop), Code::Internal, &[&id, "weighted backend"]);
     assert_eq!(count("POST action"), 2);
     let grown = client.controller_expand_volume(requests::grow(&id, 2 * GIB));
     assert_eq!(grown.await.unwrap().into_inner().capacity_bytes, 2 * GIB);
@@ -102,7 +102,7 @@ async fn a_detachment_that_is_dropped_twice_is_named_and_a_volume_in_use_names_i
     attached(client, &id, &node).await.unwrap();
     dropping(&cloud, 2);
     let left = detached(client, &id, &node).await;
-    assert_unmade(
+    assert_dropped(
         left,
         Code::Aborted,
         &[&id, "detachment from server", &node, "guest"],
@@ -117,7 +117,7 @@ async fn a_detachment_that_is_dropped_twice_is_named_and_a_volume_in_use_names_i
     assert_eq!(cloud.twin().all()[&id].as_ref(), Some(&node));
     let kept = deleted(client, &id).await;
     let attached_to = format!("attached to node {node}; detach it there first");
-    assert_unmade(kept, Code::FailedPrecondition, &[&attached_to]);
+    assert_dropped(kept, Code::FailedPrecondition, &[&attached_to]);
     detached(client, &id, &node).await.unwrap();
     deleted(client, &id).await.unwrap();
     assert_eq!(cloud.twin().broken, [] as [&str; 0]);

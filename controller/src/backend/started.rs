@@ -20,7 +20,7 @@ const NAMES_MAX: usize = 65_536;
 
 /// The names of creations that may have created an object.
 #[derive(Debug, Default)]
-pub struct Begun {
+pub struct StartedCreations {
     /// Names of volumes that a call has begun to create.
     pub volumes: Arc<Names>,
     /// Names of snapshots that a call has begun to create.
@@ -64,19 +64,19 @@ impl Known {
 
 /// A handle for recording one name.
 #[derive(Clone, Debug)]
-pub(super) struct Noting {
+pub(super) struct NameRecorder {
     names: Arc<Names>,
     name: String,
 }
 
-impl Noting {
+impl NameRecorder {
     /// Records the start of a creation that does not depend on its calls.
     pub(super) fn start(self) -> Unattended {
         let mut known = self.names.0.lock();
         *known.unattended.entry(self.name.clone()).or_default() += 1;
         drop(known);
         Unattended {
-            noting: self,
+            recorder: self,
             has_left: true,
         }
     }
@@ -85,7 +85,7 @@ impl Noting {
 /// A creation that continues without a call. Its name counts until the creation has ended.
 #[derive(Debug)]
 pub(super) struct Unattended {
-    noting: Noting,
+    recorder: NameRecorder,
     /// Whether the creation may have created an object, if it ends now.
     has_left: bool,
 }
@@ -100,7 +100,7 @@ impl Unattended {
 
 impl Drop for Unattended {
     fn drop(&mut self) {
-        let Noting { names, name } = &self.noting;
+        let NameRecorder { names, name } = &self.recorder;
         let mut known = names.0.lock();
         if self.has_left {
             known.note(name);
@@ -116,8 +116,8 @@ impl Drop for Unattended {
 
 impl Names {
     /// Returns a handle for a creation that may outlive its call.
-    pub(super) fn noting(self: &Arc<Self>, name: &str) -> Noting {
-        Noting {
+    pub(super) fn recorder(self: &Arc<Self>, name: &str) -> NameRecorder {
+        NameRecorder {
             names: Arc::clone(self),
             name: name.to_owned(),
         }
@@ -225,7 +225,10 @@ mod tests {
         ];
         for (end, expected) in ends {
             let names = Arc::<Names>::default();
-            let (first, second) = (names.noting("pvc-1").start(), names.noting("pvc-1").start());
+            let (first, second) = (
+                names.recorder("pvc-1").start(),
+                names.recorder("pvc-1").start(),
+            );
             for _ in 0..2 {
                 assert_eq!(certainty(&names, "pvc-1", unreachable()), may_be);
             }

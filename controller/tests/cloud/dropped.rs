@@ -19,7 +19,7 @@ fn drops(cloud: &Cloud, count: usize) {
 
 /// Checks that the error describes the state of the volume, and that nothing is in progress.
 #[track_caller]
-fn assert_unmade(answer: Result<(), Status>, is: &str) {
+fn assert_dropped(answer: Result<(), Status>, is: &str) {
     let status = answer.unwrap_err();
     assert_eq!(status.code(), Code::Aborted, "{status}");
     assert!(status.message().contains(is), "{is}: {status}");
@@ -47,25 +47,25 @@ async fn a_change_that_the_cloud_accepts_and_drops_is_begun_twice_and_not_said_t
 
     let waited = Instant::now();
     drops(&cloud, 2);
-    let unmade = attached(&service, id, "node-1").await.map(drop);
-    assert_unmade(unmade, "not attached to node node-1");
+    let dropped = attached(&service, id, "node-1").await.map(drop);
+    assert_dropped(dropped, "not attached to node node-1");
     assert_eq!(begun(&cloud), 2);
     attached(&service, id, "node-1").await.unwrap();
     assert_eq!(begun(&cloud), 1);
     drops(&cloud, 2);
-    let unmade = grown(&service, id, 6 << 30).await.map(drop);
-    assert_unmade(unmade, "not expanded to 6 GiB");
+    let dropped = grown(&service, id, 6 << 30).await.map(drop);
+    assert_dropped(dropped, "not expanded to 6 GiB");
     assert_eq!(begun(&cloud), 2);
     assert_eq!(grown(&service, id, 6 << 30).await.unwrap(), 6 << 30);
     begun(&cloud);
     drops(&cloud, 2);
-    let unmade = detached(&service, id).await;
-    assert_unmade(unmade, "still attached to node node-1");
+    let dropped = detached(&service, id).await;
+    assert_dropped(dropped, "still attached to node node-1");
     assert_eq!(begun(&cloud), 2);
     detached(&service, id).await.unwrap();
     begun(&cloud);
     drops(&cloud, 1);
-    assert_unmade(deleted(&service, id).await, "not deleted");
+    assert_dropped(deleted(&service, id).await, "not deleted");
     assert_eq!(begun(&cloud), 1);
     deleted(&service, id).await.unwrap();
     // This is the duration of the changes: no call waits for changes that the cloud is not making.
@@ -103,7 +103,7 @@ async fn the_cause_is_in_the_clouds_words_and_one_that_it_does_not_say_delays_no
     for cause in [Cause::Unknown, Cause::Refused, Cause::Silence] {
         let waited = Instant::now();
         let status = dropped(&cloud, id, cause).await;
-        assert_unmade(Err(status), "not attached to node node-1");
+        assert_dropped(Err(status), "not attached to node node-1");
         assert!(waited.elapsed() < Duration::from_secs(10), "{waited:?}");
     }
 }

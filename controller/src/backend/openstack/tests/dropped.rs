@@ -32,10 +32,10 @@ impl Twin {
         volume["attachments"] = servers.collect::<Vec<_>>().into();
     }
 
-    async fn why(&self, id: &VolumeId, unmade: DroppedChange) -> Option<Failure> {
+    async fn why(&self, id: &VolumeId, dropped: DroppedChange) -> Option<Failure> {
         let why = self
             .backend
-            .why_dropped(id.clone(), unmade, Secrets::default());
+            .why_dropped(id.clone(), dropped, Secrets::default());
         why.await.unwrap()
     }
 
@@ -182,18 +182,18 @@ async fn nothing_is_said_of_a_volume_that_shows_the_change_now_or_another_one_or
     assert_eq!(twin.why(&id, DroppedChange::Attach(server(S1))).await, None);
     assert_eq!(twin.why(&id, DroppedChange::Detach(server(S2))).await, None);
     assert_eq!(twin.why(&id, DroppedChange::Expand(2 * GIB)).await, None);
-    for unmade in all() {
-        assert!(twin.why(&id, unmade).await.is_some());
+    for dropped in all() {
+        assert!(twin.why(&id, dropped).await.is_some());
     }
     for status in ["reserved", "detaching", "deleting", "error"] {
         twin.show(&id, status, &[S1]);
-        for unmade in all() {
-            assert_eq!(twin.why(&id, unmade).await, None, "{status}");
+        for dropped in all() {
+            assert_eq!(twin.why(&id, dropped).await, None, "{status}");
         }
     }
     twin.state().volumes.clear();
-    for unmade in all() {
-        assert_eq!(twin.why(&id, unmade).await, None);
+    for dropped in all() {
+        assert_eq!(twin.why(&id, dropped).await, None);
     }
 }
 
