@@ -53,7 +53,11 @@ pub(super) fn delete(
 /// Returns the policy of the deletion: of those in the claim and in the ID, which never change, the
 /// one that keeps more data.
 fn policy(claim: &Claim, order: &OldVolume) -> OnDelete {
-    order.on_delete.unwrap_or_default().max(claim.of.on_delete)
+    match order.on_delete.unwrap_or_default().max(claim.of.on_delete) {
+        // The deletion was begun with another ID.
+        OnDelete::Retain if claim.state == State::Deleting => claim.of.on_delete,
+        policy => policy,
+    }
 }
 
 /// Returns the claim of the volume, and makes it for a volume of csi-driver-nfs.

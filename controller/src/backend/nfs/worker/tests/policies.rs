@@ -76,6 +76,9 @@ fn a_deletion_that_was_begun_is_completed_by_the_policy_that_keeps_more() {
         (delete, archive, true),
         (archive, delete, true),
         (archive, archive, true),
+        // With another ID.
+        (delete, OnDelete::Retain, false),
+        (archive, OnDelete::Retain, true),
     ] {
         let share = Share::new();
         let begun = Record {
