@@ -283,7 +283,7 @@ fn each_cloud_has_its_section_and_a_later_file_counts_more() {
     std::os::unix::fs::symlink("/dev/zero", &two).unwrap();
     let refused = read(&[&one, &two], "a").unwrap_err();
     let why = "two.conf: is a character device, not a regular file of at most 1 MiB";
-    assert!(refused.ends_with(why), "{refused}");
+    assert!(refused.contains(why), "{refused}");
 }
 
 #[test]
