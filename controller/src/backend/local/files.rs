@@ -281,21 +281,27 @@ impl Backing {
         Ok(!self.holds_data()? && self.use_so_far()? == Use::Used)
     }
 
-    /// Whether another program keeps the file open for writing, for more than a moment. If the
-    /// filesystem does not report writers, increments a counter and returns false. The file must be
-    /// open read-only.
-    pub(super) fn has_writer(&self) -> bool {
-        let mut writers = Writers::Some;
+    /// Whether another program keeps the file open for writing, for more than a moment, without its
+    /// lock: a loop device or a copy has the lock, and this process may have the file open itself.
+    /// If the filesystem does not report writers, increments a counter and returns false. The file
+    /// must be open read-only.
+    pub(super) fn has_writer(&self) -> Result<bool, Failure> {
+        let (mut writers, mut locked) = (Writers::Some, Ok(false));
         patiently(|| {
-            writers = lease::writers(&self.file);
+            locked = self.is_locked();
+            writers = match locked {
+                Ok(false) => lease::writers(&self.file),
+                _ => Writers::None,
+            };
             writers == Writers::Some
         });
+        locked?;
         if let Writers::Unknown(errno) = writers {
             metrics::counter!(UNCHECKED).increment(1);
             let path = self.path.display();
             tracing::warn!("{path}: copied without a check for other writers: F_SETLEASE: {errno}");
         }
-        writers == Writers::Some
+        Ok(writers == Writers::Some)
     }
 }
 
@@ -346,7 +352,7 @@ mod tests {
         let recorder = PrometheusBuilder::new().build_recorder();
         for times in [1, 2] {
             let asked = metrics::with_local_recorder(&recorder, || backing.has_writer());
-            assert!(!asked);
+            assert_eq!(asked, Ok(false));
             let page = recorder.handle().render();
             let sample = format!("\nbelay_controller_unchecked_copies_total {times}\n");
             assert!(page.contains(&sample), "{page}");

@@ -171,11 +171,12 @@ mod tests {
 
     #[test]
     fn every_reason_is_in_the_documentation() {
-        let documentation = include_str!("../../../../docs/metrics.md");
+        let runbook = include_str!("../../../../docs/runbook.md");
         for refusal in Refusal::ALL {
-            let row = format!("\n| {} | ", refusal.name());
-            assert!(documentation.contains(&row), "{row}");
+            let item = format!("\n* `{}`: ", refusal.name());
+            assert!(runbook.contains(&item), "{item}");
         }
+        let documentation = include_str!("../../../../docs/metrics.md");
         for check in Check::ALL {
             let row = format!("\n| {} | ", check.name());
             assert!(documentation.contains(&row), "{row}");

@@ -127,10 +127,7 @@ impl Store {
         id: &str,
         from: &Backing,
     ) -> Result<(), Failure> {
-        // If the file is locked, by a loop device or a copy, the lock decides instead: this process
-        // may have the file open for writing itself. Check again afterwards, since either may have
-        // begun meanwhile.
-        if from.is_locked()? || !from.has_writer() || from.is_locked()? {
+        if !from.has_writer()? {
             return Ok(());
         }
         Err(torn(
