@@ -35,9 +35,10 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
     }
     let claim = claims.advance(dir, claim, State::Deleting)?;
     let trash = Trash::of_current(claims, dir, &claim)?;
+    // A copy that was created here may have left notes. They show which directory an incomplete
+    // copy made, and this one is complete.
+    trash.forget_notes()?;
     if moves {
-        // A copy that was created here may have left them.
-        trash.forget_notes()?;
         trash.keep(tree, dir)?;
     }
     if trash.kept()?.is_some() {

@@ -19,11 +19,15 @@ use belay_server::call::{Failure, Kind};
 use rustix::io::Errno;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Maximum number of attempts to make the directories above while another call removes them, and to
 /// read the claim while another call changes it.
 const ATTEMPTS: usize = 8;
+
+/// Maximum time in which a creation removes the files of the deleted volume before it. It may have
+/// a slot of the server that deletions must leave free.
+const FINISH_MAX: Duration = Duration::from_secs(5);
 
 /// Creates the volume, or finds it.
 ///
@@ -110,8 +114,9 @@ impl Creation<'_> {
                     was_abandoned = match (claim.state, &claim.of.source) {
                         (State::Creating, None) => self.claims.remove(self.dir, &claim)?,
                         _ => {
-                            // Removes the directory of a copy, too.
-                            discard(self.tree, self.dir, &claim, self.end)?;
+                            // Removes the directory of a copy, too. DeleteVolume continues it.
+                            let end = self.end.min(Instant::now() + FINISH_MAX);
+                            discard(self.tree, self.dir, &claim, end)?;
                             false
                         }
                     };

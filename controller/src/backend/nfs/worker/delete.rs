@@ -212,6 +212,10 @@ impl Deletion<'_> {
         let is_there = self.tree.find(self.dir)?;
         refuse_other(self.dir, is_there)?;
         let claim = self.claims.advance(self.dir, claim, State::Deleting)?;
+        // Notes show which directory an incomplete copy made, and this volume is complete.
+        if let Some(trash) = Trash::find(&self.claims, self.dir, &claim)? {
+            trash.forget_notes()?;
+        }
         if is_there.is_some() {
             let trash = Trash::of_current(&self.claims, self.dir, &claim)?;
             trash.take(self.tree, self.dir)?;

@@ -134,9 +134,13 @@ fn unclaimed(
 ) -> Result<Option<Claim>, Failure> {
     let Owned { dir, adopts, .. } = &source.at;
     if !adopts {
-        return Err(match tree.is_directory(dir) {
-            Ok(true) => unrecorded(&format!("volume {}: directory {dir}", source.id), "copied"),
-            _ => missing(source),
+        let is_there = match tree.is_directory(dir) {
+            Err(error) if is_missing(error.errno) => false,
+            result => result?,
+        };
+        return Err(match is_there {
+            true => unrecorded(&format!("volume {}: directory {dir}", source.id), "copied"),
+            false => missing(source),
         });
     }
     let Some(claims) = claims else {
