@@ -58,7 +58,7 @@ fn is_whole(lines: &[Vec<Char>]) {
     let text = text_of(&lines[lines.len().saturating_sub(40)..]);
     for part in [
         "Belay ", "ext4 ", "xfs ", "btrfs ", "block ", "Copies", "Refused", "Killed", "Time",
-        "Weight", "Left", "Next",
+        "Memory", "Left", "Next",
     ] {
         assert!(
             text.lines().any(|line| line.starts_with(part)),

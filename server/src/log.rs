@@ -92,9 +92,9 @@ pub fn write(text: &str) {
     sink::write_line(text.as_bytes());
 }
 
-/// Starts a thread that writes the log from now on. Call this after privileges have been dropped
-/// and before calls are served, since calls must not wait for the log.
-pub(crate) fn serving() {
+/// Starts a thread that writes the log from now on, unless it runs. Call this after privileges have
+/// been dropped and before calls are served, since calls must not wait for the log.
+pub fn serving() {
     if let Err(error) = sink::start_thread() {
         tracing::warn!(%error, "cannot start the log thread: calls may wait for the log");
     }

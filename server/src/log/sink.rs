@@ -125,7 +125,9 @@ fn write_all(entries: &Receiver<Entry>, file: &mut impl Write) {
 
 fn write(file: &mut impl Write, line: &[u8]) {
     // The disk may be full, or the reader gone; there is no other place for the error.
-    drop(file.write_all(line));
+    if file.write_all(line).is_err() {
+        DROPPED.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Returns the report of dropped lines, in the format of the lines around it.

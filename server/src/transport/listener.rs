@@ -109,6 +109,8 @@ impl Server {
                 Ok(connection.await?)
             };
             let ended = tokio::select! {
+                // The response to a call that has just ended is written first.
+                biased;
                 ended = served => ended,
                 () = slot.unwanted() => Err("closed to make room for others".into()),
             };
