@@ -144,8 +144,8 @@ fn having(service: &str, found: &[DriverSocket]) -> Vec<String> {
     having.map(|it| it.socket.display().to_string()).collect()
 }
 
-/// Replaces the error of a call on a socket without its service by one that names the sockets of
-/// this node that have it.
+/// Returns the error of a call, or, if its socket does not serve the service, an error that names
+/// the sockets of this node that do.
 pub(crate) async fn explain(mut failure: Failure) -> Failure {
     let cause = failure.cause_mut();
     let Failure::Unserved(call) = cause else {

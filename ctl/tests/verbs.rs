@@ -137,7 +137,12 @@ fn every_verb_that_changes_a_volume_and_its_health() {
     scene.controller(&modify).fails(1, "UNIMPLEMENTED");
     let nothing = "no volume nosuch; nothing was deleted; `belayctl volume list` shows the IDs";
     scene.controller("volume delete nosuch").fails(1, nothing);
-    assert_eq!(scene.controller("volume delete data").ok(), "OK\n");
+    let named = format!("this is the name of volume {id}; nothing was deleted");
+    scene.controller("volume delete data").fails(64, &named);
+    assert_eq!(
+        scene.controller(&format!("volume delete {id}")).ok(),
+        "OK\n"
+    );
     let nothing = "no volume data; nothing was deleted";
     scene.controller("volume delete data").fails(1, nothing);
     let again = format!("volume delete {id}");

@@ -99,7 +99,9 @@ impl Rows {
             lines.push(cells.collect::<Vec<_>>());
         }
         let notes = if wide { &[] } else { self.notes.as_slice() };
-        let notes = notes.iter().map(|note| format!("{note}\n"));
+        let notes = notes
+            .iter()
+            .map(|note| format!("{}\n", note.replace(char::is_control, "\u{fffd}")));
         align(&lines) + &notes.collect::<String>()
     }
 

@@ -23,10 +23,10 @@ use crate::target::{Target, socket};
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Sockets and state")]
 pub(crate) struct Sockets {
-    /// Socket of the controller [default: as of --endpoint]
+    /// Socket of the controller [default: the value of --endpoint, or its default]
     #[arg(long, env = "BELAYCTL_CONTROLLER", value_name = "SOCKET", value_parser = socket)]
     controller: Option<PathBuf>,
-    /// Socket of the node agent [default: as of --endpoint]
+    /// Socket of the node agent [default: the value of --endpoint, or its default]
     #[arg(long, env = "BELAYCTL_NODE", value_name = "SOCKET", value_parser = socket)]
     node: Option<PathBuf>,
     /// Directory for staging paths, and for a record of each mount. Like the mounts, it may vanish

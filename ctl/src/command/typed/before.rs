@@ -137,9 +137,12 @@ pub(crate) async fn with_id(on: &Connection, request: &Value) -> Result<Option<V
     let Ok(answer) = all_pages(on, "ListVolumes", json!({})).await else {
         return Ok(None);
     };
-    let volumes = list(&answer, "/entries")
-        .iter()
-        .map(|entry| &entry["volume"]);
+    let volumes = list(&answer, "/entries").iter();
+    let volumes = volumes.map(|entry| &entry["volume"]);
+    // The call was about this volume, whatever the reason of its failure.
+    if volumes.clone().any(|volume| volume["volume_id"] == *name) {
+        return Ok(None);
+    }
     let ids = volumes.filter(|volume| volume["volume_context"][VOLUME_NAME] == *name);
     match ids
         .map(|volume| &volume["volume_id"])

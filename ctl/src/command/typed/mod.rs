@@ -192,6 +192,7 @@ impl Typed {
                 _ => with_id(&connection, &request).await?,
             };
             if let Some(request) = request {
+                refuse_deletion_by_name(verb, &request)?;
                 answer = attempt(&connection, verb, &flags, &request).await;
             }
         }
@@ -202,6 +203,21 @@ impl Typed {
         };
         target.visibility.message(&mut answer);
         verb.view.show(&answer)
+    }
+}
+
+/// Refuses to delete a volume by its name: if the command is repeated, the name may be that of a
+/// volume of another cluster in the same account.
+///
+/// # Errors
+/// Fails with the ID.
+fn refuse_deletion_by_name(verb: &Verb, request: &Value) -> Result<(), Failure> {
+    match verb.method {
+        "DeleteVolume" => Err(Failure::Usage(format!(
+            "this is the name of volume {}; nothing was deleted; delete it by its ID",
+            request["volume_id"].as_str().unwrap_or_default()
+        ))),
+        _ => Ok(()),
     }
 }
 
