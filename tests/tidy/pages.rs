@@ -1,5 +1,5 @@
-//! Rules for Markdown as pages: links and anchors that lead somewhere, and lengths that a person
-//! reads. Does not judge words.
+//! Rules for pages and their pictures: links and anchors that lead somewhere, lengths that a person
+//! reads, and text that a browser shows as it is written. Does not judge words.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,6 +43,8 @@ pub(crate) fn check(texts: &[Text]) -> Vec<Finding> {
             findings.push(Finding::new(&page.path, line, rule));
         }
     }
+    let pictures = texts.iter().filter(|it| it.extension() == "svg");
+    findings.extend(pictures.flat_map(shifted_text));
     let words = |page: &&&Text| page.content.split_whitespace().count();
     let of_docs = pages.iter().filter(|page| page.path.starts_with("docs/"));
     let words: usize = of_docs.map(|page| words(&page)).sum();
@@ -60,6 +62,19 @@ fn too_long(page: &Text) -> Option<Finding> {
     let lines = page.content.lines().count();
     let rule = || format!("{lines} lines, over {max}: cut what is not needed");
     (lines > *max).then(|| Finding::new(&page.path, 0, rule()))
+}
+
+/// Finds text of a picture that a browser shows elsewhere: it drops leading spaces, and all but one
+/// of several.
+fn shifted_text(picture: &Text) -> impl Iterator<Item = Finding> {
+    let lines = picture.content.lines().enumerate();
+    lines.filter_map(|(at, line)| {
+        let (_, text) = line.split_once("<text")?.1.split_once('>')?;
+        let (text, _) = text.split_once("</text>")?;
+        let is_shifted = text != text.trim() || text.contains("  ");
+        let rule = "spaces that a browser drops: place each word by its x";
+        is_shifted.then(|| Finding::new(&picture.path, at + 1, rule.to_owned()))
+    })
 }
 
 /// Returns the line and target of each link to a file or heading of the repository.
@@ -201,6 +216,16 @@ mod tests {
     #[test]
     fn a_link_in_code_is_none() {
         assert_eq!(found(&[("a.md", "```\n[it](c.md)\n```\n")]), [""; 0]);
+    }
+
+    #[test]
+    fn text_of_a_picture_that_a_browser_would_shift_is_found() {
+        let text = |words: &str| format!("<svg>\n<text x=\"8\">{words}</text>\n</svg>\n");
+        assert_eq!(found(&[("a.svg", &text("stage ext4"))]), [""; 0]);
+        for bad in [" stage", "stage ", "stage  ext4"] {
+            let found = found(&[("a.svg", &text(bad))]);
+            assert!(found[0].starts_with("a.svg:2: "), "{found:?}");
+        }
     }
 
     #[test]

@@ -327,7 +327,8 @@ pub(crate) struct BtrfsGeometry {
 /// The errors that an ext4 has counted since its last fsck, and its warnings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ext4Errors {
-    /// The number of warnings since the mount: one for each failed write of file data.
+    /// The number of warnings since the mount: of failed writes of file data, and of full
+    /// directories.
     pub(crate) warnings: u64,
     /// The number of errors.
     pub(crate) count: u64,

@@ -157,8 +157,9 @@ fn file(
 const LABEL_BYTES: usize = ISO_DESCRIPTOR + ISO_SECTOR;
 
 const ISO_SECTOR: usize = 2048;
-/// The type of the primary descriptor, before the standard's name, and the version behind it.
+/// The type of the primary volume descriptor: its first byte. The standard's name follows.
 const ISO_PRIMARY: u8 = 1;
+/// The version of the descriptor: the byte after the standard's name.
 const ISO_VERSION: u8 = 1;
 /// Offset and bytes of the volume identifier.
 const ISO_LABEL: (usize, usize) = (40, 32);

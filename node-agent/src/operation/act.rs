@@ -219,9 +219,9 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// Unmounts those of the paths that belong to pods that do not exist, if the device with this
-    /// number is bound there, or any device that was bound for the volume: an earlier attachment of
-    /// its disk may have had another number.
+    /// Unmounts each of the paths whose pod does not exist, if the device that is bound there has
+    /// this number, or was bound for the volume in an earlier attachment, when the disk may have
+    /// had another number.
     fn unmount_if_orphans(
         &self,
         volume: &VolumeId,

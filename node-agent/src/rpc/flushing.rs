@@ -69,7 +69,7 @@ fn report(unsynced: &Unsynced, unpublish: &Unpublish, begun: &Flush, unflushed: 
     let (reason, why) = match unflushed {
         Unflushed::Slow(why) => match unsynced.unmounted(id, begun, why.to_string()) {
             true => ("slow", why),
-            // The flush has ended after its deadline.
+            // The flush was late, but has succeeded by now.
             false => return,
         },
         Unflushed::Failed(why) => {

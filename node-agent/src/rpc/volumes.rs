@@ -10,7 +10,7 @@ use belay_server::health::Conditions;
 use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 
-/// The maximum number of volumes: a few MiB at worst, and more than any node has.
+/// The maximum number of volumes to remember: more than any node has, and a few MiB at worst.
 const KEPT_MAX: usize = 16_384;
 
 /// Maximum age of a condition that no call has confirmed. After that, the kubelet has stopped

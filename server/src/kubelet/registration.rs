@@ -58,7 +58,7 @@ pub struct Registration {
     pub driver: DriverName,
     /// The driver's CSI socket, as the kubelet sees it.
     pub endpoint: Endpoint,
-    /// The driver's own part of readiness: a driver that still starts is not registered. The
+    /// The driver's own part of readiness: a driver that is still starting is not registered. The
     /// registration adds a part, which is not ready until the kubelet has registered the driver.
     pub readiness: Readiness,
 }
@@ -83,8 +83,8 @@ struct OpenSocket {
 }
 
 impl Registrar {
-    /// Creates the socket, unless the driver still starts. From now on the kubelet may connect, so
-    /// the driver must already be served.
+    /// Creates the socket, unless the driver is still starting. From now on the kubelet may
+    /// connect, so the driver must already be served.
     ///
     /// # Errors
     /// Returns the error of [`Socket::bind`] if the socket cannot be created.

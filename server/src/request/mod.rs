@@ -1,6 +1,6 @@
-//! Typed requests, and the only source of INVALID_ARGUMENT: a request from `try_from` has no empty,
-//! relative or unknown field, and respects the limits of the specification. Must not know the
-//! features of a driver; the operations refuse unsupported requests.
+//! Typed requests. `try_from` refuses requests that break the specification (missing or unknown
+//! values, relative paths, limits) with INVALID_ARGUMENT. Must not know the features of a driver;
+//! the operations refuse unsupported requests.
 
 mod capability;
 mod change;

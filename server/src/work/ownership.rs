@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 /// healthy disk delivers.
 const HEADWAY: u64 = 1 << 20;
 
-/// Frees the key when dropped, so that no end of a job, however sudden, leaves it taken.
+/// Frees the key when dropped, so that the key is free again however the job ends.
 pub(super) struct Ownership<C: Class, T> {
     running: Arc<JobMap<C, T>>,
     key: Key<C>,

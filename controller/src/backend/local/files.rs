@@ -30,7 +30,8 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// The counter of copies from files for which the kernel does not report other writers.
+/// The counter of copies for which the kernel could not report whether another program writes to
+/// the file.
 pub(super) const UNCHECKED: &str = "belay_controller_unchecked_copies_total";
 
 /// Maximum number of attempts while another program uses a file, which take a second in total.

@@ -145,8 +145,8 @@ impl Store {
         Ok(())
     }
 
-    /// Ends the claim of a copy that has ended, or of a deletion that has not begun: a crash came
-    /// in between.
+    /// Ends a claim that a crash has left behind: of a copy that no longer runs, or of a deletion
+    /// that was not yet recorded.
     fn end_stale_claim(&self, backing: &Backing) -> Result<(), Failure> {
         let Some(claim) = backing.claimed()? else {
             return Ok(());

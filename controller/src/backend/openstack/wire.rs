@@ -32,7 +32,8 @@ pub(super) const AVAILABILITY: &str = "availability";
 pub(super) const ATTEMPT: &str = "belay.dev/attempt";
 /// The key whose value is the ID of the claimed volume.
 pub(super) const CLAIM: &str = "belay.dev/claim";
-/// The key whose value is the ID of the volume that was attached.
+/// The key that marks a volume which was attached. Its value is the volume's own ID, so that a copy
+/// of the metadata does not count.
 pub(super) const USED: &str = "belay.dev/used";
 /// The key whose value is the ID of the volume that several servers may use at once.
 pub(super) const SHARED: &str = "belay.dev/shared";

@@ -15,7 +15,7 @@ use belay_server::call::{Certainty, Failure, Kind};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Maximum time between the start of a search that shows no other claim, and the claim.
+/// A call may claim only within this time after the start of the search that showed no other claim.
 const CLAIM_WITHIN: Duration = Duration::from_secs(10);
 
 /// The time after which a claim that follows such a search is visible or will never be: its request
@@ -65,8 +65,8 @@ where
         }
     }
 
-    /// Returns the item with the name, ready or failed. `make` creates it: it runs only if the
-    /// first search finds none.
+    /// Returns the item with the name, ready or failed. `make` creates it: it runs at most
+    /// once, when a search finds none.
     ///
     /// # Errors
     /// Returns the reason why the new item failed, rolled back; the errors of `make` that change

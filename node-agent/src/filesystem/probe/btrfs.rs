@@ -141,7 +141,7 @@ pub(super) mod tests {
         block
     }
 
-    /// Writes a field, and the checksum of all.
+    /// Writes a field, and updates the checksum of the superblock.
     pub(in crate::filesystem) fn put(block: &mut [u8], at: usize, value: &[u8]) {
         block[at..at + value.len()].copy_from_slice(value);
         let checksum = !crc32c(!0, &block[CHECKSUM_BYTES..]);

@@ -201,8 +201,8 @@ pub(super) fn read_mark(disk: &impl Disk) -> Result<Mark, Failure> {
     Ok(decode(block.get(MARK_AT, MARK_BYTES).unwrap_or_default()))
 }
 
-/// Returns the record of the file behind a disk. Without a file, returns a record of the mark if it
-/// has a secret of the volume.
+/// Returns the record of the file behind a disk. If there is no file, but the disk has a mark with
+/// a secret of the volume, returns a record of that mark.
 ///
 /// # Errors
 ///

@@ -241,10 +241,10 @@ impl State {
         Ok(contents.change(move |contents| contents.write(at, &bytes)))
     }
 
-    /// fsync(2). On a loop device, it writes the device's cache to the file, and all bytes of the
-    /// file to the disk, but not the file's attributes: the kernel does not document that it would
-    /// (drivers/block/loop.c, `lo_req_flush`). On a file, it writes all data and attributes of the
-    /// file, but no device's cache.
+    /// fsync(2). On a loop device, it writes the device's cache to the file, and the bytes of the
+    /// file to the disk. It does not write the file's attributes, since the kernel does not
+    /// promise that (drivers/block/loop.c, `lo_req_flush`). On a file, it writes all data and
+    /// attributes of the file, but no device's cache.
     pub(super) fn fsync(&mut self, fd: u64) -> Answer<()> {
         let (ino, _) = match *self.object(fd)? {
             Object::File { .. } | Object::Device { .. } => self.bytes_of(fd)?,

@@ -64,7 +64,8 @@ impl Machine {
         self.lock().servers.names.insert(name.to_owned(), addresses);
     }
 
-    /// A superblock of the source `given` was first mounted as `shown`.
+    /// Makes the mount table show the source `given` as `shown`, as if its superblock had first
+    /// been mounted under that name.
     pub(crate) fn show_source(&self, given: &str, shown: &str) {
         let (given, shown) = (given.to_owned(), shown.to_owned());
         self.lock().servers.shown.insert(given, shown);

@@ -211,10 +211,10 @@ fn state(seen: &Observation<'_>, filesystem: &Filesystem, conditions: &mut Condi
 fn ext4(seen: &Observation<'_>, errors: &Ext4Errors, conditions: &mut Conditions) {
     if errors.warnings > 0 {
         let message = format!(
-            "the ext4 at {} has warned {} times since it was mounted, as it does of each failed \
-             write of data, which is lost then: see the kernel's log, repair the disk or free \
-             space on it, check the files, delete the pod, wait until the volume is unstaged, and \
-             start the pod again",
+            "the ext4 at {} has warned {} times since it was mounted: of failed writes, whose data \
+             is lost, or of a full directory; see the kernel's log; after failed writes, repair \
+             the disk or free space on it, check the files, delete the pod, wait until the volume \
+             is unstaged, and start the pod again",
             seen.path.display(),
             errors.warnings
         );

@@ -121,8 +121,8 @@ fn is_staged<K: Kernel>(
 }
 
 /// Unmounts the bind of a device that was detached by force, or whose disk was removed: it would
-/// show the next volume that gets its number. While a pod has the removed disk, it must stay
-/// staged: nothing else leads from the volume to the pod's bind, which may show another disk later.
+/// show the next volume that gets its number. While a pod still has a bind of the removed disk, the
+/// volume must stay staged: the agent finds that bind only through the staged one.
 fn unmount_left<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,

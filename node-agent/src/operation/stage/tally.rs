@@ -173,7 +173,7 @@ mod tests {
     fn every_reason_is_in_the_documentation() {
         let runbook = include_str!("../../../../docs/runbook.md");
         for refusal in Refusal::ALL {
-            let item = format!("\n* `{}`: ", refusal.name());
+            let item = format!("\n* `{}`", refusal.name());
             assert!(runbook.contains(&item), "{item}");
         }
         let documentation = include_str!("../../../../docs/metrics.md");

@@ -422,7 +422,8 @@ fn an_unstage_of_a_removed_disk_that_dies_at_any_call_converges() {
     converges_wherever_an_unstage_dies(Media::Disks, unplug);
 }
 
-/// The mount table alone has the bind, which would show the next volume that gets the number.
+/// Only the mount table shows the bind. If the device were freed, the bind would show the next
+/// volume that gets its number.
 #[test]
 fn a_device_of_a_deleted_file_is_kept_while_a_bind_of_another_process_shows_it() {
     let world = Simulated::new();

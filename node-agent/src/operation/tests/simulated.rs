@@ -1,4 +1,4 @@
-//! The simulated machine as a world.
+//! Implements the `World` of the tests on the simulated machine.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -29,8 +29,8 @@ fn calls_of(form: Form, read: Read) -> usize {
     world.machine.end().len()
 }
 
-/// Unpublishes and unstages at each call of `read`; how often it said that the volume is not
-/// mounted.
+/// Runs `read` once for each of its system calls, and unpublishes and unstages while that call
+/// hangs. Returns how many runs reported that the volume is not mounted.
 fn not_found(form: Form, read: Read) -> usize {
     let calls = calls_of(form, read);
     let unmounted = |at: usize| {

@@ -71,7 +71,8 @@ pub struct Volume {
     pub created: String,
     /// Whether the creation ends with [`Status::Error`].
     pub fails: bool,
-    /// The end of the current change, and the size then; the status determines the rest.
+    /// When the current change ends, and the size in GiB from then on. What else changes follows
+    /// from the status.
     pub next: Option<(Instant, u64)>,
     /// The time at which the volume is removed.
     pub removed: Option<Instant>,

@@ -50,7 +50,7 @@ pub struct Settings {
     pub shows_at_accept: bool,
     /// Whether a volume from a snapshot has the requested size, and not the snapshot's.
     pub restores_larger: bool,
-    /// The number of further actions that fail.
+    /// The number of actions, from now on, that end as `errored`.
     pub errored: usize,
     /// Whether new actions never end.
     pub is_stuck: bool,

@@ -209,7 +209,7 @@ fn a_copy_of_a_file_that_is_truncated_before_or_meanwhile_is_refused() {
     fs::write(files.path_of("to"), b"kept").unwrap();
     let refused = to.copy(&from, MIB, || true).unwrap_err();
     assert_eq!(refused.kind, Kind::Precondition, "{refused}");
-    // The object was found before anything was written.
+    // The truncation was detected before anything was written.
     assert_eq!(fs::read(files.path_of("to")).unwrap(), b"kept");
 }
 

@@ -109,7 +109,7 @@ fn a_copy_that_is_requested_with_another_filesystem_than_its_source_has_is_not_c
                 assert!(failure.message.contains(&names), "{failure}");
                 assert_eq!(bed.files().len(), 1, "{asked}");
             }
-            // The node agent decides; a raw volume may contain anything.
+            // Without an fsType, the node agent chooses; a raw volume may contain any filesystem.
             for order in [as_filesystem("copy", ""), order("copy", MIB)] {
                 delete(&store, create(&order).unwrap().id.as_str()).unwrap();
             }

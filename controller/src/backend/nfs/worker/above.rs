@@ -159,7 +159,7 @@ impl Claims {
     fn is_claimed(&self, numbered: &str) -> Result<bool, Failure> {
         let (hash, nonce) = numbered.split_once('.').unwrap_or((numbered, ""));
         let own = format!("{nonce}.");
-        // A list that is made during a rename may have neither name.
+        // A directory listing during a rename may contain neither the old nor the new name.
         for _ in 0..2 {
             if self.files(hash)?.iter().any(|file| file.starts_with(&own)) {
                 return Ok(true);

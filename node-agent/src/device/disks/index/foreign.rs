@@ -82,7 +82,8 @@ struct Claims {
 }
 
 impl Inner {
-    /// A volume that has its disk is compared with no other one.
+    /// Returns the disks in use, and the identities of volumes that have no disk yet. A volume that
+    /// has its disk is not compared with other disks.
     fn claims(&self) -> Claims {
         let (mut held, mut wanted) = (BTreeMap::<_, Vec<_>>::new(), Vec::new());
         for (owner, user) in &self.users {

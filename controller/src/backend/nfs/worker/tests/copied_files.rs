@@ -36,7 +36,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Asserts that a file and its copy are alike, except for their number and time of change.
+/// Asserts that a file and its copy are alike, except for the inode number and ctime.
 #[track_caller]
 fn assert_alike(share: &Share, below: &str) {
     let (from, to) = (
