@@ -102,9 +102,16 @@ struct DriverFlags {
         long,
         env = "BELAY_MAX_VOLUMES",
         value_name = "NUMBER",
+        value_parser = max_volumes,
         allow_negative_numbers = true
     )]
     max_volumes: Option<u32>,
+}
+
+/// Parses the value of `--max-volumes`.
+fn max_volumes(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| format!("must be a whole number from 0 (unlimited) to {}", u32::MAX))
 }
 
 /// Parses a node's ID or name from a flag.

@@ -114,6 +114,11 @@ pub(crate) fn read_up_to(file: &Path, bytes_max: u64) -> Result<String, Failure>
     text.map_err(fail)
 }
 
+/// Returns the failure to read the file that a flag names, with the remedy.
+pub(crate) fn unread(flag: &str, failure: &Failure) -> Failure {
+    Failure::Usage(format!("{flag} {failure}; name a file that can be read"))
+}
+
 fn limited(from: impl Read, bytes_max: u64) -> io::Result<String> {
     let mut text = String::new();
     let read = from.take(bytes_max + 1).read_to_string(&mut text)?;

@@ -35,8 +35,12 @@ impl Secrets {
     pub(crate) fn load(&self) -> Result<HashMap<String, String>, Failure> {
         let mut secrets = match &self.secrets_from {
             None => HashMap::new(),
-            Some(file) => parse(&flags::read(Path::new(file))?)
-                .map_err(|why| Failure::Usage(format!("--secrets-from {file}: {why}")))?,
+            Some(file) => {
+                let text = flags::read(Path::new(file));
+                let text = text.map_err(|failure| flags::unread("--secrets-from", &failure))?;
+                parse(&text)
+                    .map_err(|why| Failure::Usage(format!("--secrets-from {file}: {why}")))?
+            }
         };
         for (key, variable) in &self.secret_env {
             let value = std::env::var(variable).map_err(|_| {
@@ -47,7 +51,8 @@ impl Secrets {
             secrets.insert(key.clone(), value);
         }
         for (key, file) in &self.secret_file {
-            let value = flags::read(Path::new(file))?;
+            let value = flags::read(Path::new(file));
+            let value = value.map_err(|failure| flags::unread("--secret-file", &failure))?;
             let value = value.strip_suffix('\n').unwrap_or(&value);
             secrets.insert(key.clone(), value.to_owned());
         }

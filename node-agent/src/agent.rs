@@ -61,10 +61,8 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     let kubelet_dir = config.kubelet_dir.as_deref();
     let kubelet_dir = kubelet_dir.map(|folder| KubeletDir::open(&kernel, folder));
     let kubelet_dir = kubelet_dir.transpose().map_err(|error| {
-        failed(
-            "--kubelet-dir must be the root directory of a kubelet",
-            &error,
-        )
+        let cure = "name the root directory of a kubelet (its --root-dir)";
+        StartError(format!("--kubelet-dir: {error}; {cure}"))
     })?;
     let readiness = Readiness::new(readiness_in(kubelet_dir.as_ref()));
     let kernel = with_rings(config, kernel);

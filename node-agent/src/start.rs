@@ -1,7 +1,6 @@
 //! The start of a driver: opens and locks its directory, or lists the disks, and reads the mounts,
 //! and retries until that succeeds; then frees the devices that a killed agent left. A disk that
-//! fails or hangs, or a directory that does not exist yet or that another agent serves, delays only
-//! one driver.
+//! fails or hangs, or a directory that is missing or served by another agent, delays one driver.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -162,7 +161,12 @@ impl Machine {
         let for_now =
             |why: &dyn Display| Refused::ForNow(format!("--loop-dir {}: {why}", folder.display()));
         // The path has no symlinks, like the paths that the kernel reports.
-        let real = folder.canonicalize().map_err(|error| for_now(&error))?;
+        let real = folder.canonicalize().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => for_now(&format!(
+                "{error}; mount its disk, or create it (`volumes` in the controller's --state-dir)"
+            )),
+            _ => for_now(&error),
+        })?;
         lacking_nodes(&self.kernel).map_or(Ok(()), |why| Err(Refused::ForNow(why)))?;
         let loop_dir = LoopDir::open(&self.kernel, name, &real).map_err(|error| for_now(&error))?;
         let inode = inode(&real).map_err(|error| for_now(&error))?;
@@ -357,9 +361,7 @@ impl Start {
             let node = self.service.node()?;
             let why = match work::apart(move || node.is_alone()).await? {
                 Ok(true) => break,
-                Ok(false) => "another process has it, perhaps a killed agent that has not \
-                              exited"
-                    .to_owned(),
+                Ok(false) => "another process has it, perhaps an exiting agent".to_owned(),
                 Err(failure) => failure.message,
             };
             if last.as_ref() != Some(&why) {
@@ -468,7 +470,8 @@ mod tests {
             panic!("a directory that does not exist");
         };
         assert!(
-            why.starts_with(&format!("--loop-dir {}: ", link.display())),
+            why.starts_with(&format!("--loop-dir {}: ", link.display()))
+                && why.contains("; mount its disk, or create it"),
             "{why}"
         );
         std::fs::create_dir(&volumes).unwrap();

@@ -281,7 +281,12 @@ impl Wanted {
             && *usage != self.order.usage
         {
             let (is, asked) = (describe(usage), describe(&self.order.usage));
-            differences.push(format!("it was created for {is}, not for {asked}"));
+            differences.push(match (usage, &self.order.usage) {
+                (Usage::Filesystem(_), Usage::Filesystem(asked)) if asked.is_empty() => format!(
+                    "it was created for {is}, but this request leaves fs_type open: set it to {is}"
+                ),
+                _ => format!("it was created for {is}, not for {asked}"),
+            });
         }
         if self.order.shared && !volume.shares {
             differences.push(support::ONE_NODE.to_owned());

@@ -40,12 +40,12 @@ impl Where {
         if rows.is_empty() {
             let kubelet = self.kubelet_dir.display();
             let unread = match std::fs::read_dir(&self.kubelet_dir) {
-                Err(error) => format!(" ({error})"),
+                Err(error) => format!(" ({error}; --kubelet-dir names another)"),
                 Ok(_) => String::new(),
             };
             return Err(Failure::Machine(format!(
                 "nothing on this node belongs to a volume {}: it is not in {kubelet}{unread}, \
-                 and no mount and no device has it",
+                 and no mount and no device has it; `belayctl volume list` shows the volumes",
                 self.id
             )));
         }

@@ -29,7 +29,7 @@ pub(crate) fn block_path(staging: &Path) -> PathBuf {
 /// The error if the mount at `path`, from `field`, is not the volume's.
 pub(crate) fn something_else(field: &str, volume: &VolumeId, path: &Path) -> Failure {
     Failure::incompatible(format!(
-        "{field}: the mount at {} is not that of volume {volume}; unmount it, or use another path",
+        "{field}: something else is mounted at {}, not volume {volume}; name an unused path",
         path.display()
     ))
 }

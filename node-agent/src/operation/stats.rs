@@ -119,9 +119,9 @@ fn on_pool<K: Kernel>(cx: &Context<'_, K>, request: &Stats) -> Result<VolumeStat
     }
     let not_there = || {
         Failure::not_found(format!(
-            "volume_path: volume {} is not mounted at {}",
-            request.id,
-            path.display()
+            "volume_path: volume {id} is not mounted at {}; `belayctl where {id}` shows its mounts",
+            path.display(),
+            id = request.id
         ))
     };
     if !path.is_absolute() {

@@ -97,7 +97,7 @@ fn umount<K: Kernel>(cx: &Context<'_, K>, request: &Unpublish) -> Result<(), Fai
         .umount(&request.target)
         .map_err(|error| match error.cause() {
             Cause::Busy => Failure::precondition(format!(
-                "target_path: {} is in use ({}); a process of the pod still uses it",
+                "target_path: {} is in use ({}); a process still uses it",
                 request.target.display(),
                 error.errno_name()
             )),

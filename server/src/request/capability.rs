@@ -169,7 +169,7 @@ impl Capability {
         if capabilities.is_empty() {
             return Err(Failure::invalid(
                 "volume_capabilities",
-                "needs at least one element",
+                "needs at least one element; add one with an access_mode, and with mount or block",
             ));
         }
         Self::list(capabilities)
@@ -303,7 +303,8 @@ mod tests {
         let none = Capability::list_of_some(Vec::new()).unwrap_err();
         assert_eq!(
             none.message,
-            "volume_capabilities: needs at least one element"
+            "volume_capabilities: needs at least one element; add one with an access_mode, and \
+             with mount or block"
         );
         let second = Capability::list(vec![block(1), block(0)]).unwrap_err();
         assert!(

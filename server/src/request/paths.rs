@@ -26,7 +26,7 @@ impl AbsPath {
         let Some(relative) = text.strip_prefix('/') else {
             return Err(Failure::invalid(
                 field,
-                format_args!("{text:?} is not absolute"),
+                format_args!("{text:?} is not absolute; write a path that begins with /"),
             ));
         };
         let mut is_plain = !relative.is_empty();
@@ -125,7 +125,10 @@ mod tests {
         let long = format!("/{}", "x".repeat(256));
         let cases = [
             ("", "target_path: is required, but empty"),
-            ("a/b", "target_path: \"a/b\" is not absolute"),
+            (
+                "a/b",
+                "target_path: \"a/b\" is not absolute; write a path that begins with /",
+            ),
             ("/", "target_path: is the root directory; use one below it"),
             ("//", "target_path: is the root directory; use one below it"),
             ("/a/../b", "target_path: \"/a/../b\" has a component \"..\""),

@@ -52,7 +52,9 @@ fn create_needs_a_name_and_capabilities_that_agree() {
     let no_source = csi::VolumeContentSource { r#type: None };
     refusals!(CreateVolume, create(), {
         name = String::new() => "name: is required, but empty",
-        volume_capabilities = vec![] => "volume_capabilities: needs at least one element",
+        volume_capabilities = vec![] =>
+            "volume_capabilities: needs at least one element; add one with an access_mode, and \
+             with mount or block",
         volume_capabilities = vec![mount(""), block()] =>
             "volume_capabilities: block and mount in one volume: [0] and [1] contradict",
         volume_capabilities = vec![mount(""), mount("xfs"), mount("ext4")] =>
@@ -161,7 +163,9 @@ fn validate_and_expand_name_missing_fields() {
     };
     refusals!(ValidateCapabilities, validate(), {
         volume_id = "v".repeat(129) => "volume_id: has 129 bytes; at most 128 are allowed",
-        volume_capabilities = vec![] => "volume_capabilities: needs at least one element",
+        volume_capabilities = vec![] =>
+            "volume_capabilities: needs at least one element; add one with an access_mode, and \
+             with mount or block",
     });
     let expand = || csi::ControllerExpandVolumeRequest {
         volume_id: "vol-1".to_owned(),
@@ -218,7 +222,8 @@ fn stage_and_unstage_need_volume_and_staging_path() {
     refusals!(Stage, stage(), {
         volume_id = String::new() => "volume_id: is required, but empty",
         staging_target_path = String::new() => "staging_target_path: is required, but empty",
-        staging_target_path = "a".to_owned() => "staging_target_path: \"a\" is not absolute",
+        staging_target_path = "a".to_owned() =>
+            "staging_target_path: \"a\" is not absolute; write a path that begins with /",
         volume_capability = None => "volume_capability: is required, but not set",
         publish_context = HashMap::from([("k".to_owned(), "v".repeat(4096))]) =>
             "publish_context: has 4097 bytes in total; at most 4096 are allowed",

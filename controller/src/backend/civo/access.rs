@@ -129,10 +129,17 @@ impl Sources {
 
     fn needed(&self, file: &str, variable: &str, given: Option<&str>) -> Result<String, Failure> {
         let missing = || {
-            let file = self.dir.as_ref().map(|dir| dir.join(file));
-            let file = file.map(|file| format!(" or {}", file.display()));
-            let file = file.unwrap_or_default();
-            Failure::precondition(format!("{variable}{file}: is missing or empty; set it"))
+            let flag = match file {
+                "api-key" => String::new(),
+                _ => format!(", --civo-{file}"),
+            };
+            let path = match &self.dir {
+                Some(dir) => dir.join(file).display().to_string(),
+                None => format!("the file {file} in --civo-access"),
+            };
+            Failure::precondition(format!(
+                "{variable}: is missing or empty; set it{flag} or {path}"
+            ))
         };
         self.value(file, given)?.ok_or_else(missing)
     }
@@ -181,7 +188,8 @@ mod tests {
             ..given()
         };
         let refused = sources.read().unwrap_err().message;
-        assert!(refused.starts_with("CIVO_REGION or /"), "{refused}");
+        let begin = "CIVO_REGION: is missing or empty; set it, --civo-region or /";
+        assert!(refused.starts_with(begin), "{refused}");
         std::fs::write(dir.path().join("region"), "FRA1\n").unwrap();
         let access = sources.read().unwrap();
         assert_eq!(
@@ -218,8 +226,10 @@ mod tests {
     #[test]
     fn all_missing_values_are_named_at_once() {
         let refused = Sources::default().read().unwrap_err().message;
-        let expected = "CIVO_API_KEY: is missing or empty; set it; CIVO_REGION: is missing or \
-                        empty; set it; CIVO_CLUSTER_ID: is missing or empty; set it";
+        let expected = "CIVO_API_KEY: is missing or empty; set it or the file api-key in \
+                        --civo-access; CIVO_REGION: is missing or empty; set it, --civo-region or \
+                        the file region in --civo-access; CIVO_CLUSTER_ID: is missing or empty; \
+                        set it, --civo-cluster-id or the file cluster-id in --civo-access";
         assert_eq!(refused, expected);
     }
 

@@ -59,7 +59,8 @@ impl Store {
         self.want_back(id);
         Failure::precondition(format!(
             "volume {id}: {path} is bound to a loop device of this node (`losetup --associated \
-             {path}`); it is deleted once no pod uses the volume and it is unstaged",
+             {path}`); `belayctl where {id}` shows the pods and mounts that use it: delete these \
+             pods, or unstage the volume, and repeat",
             path = self.files.path_of(id).display()
         ))
     }

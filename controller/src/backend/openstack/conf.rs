@@ -292,7 +292,8 @@ impl<'a> Section<'a> {
     }
 
     fn required(&self, key: &str) -> Result<&str, String> {
-        self.get(key).ok_or_else(|| self.bad(key, "is missing"))
+        let missing = || self.bad(key, "is missing; add it");
+        self.get(key).ok_or_else(missing)
     }
 
     fn secret(&self, key: &str) -> Result<Secret, String> {
@@ -366,13 +367,12 @@ impl<'a> Section<'a> {
         }
         if user.id.is_none() && user.name.is_none() {
             let keys = "username, user-id, token or application-credential-id";
-            return Err(self.bad(keys, "is missing"));
+            return Err(self.bad(keys, "is missing; add one"));
         }
-        let scope = self.scope(trust)?;
         Ok(Login::Password {
             user,
+            scope: self.scope(trust)?,
             password: self.secret(password)?,
-            scope,
         })
     }
 
@@ -390,7 +390,7 @@ impl<'a> Section<'a> {
             domain: self.domain("tenant"),
         };
         if project.id.is_none() && project.name.is_none() {
-            return Err(self.bad("tenant-id or tenant-name", "is missing"));
+            return Err(self.bad("tenant-id or tenant-name", "is missing; add one"));
         }
         Ok(project)
     }

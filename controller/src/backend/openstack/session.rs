@@ -210,7 +210,12 @@ impl Account {
         let begun = Instant::now();
         // An unused token is harmless, so a failed login leaves no unknown state.
         let settled = |failure: Failure| failure.rolled_back();
-        let answer = self.http.call(&call).await.map_err(settled)?;
+        let answer = self.http.call(&call).await.map_err(|mut failure| {
+            if failure.kind == Kind::Unreachable {
+                failure.message.push_str(" (auth-url in cloud.conf)");
+            }
+            settled(failure)
+        })?;
         let is_token = matches!(conf.login, Login::Token { .. });
         if answer.status != StatusCode::CREATED {
             let mut refused = wire::login_refused(&answer, is_token);

@@ -81,9 +81,13 @@ fn with_users(mut failure: Failure, path: &Path, mounts: &[Mount]) -> Failure {
     if let Failure::Step { advice, .. } = &mut failure
         && is_busy.iter().any(|words| text.contains(words))
     {
-        let users = users::of(path, mounts);
+        // This process may have inherited a file in it from the user's shell.
+        let own = format!("{} (", std::process::id());
+        let mut users = users::of(path, mounts);
+        users.retain(|user| !user.starts_with(&own));
         if !users.is_empty() {
-            *advice = format!("; used by {}", users.join(", "));
+            let users = users.join(", ");
+            *advice = format!("; used by {users}; end or unmount them, and repeat");
         }
     }
     failure

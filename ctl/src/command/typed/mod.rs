@@ -199,7 +199,7 @@ impl Typed {
         let ignores = flags.try_get_one(IGNORE).ok().flatten() == Some(&true);
         let mut answer = match answer {
             Err(Failure::Absent(_)) if ignores => Value::default(),
-            answer => answer?,
+            answer => answer.map_err(|failure| advised(failure, service, verb.method))?,
         };
         target.visibility.message(&mut answer);
         verb.view.show(&answer)
@@ -241,6 +241,26 @@ async fn attempt(
     // The call is made anyway: it may complete what an earlier one has begun.
     before.refuse_absent(request)?;
     Ok(answer)
+}
+
+/// Adds the remedy to the error of a controller that has no such volume.
+fn advised(failure: Failure, service: &str, step: &'static str) -> Failure {
+    match failure {
+        Failure::Status(status)
+            if service == "controller"
+                && status.code() == Code::NotFound
+                && status.message().starts_with("volume ") =>
+        {
+            let advice = "; `belayctl volume list` shows the volumes".to_owned();
+            let cause = Box::new(Failure::Status(status));
+            Failure::Step {
+                step,
+                cause,
+                advice,
+            }
+        }
+        failure => failure,
+    }
 }
 
 /// Whether a call may have ended like this because the request has the name of a volume instead of

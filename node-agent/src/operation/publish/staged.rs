@@ -97,8 +97,9 @@ pub(super) fn unmounted<K: Kernel>(node: &Node<K>, request: &Publish, source: &P
 
 pub(super) fn not_staged(request: &Publish, source: &Path) -> Failure {
     Failure::precondition(format!(
-        "staging_target_path: volume {} is not mounted at {}; stage it first",
-        request.id,
-        source.display()
+        "staging_target_path: volume {id} is not mounted at {}; stage it first; `belayctl where \
+         {id}` shows where it is staged",
+        source.display(),
+        id = request.id
     ))
 }

@@ -59,7 +59,8 @@ pub(crate) fn still_mounted<K: Kernel>(
 
 fn not_there(volume: &VolumeId, path: &Path) -> Failure {
     Failure::not_found(format!(
-        "volume_path: volume {volume} is not mounted at {}",
+        "volume_path: volume {volume} is not mounted at {}; `belayctl where {volume}` shows its \
+         mounts",
         path.display()
     ))
 }

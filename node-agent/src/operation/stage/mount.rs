@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use belay_contract::publish_context::PublishContext;
-use belay_server::call::Failure;
+use belay_server::call::{Failure, Kind};
 use belay_server::request::{MountFlags, Stage, Unstage};
 
 use super::super::plan::{asked_fs, fit, is_read_only};
@@ -76,6 +76,13 @@ pub(super) fn stage<K: Kernel>(
         // have the context, and with it the superblock.
         device.refuse_claimed(kernel)?;
         staged = attempt();
+    }
+    // An error of the kernel names only the device.
+    if let Err(Obstacle::Failure(failure)) = &mut staged
+        && failure.kind == Kind::Quota
+    {
+        let (id, file) = (&request.id, cx.transport.named(&request.id)?);
+        failure.message = format!("volume {id}: {}: {}", file.display(), failure.message);
     }
     staged?;
     // End the claim last: a deletion may have been refused during a long mkfs.
@@ -343,7 +350,6 @@ fn refuse_other_device(
 
 #[cfg(test)]
 mod tests {
-    use belay_server::call::Kind;
     use belay_server::request::{
         AbsPath, Access, AccessMode, Capability, Context, Secrets, VolumeId,
     };

@@ -75,7 +75,8 @@ pub(super) fn judge<K: Kernel>(
                 spec,
                 Refusal::Foreign,
                 &format!(
-                    "it contains {} at byte {}; is it the right volume? (docs/runbook.md, \
+                    "it contains {} at byte {}; inspect it: if the data is worthless, delete the \
+                     volume and create a new one, else restore it (docs/runbook.md, \
                      BelayFormatRefused)",
                     foreign.what, foreign.at
                 ),

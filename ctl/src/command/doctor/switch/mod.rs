@@ -55,7 +55,8 @@ impl Switch {
         let Some(kind) = self.switch else {
             return Ok(None);
         };
-        let text = flags::read_up_to(&self.objects, BYTES_MAX)?;
+        let text = flags::read_up_to(&self.objects, BYTES_MAX);
+        let text = text.map_err(|failure| flags::unread("--objects", &failure))?;
         let objects = Objects::parse(&text)?;
         let report = judge(&objects, kind.peer(), SystemTime::now());
         Ok(Some(Answer::Report(report)))
