@@ -327,8 +327,7 @@ pub(crate) struct BtrfsGeometry {
 /// The errors that an ext4 has counted since its last fsck, and its warnings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ext4Errors {
-    /// The number of warnings since the mount: of failed writes of file data, and of full
-    /// directories.
+    /// The number of warnings since the mount: of failed writes, and of full directories.
     pub(crate) warnings: u64,
     /// The number of errors.
     pub(crate) count: u64,

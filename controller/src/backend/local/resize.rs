@@ -58,7 +58,7 @@ impl Store {
     ) -> Result<Promise, Failure> {
         self.provision(|changes, ceiling| {
             let mut record = ready(id, changes.get(id)?)?;
-            // If the file changed during a copy, the copy would fail for good.
+            // If the file changed during a copy, the copy would fail permanently.
             self.refuse_while_copied(id)?;
             let least_bytes = whole_bytes(backing, &record)?;
             let (before, growing_from_before) = (record.bytes, record.growing_from);
