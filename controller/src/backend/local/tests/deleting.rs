@@ -39,7 +39,7 @@ fn a_file_that_a_loop_device_has_is_not_deleted_and_asked_back() {
     assert_eq!(claimed(), None);
     let failure = store.refuse_used(id);
     assert_eq!(failure.kind, Kind::Precondition);
-    for word in [id, "loop device", "unstaged"] {
+    for word in [id, "loop device", "unstage the volume"] {
         assert!(failure.message.contains(word), "{failure}");
     }
     assert_eq!(claimed(), Some(Claim::Delete));
