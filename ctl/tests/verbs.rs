@@ -198,7 +198,8 @@ fn every_verb_of_snapshots() {
             .fails(1, &format!("no snapshot {snapshot}; nothing was deleted"));
     }
     scene.controller("volume create b --from-volume a").ok();
-    for volume in ["a", "b"] {
+    let volumes = scene.controller("volume list -o name").ok();
+    for volume in volumes.lines() {
         scene.controller(&format!("volume delete {volume}")).ok();
     }
 }

@@ -154,7 +154,7 @@ fn an_archive_and_a_repeated_deletion_remove_nothing_newer() {
                      id=$(create pvc-$n --parameter subDir=ns/data --parameter onDelete=archive)
                      echo $n >$data/$n
                      if delete $id 2>/run/refused; then exit 1; fi
-                     grep -q 'FAILED_PRECONDITION.*archived-ns/data' /run/refused
+                     grep -q 'ABORTED.*archived-ns/data' /run/refused
                      mv {SHARE}/archived-ns {SHARE}/kept-$n
                      by other $id >/run/slow 2>&1 3>&- &
                      slow=$!
