@@ -47,8 +47,6 @@ const WORKERS_MAX: usize = 4;
 /// Returns the reason why the controller cannot start or serve.
 pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     heap::begin();
-    // A stalled reader of the log must not stop the start either.
-    belay_server::log::serving();
     let (driver, process) = (&config.common.driver, &config.common.process);
     config.refuse_socket_in_state_dir()?;
     metrics::begin(process, [&driver.driver_name], env!("CARGO_PKG_VERSION"))?;

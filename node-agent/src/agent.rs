@@ -69,8 +69,6 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     let machine = Arc::new(Machine::new(config, kernel, kubelet_dir));
     let lacking = give_up_privileges()?;
     enter_sandbox(config.sandbox);
-    // A stalled reader of the log must not stop the start either.
-    belay_server::log::serving();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(config.drivers().count() * THREADS_MAX + arrivals::THREADS_MAX)

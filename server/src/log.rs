@@ -1,5 +1,5 @@
-//! Logs to stderr, one line per event, panics included. Once calls are served, logging never
-//! blocks: a line that cannot be queued is dropped and counted.
+//! Logs to stderr, one line per event, panics included. Logging never blocks: a line that cannot be
+//! written at once is dropped and counted.
 
 mod sink;
 
@@ -87,16 +87,17 @@ pub fn init(level: LogLevel, format: LogFormat) -> Result<Log, TryInitError> {
     Ok(Log(()))
 }
 
-/// Writes to stderr before or without a log. Blocks only before calls are served.
+/// Writes to stderr before or without a log. Does not block.
 pub fn write(text: &str) {
     sink::write_line(text.as_bytes());
 }
 
-/// Starts a thread that writes the log from now on, unless it runs. Call this after privileges have
-/// been dropped and before calls are served, since calls must not wait for the log.
-pub fn serving() {
-    if let Err(error) = sink::start_thread() {
-        tracing::warn!(%error, "cannot start the log thread: calls may wait for the log");
+/// Starts a thread that writes the log from now on if stderr is a file or a terminal. Call this
+/// after privileges have been dropped and before calls are served, since calls must not wait for
+/// the log.
+pub(crate) fn serving() {
+    if let Err(error) = sink::leave_waiting_to_a_thread() {
+        tracing::warn!(%error, "cannot start the log thread: calls may wait for the log file");
     }
 }
 
@@ -112,7 +113,7 @@ pub(crate) fn measure() {
     metrics::counter!(DROPPED).absolute(sink::dropped());
 }
 
-/// Standard error, by the queue.
+/// Standard error, without blocking.
 struct Stderr;
 
 impl io::Write for Stderr {

@@ -142,6 +142,7 @@ fn is_overhead(call: &str) -> bool {
             | "recvmsg"
             | "sched_yield"
             | "getrandom"
+            | "pwritev2"
             | "eventfd2"
             | "fcntl"
     )

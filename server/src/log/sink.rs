@@ -1,23 +1,38 @@
-//! Standard error, written by a thread: a reader of the log that stalls must not stop the program.
-//! A line that does not fit in the queue is dropped and counted; the count is written when the
-//! queue accepts lines again. Knows lines, not events.
+//! Non-blocking standard error: a stalled reader of the log must not stop the program. A line that
+//! cannot be written at once is dropped and counted; the count is written when the log accepts
+//! lines again. Knows bytes, not events.
 
-use std::io::{self, Write};
-use std::sync::OnceLock;
+use crate::lock::Lock;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, fstat, major};
+use rustix::io::{Errno, ReadWriteFlags, pwritev2, write};
+use rustix::net::{SendFlags, send};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
-/// Maximum number of lines that wait for the thread. Most have less than 256 bytes.
-const LINES_MAX: usize = 256;
+/// Maximum number of bytes that wait for the thread that writes to a file or a terminal.
+const QUEUE_BYTES_MAX: usize = 64 << 10;
 
-/// The thread formats nothing.
+/// The thread formats nothing, and calls only write.
 const STACK_BYTES: usize = 64 << 10;
 
-/// Maximum time that the exit of a program waits until its last lines are written.
+/// Maximum number of bytes per write to a pipe that lacks non-blocking writes: as many fit if poll
+/// reports the pipe writable (pipe(7), `PIPE_BUF`).
+const PIPE_BYTES_MAX: usize = 4096;
+
+/// Maximum time that the exit of a program waits until its last lines are in the file.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The major number of `/dev/null` and others (devices.txt of the kernel's documentation).
+const MEMORY_DEVICES: u32 = 1;
+
+/// The offset that means the current file position (pwritev2(2)).
+const HERE: u64 = u64::MAX;
 
 /// Lines dropped since the start.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
@@ -25,36 +40,32 @@ static DROPPED: AtomicU64 = AtomicU64::new(0);
 /// Whether the report of dropped lines is a JSON object, like the lines around it.
 static IN_JSON: AtomicBool = AtomicBool::new(false);
 
-/// The queue of the process, which has one standard error. Empty until the thread is started.
-static STDERR: OnceLock<Queue> = OnceLock::new();
+/// The sink of the process, which has one standard error.
+static STDERR: Lock<Option<Sink<io::Stderr>>> = Lock::new(None);
 
-/// Queues a line for standard error, or drops it. Before [`start_thread`], writes it.
-pub(super) fn write_line(line: &[u8]) {
-    match STDERR.get() {
-        Some(queue) => queue.push(line),
-        None => write(&mut io::stderr(), line),
-    }
+fn stderr() -> MutexGuard<'static, Option<Sink<io::Stderr>>> {
+    STDERR.lock()
 }
 
-/// Starts the thread, unless it runs.
-pub(super) fn start_thread() -> io::Result<()> {
-    if STDERR.get().is_some() {
-        return Ok(());
-    }
-    let (queue, entries) = Queue::new();
-    std::thread::Builder::new()
-        .name("log".into())
-        .stack_size(STACK_BYTES)
-        .spawn(move || write_all(&entries, &mut io::stderr()))?;
-    // If another thread has been started meanwhile, this one ends.
-    drop(STDERR.set(queue));
-    Ok(())
+/// Writes a line to standard error, or drops it.
+pub(super) fn write_line(line: &[u8]) {
+    stderr()
+        .get_or_insert_with(|| Sink::new(io::stderr()))
+        .write_line(line);
+}
+
+/// Starts a separate thread for writes that may block.
+pub(super) fn leave_waiting_to_a_thread() -> io::Result<()> {
+    stderr()
+        .get_or_insert_with(|| Sink::new(io::stderr()))
+        .start_thread()
 }
 
 /// Waits briefly until the thread has written its queue.
 pub(super) fn flush() {
-    if let Some(queue) = STDERR.get() {
-        queue.flush(FLUSH_TIMEOUT);
+    let queue = stderr().as_ref().and_then(|sink| sink.queue.clone());
+    if let Some(queue) = queue {
+        queue.drain(FLUSH_TIMEOUT);
     }
 }
 
@@ -69,64 +80,144 @@ pub(super) fn dropped() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
 
-/// Work for the thread.
-enum Entry {
-    Line(Vec<u8>),
-    /// Everything before this entry is written. The sender is dropped, which its receiver notices.
-    Flush(SyncSender<()>),
+/// The kind of file behind a descriptor, which determines how to write to it without blocking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Pipe,
+    /// A pipe of a kernel without non-blocking writes (before Linux 6.4).
+    OldPipe,
+    Socket,
+    /// Takes everything at once.
+    Null,
+    /// A file or a terminal: no flag avoids waiting for a disk, or for Ctrl-Q.
+    Waits,
 }
 
-/// Lines for the thread that writes them.
-struct Queue {
-    entries: SyncSender<Entry>,
+impl Kind {
+    fn of(file: BorrowedFd<'_>) -> Self {
+        let Ok(found) = fstat(file) else {
+            return Self::Waits;
+        };
+        match FileType::from_raw_mode(found.st_mode) {
+            FileType::Fifo => Self::Pipe,
+            FileType::Socket => Self::Socket,
+            FileType::CharacterDevice if major(found.st_rdev) == MEMORY_DEVICES => Self::Null,
+            _ => Self::Waits,
+        }
+    }
+}
+
+/// The destination of log lines.
+struct Sink<F> {
+    file: F,
+    kind: Kind,
+    /// The rest of a line that was written in part: lines are dropped whole.
+    rest: Vec<u8>,
     /// Lines dropped since the last report.
-    missed: AtomicU64,
+    missed: u64,
+    /// The queue of the thread, if there is one.
+    queue: Option<Arc<Queue>>,
 }
 
-impl Queue {
-    /// Creates a queue, and its end for the thread.
-    fn new() -> (Self, Receiver<Entry>) {
-        let (entries, receiver) = sync_channel(LINES_MAX);
-        let missed = AtomicU64::new(0);
-        (Self { entries, missed }, receiver)
-    }
-
-    /// Queues the report of dropped lines, and then the line, or drops the line.
-    fn push(&self, line: &[u8]) {
-        let try_push = |line| self.entries.try_send(Entry::Line(line)).is_ok();
-        let mut missed = self.missed.swap(0, Ordering::Relaxed);
-        if missed > 0 && try_push(report(missed, IN_JSON.load(Ordering::Relaxed)).into_bytes()) {
-            missed = 0;
-        }
-        if missed > 0 || !try_push(line.to_vec()) {
-            self.missed.fetch_add(missed + 1, Ordering::Relaxed);
-            DROPPED.fetch_add(1, Ordering::Relaxed);
+impl<F: AsFd> Sink<F> {
+    fn new(file: F) -> Self {
+        Self {
+            kind: Kind::of(file.as_fd()),
+            file,
+            rest: Vec::new(),
+            missed: 0,
+            queue: None,
         }
     }
 
-    /// Waits until all lines are written, at most for `timeout`, and returns whether they are. Does
-    /// not wait if the queue is full, since its reader has stalled.
-    fn flush(&self, timeout: Duration) -> bool {
-        let (done, written) = sync_channel(0);
-        self.entries.try_send(Entry::Flush(done)).is_ok()
-            && written.recv_timeout(timeout) == Err(RecvTimeoutError::Disconnected)
-    }
-}
-
-/// Writes what is queued until the queue is dropped.
-fn write_all(entries: &Receiver<Entry>, file: &mut impl Write) {
-    for entry in entries {
-        match entry {
-            Entry::Line(line) => write(file, &line),
-            Entry::Flush(done) => drop(done),
+    fn write_line(&mut self, line: &[u8]) {
+        if self.take_up() && self.try_line(line) {
+            return;
         }
-    }
-}
-
-fn write(file: &mut impl Write, line: &[u8]) {
-    // The disk may be full, or the reader gone; there is no other place for the error.
-    if file.write_all(line).is_err() {
+        self.missed += 1;
         DROPPED.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Writes the rest of the last line and the report of dropped lines. Returns whether both are
+    /// written.
+    fn take_up(&mut self) -> bool {
+        let rest = std::mem::take(&mut self.rest);
+        if !rest.is_empty() && !self.try_line(&rest) {
+            self.rest = rest;
+        }
+        if !self.rest.is_empty() {
+            return false;
+        }
+        if self.missed > 0 {
+            let report = report(self.missed, IN_JSON.load(Ordering::Relaxed));
+            if !self.try_line(report.as_bytes()) {
+                return false;
+            }
+            self.missed = 0;
+        }
+        self.rest.is_empty()
+    }
+
+    /// Writes a line. Returns whether at least a part of it is written.
+    fn try_line(&mut self, line: &[u8]) -> bool {
+        let mut written = 0;
+        while written < line.len() {
+            match self.write_some(&line[written..]) {
+                Ok(some) if some > 0 => written += some,
+                Err(Errno::INTR) => {}
+                // The buffer is full, or the reader is gone.
+                _ => break,
+            }
+        }
+        if written > 0 {
+            line[written..].clone_into(&mut self.rest);
+        }
+        written > 0
+    }
+
+    fn write_some(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        let file = self.file.as_fd();
+        match (self.kind, &self.queue) {
+            (Kind::Pipe, _) => {
+                let slices = [IoSlice::new(bytes)];
+                match pwritev2(file, &slices, HERE, ReadWriteFlags::NOWAIT) {
+                    // An older kernel, or a seccomp filter that does not know the flag.
+                    Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => {
+                        self.kind = Kind::OldPipe;
+                        self.write_some(bytes)
+                    }
+                    written => written,
+                }
+            }
+            (Kind::OldPipe, _) => {
+                let mut writable = [PollFd::new(&file, PollFlags::OUT)];
+                let at_once = Timespec::default();
+                if poll(&mut writable, Some(&at_once))? == 0 {
+                    return Err(Errno::AGAIN);
+                }
+                write(file, &bytes[..bytes.len().min(PIPE_BYTES_MAX)])
+            }
+            (Kind::Socket, _) => send(file, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
+            (Kind::Waits, Some(queue)) => queue.push(bytes),
+            // The thread starts before calls are served, so waiting is allowed until then.
+            (Kind::Null | Kind::Waits, _) => write(file, bytes),
+        }
+    }
+}
+
+impl Sink<io::Stderr> {
+    fn start_thread(&mut self) -> io::Result<()> {
+        if self.kind != Kind::Waits || self.queue.is_some() {
+            return Ok(());
+        }
+        let queue = Arc::<Queue>::default();
+        let lines = Arc::clone(&queue);
+        std::thread::Builder::new()
+            .name("log".into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || lines.write_all_to(&mut io::stderr()))?;
+        self.queue = Some(queue);
+        Ok(())
     }
 }
 
@@ -146,37 +237,140 @@ fn report(missed: u64, in_json: bool) -> String {
     }
 }
 
+/// Bytes queued for the thread that writes them.
+#[derive(Default)]
+struct Queue {
+    waiting: Lock<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    bytes: Vec<u8>,
+    is_writing: bool,
+    /// Whether `drain` waits until the queue is empty.
+    is_drained: bool,
+}
+
+impl Queue {
+    /// Queues all bytes, or returns `AGAIN` if they do not fit.
+    fn push(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        let mut waiting = self.waiting.lock();
+        if waiting.bytes.len() + bytes.len() > QUEUE_BYTES_MAX {
+            return Err(Errno::AGAIN);
+        }
+        waiting.bytes.extend_from_slice(bytes);
+        drop(waiting);
+        self.changed.notify_all();
+        Ok(bytes.len())
+    }
+
+    fn write_all_to(&self, file: &mut impl io::Write) {
+        loop {
+            let mut waiting = self.waiting.lock();
+            waiting.is_writing = false;
+            if waiting.is_drained {
+                self.changed.notify_all();
+            }
+            while waiting.bytes.is_empty() {
+                let woken = self.changed.wait(waiting);
+                waiting = woken.unwrap_or_else(PoisonError::into_inner);
+            }
+            waiting.is_writing = true;
+            let bytes = std::mem::take(&mut waiting.bytes);
+            drop(waiting);
+            // The disk may be full; there is no other place for the error.
+            drop(file.write_all(&bytes));
+        }
+    }
+
+    /// Waits until all bytes are written, at most for `timeout`.
+    fn drain(&self, timeout: Duration) {
+        let end = Instant::now() + timeout;
+        let mut waiting = self.waiting.lock();
+        waiting.is_drained = true;
+        while waiting.is_writing || !waiting.bytes.is_empty() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let woken = self.changed.wait_timeout(waiting, left);
+            waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead as _, BufReader};
+    use std::io::{PipeReader, Read as _};
+    use std::os::unix::net::UnixStream;
 
-    const LINE: &str = "a line that is long enough to fill every buffer some day";
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const LINE: &str = "a line that is long enough to fill every buffer some day\n";
 
-    fn pushed(queue: &Queue, text: &str) -> bool {
-        queue.push(format!("{text}\n").as_bytes());
-        queue.missed.load(Ordering::Relaxed) == 0
+    /// Writes lines until one is dropped. Returns how many were taken.
+    fn fill<F: AsFd>(sink: &mut Sink<F>) -> u64 {
+        (0..)
+            .find(|_| {
+                sink.write_line(LINE.as_bytes());
+                sink.missed > 0
+            })
+            .unwrap()
+    }
+
+    /// Reads all bytes that can be read without blocking.
+    fn read_all(reader: &mut impl io::Read) -> String {
+        let mut bytes = Vec::new();
+        let mut some = [0; 4096];
+        while let Ok(length @ 1..) = reader.read(&mut some) {
+            bytes.extend_from_slice(&some[..length]);
+        }
+        String::from_utf8(bytes).unwrap()
+    }
+
+    fn expect_whole_lines_and_a_count<F: AsFd>(mut sink: Sink<F>, reader: &mut impl io::Read) {
+        let taken = fill(&mut sink);
+        assert!(taken > 10, "{taken}");
+        sink.write_line(LINE.as_bytes());
+        let mut text = read_all(reader);
+        sink.write_line(b"the last line\n");
+        text += &read_all(reader);
+        let lines: Vec<&str> = text.lines().collect();
+        let [whole @ .., report, last] = lines.as_slice() else {
+            panic!("{text}")
+        };
+        assert_eq!(whole.len() as u64, taken);
+        assert!(whole.iter().all(|line| *line == LINE.trim_end()), "{text}");
+        let count = "  WARN 2 log lines were dropped, because stderr was not read in time";
+        assert!(report.ends_with(count), "{report}");
+        assert_eq!(*last, "the last line");
+    }
+
+    fn pipe() -> (PipeReader, io::PipeWriter) {
+        let (reader, writer) = io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&reader, true).unwrap();
+        (reader, writer)
     }
 
     #[test]
-    fn a_reader_that_stalls_gets_whole_lines_and_then_the_count_of_the_others() {
-        let (queue, entries) = Queue::new();
-        for _ in 0..LINES_MAX {
-            assert!(pushed(&queue, LINE));
-        }
-        assert!(!pushed(&queue, LINE) && !pushed(&queue, LINE));
-        let (reader, mut writer) = io::pipe().unwrap();
-        std::thread::spawn(move || write_all(&entries, &mut writer));
-        let mut lines = BufReader::new(reader).lines().map(Result::unwrap);
-        for _ in 0..LINES_MAX {
-            assert_eq!(lines.next().unwrap(), LINE);
-        }
-        assert!(pushed(&queue, "the last line"));
-        let count = "  WARN 2 log lines were dropped, because stderr was not read in time";
-        let report = lines.next().unwrap();
-        assert!(report.ends_with(count), "{report}");
-        assert_eq!(lines.next().unwrap(), "the last line");
+    fn a_pipe_that_is_not_read_takes_whole_lines_and_then_the_count_of_the_others() {
+        let (mut reader, writer) = pipe();
+        expect_whole_lines_and_a_count(Sink::new(writer), &mut reader);
+    }
+
+    #[test]
+    fn so_does_a_pipe_of_an_older_kernel() {
+        let (mut reader, writer) = pipe();
+        let mut sink = Sink::new(writer);
+        sink.kind = Kind::OldPipe;
+        expect_whole_lines_and_a_count(sink, &mut reader);
+    }
+
+    #[test]
+    fn so_does_a_socket() {
+        let (mut reader, writer) = UnixStream::pair().unwrap();
+        reader.set_nonblocking(true).unwrap();
+        expect_whole_lines_and_a_count(Sink::new(writer), &mut reader);
     }
 
     #[test]
@@ -189,35 +383,41 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_goes_on_when_the_reader_is_gone() {
-        let (queue, entries) = Queue::new();
-        let (reader, mut writer) = io::pipe().unwrap();
+    fn a_line_larger_than_the_room_is_finished_before_the_next_one() {
+        let (mut reader, writer) = pipe();
+        let mut sink = Sink::new(writer);
+        let long = format!("{}\n", "x".repeat(100_000));
+        sink.write_line(long.as_bytes());
+        sink.write_line(b"dropped\n");
+        let mut text = read_all(&mut reader);
+        sink.write_line(b"the next line\n");
+        text += &read_all(&mut reader);
+        let (first, others) = text.split_once('\n').unwrap();
+        assert_eq!(first.len(), 100_000);
+        assert!(others.contains(" 1 log lines were dropped"), "{others}");
+        assert!(others.ends_with("the next line\n"), "{others}");
+    }
+
+    #[test]
+    fn writes_do_not_block_when_the_reader_is_gone() {
+        let (reader, writer) = pipe();
         drop(reader);
-        std::thread::spawn(move || write_all(&entries, &mut writer));
-        for _ in 0..2 {
-            assert!(pushed(&queue, LINE) && queue.flush(PATIENCE));
-        }
+        let mut sink = Sink::new(writer);
+        assert_eq!(fill(&mut sink), 0);
     }
 
     #[test]
-    fn a_flush_returns_when_everything_is_written() {
-        let (queue, entries) = Queue::new();
-        for _ in 0..LINES_MAX - 1 {
-            assert!(pushed(&queue, LINE));
-        }
-        std::thread::scope(|scope| {
-            let flushing = scope.spawn(move || queue.flush(PATIENCE));
-            let mut written = Vec::new();
-            write_all(&entries, &mut written);
-            assert!(flushing.join().unwrap());
-            assert_eq!(written.len(), (LINES_MAX - 1) * (LINE.len() + 1));
-        });
-    }
-
-    #[test]
-    fn a_flush_does_not_wait_for_a_reader_that_has_stalled() {
-        let (queue, _entries) = Queue::new();
-        while pushed(&queue, LINE) {}
-        assert!(!queue.flush(PATIENCE));
+    fn a_full_queue_takes_no_more_until_it_is_written() {
+        let queue = Arc::<Queue>::default();
+        let line = [b'x'; 1000];
+        let taken = (0..).find(|_| queue.push(&line).is_err()).unwrap();
+        assert_eq!(taken, QUEUE_BYTES_MAX / line.len());
+        let (mut reader, mut writer) = io::pipe().unwrap();
+        let lines = Arc::clone(&queue);
+        std::thread::spawn(move || lines.write_all_to(&mut writer));
+        let mut bytes = vec![0; taken * line.len()];
+        reader.read_exact(&mut bytes).unwrap();
+        queue.drain(Duration::from_secs(60));
+        assert!(queue.push(&line).is_ok());
     }
 }

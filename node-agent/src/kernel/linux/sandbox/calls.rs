@@ -33,7 +33,7 @@ mod young {
 pub(super) const ALLOWED: &[c_long] = &[
     // Files.
     SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_preadv,
-    SYS_pwritev, SYS_preadv2, SYS_openat, SYS_openat2, SYS_close, SYS_close_range,
+    SYS_pwritev, SYS_preadv2, SYS_pwritev2, SYS_openat, SYS_openat2, SYS_close, SYS_close_range,
     SYS_lseek, SYS_fstat, SYS_newfstatat, SYS_statx, SYS_statfs, SYS_fstatfs, SYS_faccessat,
     SYS_faccessat2, SYS_fcntl, SYS_flock, SYS_ioctl, SYS_dup, SYS_dup3, SYS_pipe2,
     SYS_getdents64, SYS_getcwd, SYS_chdir, SYS_fchdir, SYS_readlinkat, SYS_mkdirat,
