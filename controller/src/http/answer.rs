@@ -7,7 +7,8 @@ use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use http::response::Parts;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -67,14 +68,20 @@ impl Answer {
         serde_json::from_slice(&self.body).map_err(|error| self.not_understood(&error))
     }
 
-    /// Parses the part of a JSON body at a JSON pointer (RFC 6901); a missing part is `null`.
+    /// Parses the part of a JSON body at a JSON pointer (RFC 6901) of names; a missing part is
+    /// `null`. Skips the rest of the body, which is never in memory as a tree.
     ///
     /// # Errors
     /// Returns the errors of [`Self::json`].
     pub fn member<T: DeserializeOwned>(&self, pointer: &str) -> Result<T, Failure> {
-        let mut body: Value = self.json()?;
-        let member = body.pointer_mut(pointer).map(Value::take);
-        let member = serde_json::from_value(member.unwrap_or_default());
+        let mut part: &RawValue =
+            serde_json::from_slice(&self.body).map_err(|error| self.not_understood(&error))?;
+        for name in pointer.split('/').skip(1) {
+            let members: BTreeMap<String, &RawValue> =
+                serde_json::from_str(part.get()).unwrap_or_default();
+            part = members.get(name).copied().unwrap_or(RawValue::NULL);
+        }
+        let member = serde_json::from_str(part.get());
         member.map_err(|error| self.not_understood(&format_args!("{pointer}: {error}")))
     }
 

@@ -401,6 +401,23 @@ async fn a_body_that_is_huge_or_not_json_is_refused() {
     assert_no_secret(&failure.message);
 }
 
+#[test]
+fn a_part_of_a_body_is_found_by_its_names_and_a_missing_one_is_null() {
+    let body = r#"{"other": [{"id": 9}], "volume": {"id": 7, "na\u006de": "a", "zone": null}}"#;
+    let answer = Answer::example(200, body);
+    assert_eq!(answer.member::<u64>("/volume/id").unwrap(), 7);
+    assert_eq!(answer.member::<String>("/volume/name").unwrap(), "a");
+    for missing in ["/volume/zone", "/volume/id/of", "/volume/0", "/nothing/id"] {
+        let found: Option<u64> = answer.member(missing).unwrap();
+        assert_eq!(found, None, "{missing}");
+    }
+    let failure = answer.member::<u64>("/volume/name").unwrap_err();
+    assert!(failure.message.contains("/volume/name: "), "{failure}");
+    let cut = Answer::example(200, &body[..body.len() - 1]);
+    let failure = cut.member::<u64>("/volume/id").unwrap_err();
+    assert_eq!(failure.certainty, Certainty::MayBeRunning);
+}
+
 #[tokio::test]
 async fn a_proxy_gets_whole_urls_and_its_own_credentials() {
     let proxy = Server::start([Act::answer("200 OK", "{}")]).await;
