@@ -1,7 +1,7 @@
-//! Checks that the response to a creation is about the object that was requested. If a cloud, or a
-//! proxy in front of it, responds with another object, two PersistentVolumeClaims would share one
-//! volume. A rejected response has no effect: nothing is claimed, changed or deleted, and a retry
-//! searches for the name.
+//! Checks that the response to a create request describes the requested object. If a cloud, or a
+//! proxy in front of it, returns another object, two PersistentVolumeClaims would share one volume.
+//! If the check fails, the returned object is neither claimed, changed nor deleted; a retry
+//! searches for the name again.
 
 use super::cloud::ids::{quoted, wrong};
 use super::{Backend, Order, Snapshot, SnapshotOrder, Snapshots, Volume};
@@ -10,15 +10,15 @@ use belay_server::request::{ContentSource, Name};
 use belay_server::size::Exact;
 use std::fmt;
 
-/// The name of the object in error messages.
+/// Name of the object in error messages.
 const VOLUME: &str = "volume";
 const SNAPSHOT: &str = "snapshot";
 
-/// Fails if the volume in the response has an invalid ID, another name, or less than the requested
-/// size.
+/// Fails if the volume in the response has an invalid ID, a name other than the requested one, or
+/// less than the requested size.
 ///
 /// # Errors
-/// Returns `System`, with an unknown state left behind, naming the request and the response.
+/// Returns `System` with `Certainty::MayBeRunning`. The message names the request and the response.
 pub(crate) fn volume(
     backend: &dyn Backend,
     order: &Order,
@@ -28,7 +28,8 @@ pub(crate) fn volume(
     let (id, name) = (made.id.as_str(), made.name.as_deref());
     identified(&order.name, VOLUME, id, backend.is_volume_id(&made.id))?;
     named(backend, &order.name, VOLUME, (id, name))?;
-    // An older volume with the name may be smaller. The caller compares it with the whole request.
+    // An older volume with this name may be smaller than requested. The caller compares all
+    // properties of such a volume with the request.
     let is_new = backend.started_creations().is_none() && made.source.as_ref() == source;
     match is_new && made.bytes > 0 && made.bytes < order.bytes {
         true => {
@@ -43,7 +44,7 @@ pub(crate) fn volume(
 /// Fails if the snapshot in the response has an invalid ID or another name.
 ///
 /// # Errors
-/// Returns `System`, with an unknown state left behind, naming the request and the response.
+/// Returns `System` with `Certainty::MayBeRunning`. The message names the request and the response.
 pub(crate) fn snapshot(
     backend: &dyn Backend,
     snapshots: &dyn Snapshots,
@@ -56,10 +57,10 @@ pub(crate) fn snapshot(
     named(backend, &order.name, SNAPSHOT, (id, name))
 }
 
-/// Fails if the object's name differs from the requested one.
+/// Fails if the response shows a name other than the requested one. Succeeds if it shows no name.
 ///
 /// # Errors
-/// Returns `System`, with an unknown state left behind, naming the request and the response.
+/// Returns `System` with `Certainty::MayBeRunning`. The message names the request and the response.
 pub(crate) fn named(
     backend: &dyn Backend,
     asked: &Name,

@@ -9,21 +9,21 @@ use std::sync::Arc;
 
 /// A backend that attaches volumes to nodes.
 pub trait Attachments: Send + Sync {
-    /// Attaches a volume to a node. If it is already attached, the result contains the existing
-    /// spec, which may differ from the requested one.
+    /// Attaches a volume to a node. If the volume is already attached to the node, returns the
+    /// existing attachment, whose spec may differ from the requested one.
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>>;
 
-    /// Returns the attachment if the volume's state contains everything that it consists of.
-    /// Otherwise `operation/attach.rs` calls [`Self::attach`] again.
+    /// Returns the attachment if it can be derived from the state of the volume in `seen`. If this
+    /// returns `None`, `operation/attach.rs` calls [`Self::attach`] again.
     fn attached(&self, _order: &AttachOrder, _seen: &Volume) -> Option<Attachment> {
         None
     }
 
-    /// Detaches a volume from a node; succeeds if it is not attached.
+    /// Detaches a volume from a node; succeeds if the volume is not attached to the node.
     fn detach(&self, id: VolumeId, node: NodeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
-    /// Marks as used a volume that is now attached to no node, since a node may have used it
-    /// before. Only needed if the storage records this in no other way.
+    /// Records that a node may have used a volume that is now detached from all nodes. Only needed
+    /// for storage that does not record the first use itself.
     fn mark_used<'a>(&'a self, _seen: &'a Volume, _secrets: Secrets) -> Answer<'a, ()> {
         Box::pin(async { Ok(()) })
     }
@@ -34,47 +34,50 @@ pub trait Attachments: Send + Sync {
 pub struct AttachOrder {
     /// The volume to attach.
     pub id: VolumeId,
-    /// The node to attach it to.
+    /// The node to which the volume is attached.
     pub node: NodeId,
-    /// The spec of the attachment.
+    /// The requested access: read-only or not, block or filesystem, and access mode.
     pub spec: AttachmentSpec,
-    /// The volume context, from the creation of the volume or written by an administrator.
+    /// The volume context: key-value pairs from the creation of the volume, or from an
+    /// administrator for a static PersistentVolume.
     pub context: Context,
-    /// The credentials of the class.
+    /// The secrets of the request, which the StorageClass refers to.
     pub secrets: Secrets,
 }
 
-/// The spec of an attachment. Two attachments with equal specs are the same.
+/// The access that an attachment gives. Two attachments with equal specs give the same access.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AttachmentSpec {
-    /// Whether the node must not write.
+    /// Whether the node must not write to the volume.
     pub read_only: bool,
     /// Whether the volume is used as a block device, instead of as a filesystem.
     pub block: bool,
-    /// The access mode.
+    /// The CSI access mode, such as single-node writer.
     pub mode: AccessMode,
 }
 
-/// An attached volume, with everything that the node needs, independent of the storage.
+/// An attached volume, with all data that a node needs to use it, in a form that does not depend on
+/// the storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// The spec of the attachment.
+    /// The access that the attachment gives.
     pub spec: AttachmentSpec,
     /// The transport by which the node reaches the volume.
     pub transport: Transport,
     /// The size of the volume, in bytes.
     pub bytes: u64,
-    /// The content of the volume at this moment, as far as the backend knows.
+    /// The content at the time of the attach, as far as the backend knows. It decides whether the
+    /// node may format the volume.
     pub content: Content,
-    /// The time of the attachment, according to the storage's clock, in seconds since 1970; `None`
-    /// if the storage does not report it.
+    /// The time of the attachment by the storage's clock, in seconds since 1970; `None` if the
+    /// storage does not report it.
     pub attached_at: Option<u64>,
     /// The name of the disk in the cloud, if nodes recognise the disk by it.
     pub disk_name: Option<String>,
 }
 
-/// Returns the error for a volume that is attached to another node. `why` explains why several
-/// nodes cannot use it; may be empty.
+/// Returns the error for a volume that is attached to another node. `why` is appended to the node's
+/// name, and explains why a second node cannot use the volume; it may be empty.
 pub(super) fn attached_elsewhere(id: &VolumeId, node: impl fmt::Display, why: &str) -> Failure {
     Failure::precondition(format!(
         "volume {id}: attached to node {node}{why}; detach it there first"

@@ -1,53 +1,58 @@
 //! Marks of volumes and snapshots, for storage that accepts several objects with one name. A mark
-//! contains the attempt that created the object, or a claim, which records that the name refers to
-//! this object. The rules for marks are in `operation/engine`.
+//! is stored with an object. It names the attempt that created the object, or is a claim, which
+//! records that the name refers to this object and no other. `operation/engine` contains the rules
+//! for marks.
 
 use super::Answer;
 use belay_server::request::{Secrets, VolumeId};
 use std::fmt;
 
-/// A backend that accepts several volumes with one name, and stores marks with them.
+/// A backend whose storage accepts several volumes with one name, and stores a mark with each.
 pub trait Claims: Send + Sync {
-    /// Claims a volume as the one to which its name refers. The mark contains the volume's ID, so
-    /// that a copy of the mark is recognised. Fails with [`belay_server::call::Kind::NotFound`] if
-    /// the volume does not exist. Any controller may claim any volume; a repeated claim changes
-    /// nothing.
+    /// Claims a volume: records that its name refers to this volume. The mark contains the volume's
+    /// ID, so that a copy of the mark on another volume is recognised. Any controller may claim any
+    /// volume, and a repeated claim changes nothing. Fails with
+    /// [`belay_server::call::Kind::NotFound`] if the volume does not exist.
     fn claim(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, ()>;
 }
 
-/// The marks of a volume or a snapshot.
+/// The mark of a volume or a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// No mark of Belay: names are unique, or another program created the object.
+    /// The object has no mark of Belay: the storage enforces unique names, or another program
+    /// created the object.
     None,
-    /// The attempt that created the object, which is not claimed; if names are unique, the object
-    /// has not been usable since.
+    /// The object is not claimed yet, and has the mark of the attempt that created it. For storage
+    /// that enforces unique names: no read has shown the object as usable since its creation.
     Open(Attempt),
-    /// The object is claimed.
+    /// The object is claimed: its name refers to this object and no other.
     Claimed,
-    /// The object has another object's claim, since the storage copied the marks with the data.
+    /// The object has the claim of another object, because the storage copied the mark along with
+    /// the data.
     Copied,
 }
 
-/// An attempt to create a volume or a snapshot: identifies the controller's process, and contains a
-/// number that is unique in this process.
+/// One attempt to create a volume or a snapshot. Consists of an ID of the controller process and a
+/// number that is unique within this process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt(String);
 
 impl Attempt {
-    /// Returns the attempt with this number of a process.
+    /// Creates an attempt from the random ID of a controller process and a number within that
+    /// process.
     #[must_use]
     pub fn new(process: u64, number: u64) -> Self {
         Self(format!("{process:016x}-{number}"))
     }
 
-    /// Returns the attempt in a mark. Accepts any text, since attempts are only compared.
+    /// Creates an attempt from the text of a mark. Accepts any text, since attempts are only
+    /// compared.
     #[must_use]
     pub fn of_mark(text: &str) -> Self {
         Self(text.to_owned())
     }
 
-    /// Returns the text of the mark.
+    /// Returns the text of the attempt, as it is stored in a mark.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

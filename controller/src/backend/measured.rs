@@ -1,4 +1,5 @@
-//! Metrics of the verbs of a backend: number, duration and outcome. Independent of the backends.
+//! Metrics of backend methods ("verbs"): number, duration and outcome. Does not depend on a
+//! particular backend.
 
 use super::Answer;
 use belay_server::call::{Failure, Kind};
@@ -9,7 +10,7 @@ const DURATION: &str = "belay_backend_duration_seconds";
 
 macro_rules! verbs {
     ($($verb:ident = $name:literal),*) => {
-        /// A verb of a backend, used as the label `verb`.
+        /// A method of a backend, as the value of the label `verb`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Verb { $($verb),* }
 
@@ -30,7 +31,7 @@ verbs! {
     ListUnhealthy = "list_unhealthy"
 }
 
-/// Describes the histogram.
+/// Registers the help text and unit of the histogram.
 pub(super) fn describe() {
     metrics::describe_histogram!(
         DURATION,
@@ -39,7 +40,8 @@ pub(super) fn describe() {
     );
 }
 
-/// Measures a verb from now to its end. A verb that is cancelled before its end is not counted.
+/// Records the duration of a backend method, from this call to the end of `answer`. A method that
+/// is cancelled before its end is not counted.
 pub(super) fn measured<'a, T: 'a>(
     verb: Verb,
     answer: impl Future<Output = Result<T, Failure>> + Send + 'a,
@@ -54,7 +56,8 @@ pub(super) fn measured<'a, T: 'a>(
     })
 }
 
-/// Returns the label `outcome` of a failed verb; a successful verb has `ok`.
+/// Returns the value of the label `outcome` for a failure of this kind. Successful methods have the
+/// value `ok`.
 fn outcome(kind: Kind) -> &'static str {
     match kind {
         Kind::Invalid => "invalid",
@@ -129,7 +132,7 @@ mod tests {
             .unwrap();
         let busy = measured::<()>(Verb::Attach, async { Err(Failure::busy("why")) });
         busy.await.unwrap_err();
-        // A cancelled verb is not counted.
+        // A cancelled method is not counted.
         drop(measured(
             Verb::Create,
             std::future::pending::<Result<(), _>>(),

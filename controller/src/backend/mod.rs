@@ -1,7 +1,7 @@
-//! The interface to storage systems, independent of CSI. Has no gRPC, capability rules or
-//! idempotency: `operation/` checks whether a change was already made. A verb reads or starts a
-//! change, and returns the state that it finds; only `operation/engine` waits, except that verbs of
-//! `local` copy and await an unstage. Each verb receives the secrets of its call, or none.
+//! The interface to storage systems. Contains no CSI: `operation/` checks whether a change was
+//! already made, and `rpc/` handles gRPC and capabilities. A method of a backend (a "verb") reads
+//! state or starts a change, and returns the state that it finds. Methods do not wait for a change
+//! to end, except in `local`; `operation/engine` does. Calls without secrets pass empty secrets.
 
 #[macro_use]
 mod optional;
@@ -39,18 +39,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The result of every verb: a future that may be moved between threads.
+/// The result of each backend method: a future that can be moved between threads.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
 
-/// A storage system. If it assigns the volume IDs itself, as clouds do, `create` returns them.
+/// A storage system. [`Self::create`] determines the ID of a volume.
 pub trait Backend: Send + Sync + 'static {
-    /// Returns the constants of the backend.
+    /// Returns the fixed properties of the backend.
     fn traits(&self) -> Traits {
         Traits::default()
     }
 
-    /// Returns the known keys of the parameters of `CreateVolume`. The driver's `ParameterPolicy`
-    /// determines how unknown keys are handled.
+    /// Returns the keys of `CreateVolume` parameters that the backend knows. The driver's
+    /// `ParameterPolicy` determines how unknown keys are handled.
     fn parameters(&self) -> &'static [&'static str];
 
     /// Returns the sizes that new volumes with these parameters can have.
@@ -59,7 +59,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns `Invalid`, naming the key, for an unknown value.
     fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure>;
 
-    /// Returns the sizes of new volumes with these parameters for this usage, if it matters.
+    /// Returns the sizes of new volumes with these parameters and this use, in bytes.
     ///
     /// # Errors
     /// Returns the errors of [`Self::sizes`].
@@ -67,23 +67,23 @@ pub trait Backend: Send + Sync + 'static {
         self.sizes(parameters)
     }
 
-    /// Creates a volume, with the mark of the order's attempt if the backend has [`Self::claims`].
-    /// A backend without claims may find that the name exists, in one atomic step. Then it returns
-    /// the volume with the name, whatever its properties are. If the requisite topology cannot be
-    /// satisfied, creates nothing and returns [`belay_server::call::Kind::Quota`]. A failure after
-    /// which the volume may exist has [`belay_server::call::Certainty::MayBeRunning`].
+    /// Creates a volume; if the backend has [`Self::claims`], marks the volume with the attempt. A
+    /// backend without claims atomically checks whether the name exists, and if so returns the
+    /// existing volume, whatever its properties. If the requisite topology cannot be satisfied,
+    /// creates nothing and returns [`belay_server::call::Kind::Quota`]. If the volume may exist
+    /// after a failure, the failure has [`belay_server::call::Certainty::MayBeRunning`].
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume>;
 
     /// Deletes a volume and its data; succeeds if it does not exist.
     fn delete(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
-    /// Returns the names of begun creations, for storage in which only the response to a creation
-    /// shows whether an object exists (`nfs`). Returns `None` if [`Self::find`] shows it.
+    /// Returns the recorded names of creations, for storage that cannot be searched by name
+    /// (`nfs`). Returns `None` if [`Self::find`] can search for a name.
     fn started_creations(&self) -> Option<&StartedCreations> {
         None
     }
 
-    /// Returns all volumes with this name, in any phase; `local` without those of a killed call.
+    /// Returns all volumes with this name, in any phase. `local` returns only ready volumes.
     fn find(&self, name: Name, secrets: Secrets) -> Answer<'_, Vec<Volume>>;
 
     /// Returns the volume with this ID, in any phase.
@@ -94,18 +94,18 @@ pub trait Backend: Send + Sync + 'static {
         true
     }
 
-    /// Whether the name that the storage shows for an object stands for the requested name.
+    /// Whether the name `shown` by the storage is its form of the requested name.
     fn is_name(&self, shown: &str, asked: &Name) -> bool {
         shown == asked.as_str()
     }
 
-    /// Returns at most `limit` volumes. `after` is the `next` of the previous page; `None` begins
+    /// Returns at most `limit` volumes. `after` is the `next` of the previous page; `None` starts
     /// the list. Returns [`belay_server::call::Kind::BadToken`] for a token that no page has
-    /// returned. `ListVolumes` has no secrets.
+    /// returned. The secrets are always empty for `ListVolumes`.
     fn list(&self, after: Option<String>, limit: usize, secrets: Secrets) -> Answer<'_, Page>;
 
     /// Explains why the storage dropped a change that it had accepted, and what to inspect. Returns
-    /// `None` if the storage reports no more than the volume shows.
+    /// `None` if the storage reports no reason.
     fn why_dropped(
         &self,
         _id: VolumeId,
@@ -117,19 +117,19 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Logs in to the storage, after the controller has begun to serve, and logs problems that an
     /// operator must correct. Fails only if the storage refuses the credentials or does not
-    /// respond; the controller then calls it again.
+    /// respond. The controller repeats the call until it succeeds.
     fn inspect(&self) -> Answer<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 
-    /// Adds properties that the storage does not store to a volume created from `source` or found
-    /// by its name. A name belongs to one request, which determines these properties.
+    /// Adds properties that the storage does not store to a volume, created from `source` or found
+    /// by its name. They are the same for each request with that name.
     fn complete(&self, volume: Volume, _source: Option<&ContentSource>) -> Volume {
         volume
     }
 
-    /// Whether the volume may satisfy the request although they differ in this parameter. Storage
-    /// may have several names for one value, or may not apply the requested value.
+    /// Whether the volume satisfies the request although this parameter differs. The storage may
+    /// have several names for one value, or may not apply the requested value.
     fn meets(&self, _parameter: Parameter, _secrets: Secrets) -> Answer<'_, bool> {
         Box::pin(async { Ok(false) })
     }
@@ -140,7 +140,7 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Returns the support for attachments; `None` if a node reaches volumes without them.
+    /// Returns the support for attaching volumes; `None` if nodes use volumes without an attach.
     fn attachments(&self) -> Option<&dyn Attachments> {
         None
     }
@@ -176,33 +176,33 @@ pub trait Backend: Send + Sync + 'static {
     }
 }
 
-/// The constants of a backend.
+/// The fixed properties of a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct Traits {
     /// The default size of a new volume, in bytes.
     pub default_bytes: u64,
     /// Whether [`Backend::list`] is supported.
     pub lists: bool,
-    /// Whether the engine compares the response to a creation with a read by its ID. Storage
-    /// outside this machine may return another object's ID with the right name.
+    /// Whether the engine reads a new volume again by its ID and compares the names. Storage behind
+    /// a network may return the ID of another object together with the right name.
     pub reads_back: bool,
     /// The minimum time between two reads of a volume that the storage is changing.
     pub poll_interval: Duration,
-    /// Maximum number of times that one call begins an attach, detach or expansion that the storage
-    /// accepts but does not make. More than two are only for storage that may be temporarily unable
-    /// to begin: meanwhile other changes of the node wait.
+    /// Maximum number of times that one call starts an attach, detach or expansion that the storage
+    /// accepts but does not make. A value above 2 is for storage that may be temporarily unable to
+    /// make a change: other changes of the node wait during the retries.
     pub begins_max: u32,
-    /// Whether a node accepts only one attach or detach at a time, so that calls are queued.
+    /// Whether a node accepts only one attach or detach at a time, so that calls must be queued.
     pub attaches_one_by_one: bool,
-    /// Whether the spec of an attachment is recorded. Without a record, a repeated attach returns
-    /// the spec of the repetition, and does not refuse a caller that requests another spec.
+    /// Whether the storage records the spec of an attachment. Otherwise, a repeated attach returns
+    /// the spec of the repeated request, and cannot detect that the specs differ.
     pub records_spec: bool,
-    /// Whether volumes are reachable from every topology that the caller of a creation prefers.
-    /// They have no [`Volume::place`], and the response contains the preferred topologies.
+    /// Whether volumes are reachable from each topology that a creation prefers. Then
+    /// [`Volume::place`] is `None`, and CreateVolume returns the preferred topologies.
     pub reaches_preferred: bool,
-    /// A hint for the error if a volume is outside the requested topology; `None` if impossible.
+    /// A hint for errors about a volume outside of the requested topology, if that can happen.
     pub elsewhere: Option<&'static str>,
-    /// Advice for the error if the storage does not complete a change: what to inspect.
+    /// Advice for errors about a change that the storage did not complete: the log to inspect.
     pub where_to_look: Option<&'static str>,
 }
 
@@ -227,7 +227,7 @@ impl Default for Traits {
 pub enum Backends {
     /// A single backend for all calls, regardless of their secrets.
     One(Arc<dyn Backend>),
-    /// A backend for each cloud that the secrets of a call can name, ordered by name.
+    /// A backend for each cloud that the secrets of calls can name, ordered by name.
     Named {
         /// The first backend.
         first: Named,
@@ -236,11 +236,11 @@ pub enum Backends {
     },
 }
 
-/// A backend of a cloud that the secrets of calls select.
+/// The backend of one of several clouds, which the secrets of calls select.
 pub struct Named {
-    /// The name in the secrets; empty if secrets name no cloud.
+    /// The name of the cloud in the secrets; empty if the secrets name no cloud.
     pub name: String,
-    /// The name in errors and log lines.
+    /// The name of the cloud in errors and log lines.
     pub label: String,
     /// The backend of the cloud.
     pub backend: Arc<dyn Backend>,
@@ -251,59 +251,59 @@ pub(crate) fn no_volume(id: &VolumeId) -> Failure {
     Failure::not_found(format!("volume {id}: not found"))
 }
 
-/// The result of a verb: completed, or accepted and still in progress.
+/// The result of a change: completed, or accepted by the storage and still in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress<T> {
-    /// The verb is completed.
+    /// The change is completed.
     Done(T),
-    /// The storage is making the change. Until it has finished, the volume is [`Phase::Busy`] or
-    /// [`Phase::Deleting`].
+    /// The storage is making the change. Until the change has ended, the volume is in
+    /// [`Phase::Busy`] or [`Phase::Deleting`].
     Begun,
 }
 
-/// The sizes that a backend can create, in bytes; all three are multiples of `step`.
+/// The sizes that a backend can create, in bytes. All fields are multiples of `step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// The granularity of sizes.
+    /// All sizes are multiples of this.
     pub step: u64,
     /// The minimum size of a volume.
     pub min: u64,
-    /// The maximum size of a volume, if there is free space.
+    /// The maximum size of a volume, if there is enough free space.
     pub max: u64,
 }
 
-/// The use for which a volume is created. It determines the minimum size, and is compared when a
-/// request repeats the name, if the backend stores it.
+/// The use for which a volume is created. It determines the minimum size. If the backend stores it,
+/// a later request with the same name must have the same use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Usage {
     /// The volume is published as a block device.
     Block,
-    /// The volume is published as a filesystem of this type; empty if the request has none.
+    /// The volume is published as a filesystem of this type; empty if the request names no type.
     Filesystem(String),
 }
 
 /// A request to create a volume.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// The name, by which a repeated request is recognised.
+    /// The name, which identifies repeated requests.
     pub name: Name,
-    /// The attempt, for the mark of the new volume.
+    /// The attempt with which the new volume is marked.
     pub attempt: Attempt,
-    /// The size in bytes, which [`Backend::sizes`] allows for the parameters.
+    /// The size in bytes, one of [`Backend::sizes`] for the parameters.
     pub bytes: u64,
     /// The use of the volume.
     pub usage: Usage,
     /// The flags with which a node will mount the volume.
     pub mount_flags: MountFlags,
-    /// The parameters: keys of [`Backend::parameters`], and those that the provisioner adds.
+    /// The parameters: keys of [`Backend::parameters`], and keys that csi-provisioner adds.
     pub parameters: Context,
-    /// Whether several nodes must be able to use the volume at once, which this storage supports
-    /// only for some volumes.
+    /// Whether several nodes must be able to use the volume at once. Some storage supports this
+    /// only for volumes that are created with this property.
     pub shared: bool,
-    /// The topology from which the volume must or should be reachable; `None` if it may be
-    /// anywhere.
+    /// The topology from which the volume must or should be reachable; `None` if the request names
+    /// none.
     pub topology: Option<TopologyRequirement>,
-    /// The credentials of the class.
+    /// The secrets of the request, which the StorageClass refers to.
     pub secrets: Secrets,
 }
 
@@ -318,17 +318,16 @@ pub struct Parameter {
     pub asked: String,
 }
 
-/// The current state of a volume or a snapshot, as its backend reports it.
+/// The state of a volume or a snapshot, as the backend reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The object can be attached, expanded, copied and deleted.
     Ready,
-    /// The storage is changing the object; the storage's word for that, e.g. `creating`.
+    /// The storage is changing the object. Contains the storage's term for it, e.g. `creating`.
     Busy(String),
     /// The storage is deleting the object.
     Deleting,
-    /// The object can only be deleted. Contains the failure of the operation that ended in this
-    /// state.
+    /// The object can only be deleted, since an operation on it has failed. Contains the failure.
     Failed(Failure),
 }
 
@@ -337,17 +336,17 @@ pub enum Phase {
 pub struct Volume {
     /// The ID, which never changes.
     pub id: VolumeId,
-    /// The name that the storage shows, if it shows one; [`Backend::is_name`] compares it.
+    /// The name that the storage shows, if any, in a form that [`Backend::is_name`] compares.
     pub name: Option<String>,
     /// The state of the volume.
     pub phase: Phase,
     /// The mark of the volume.
     pub mark: Mark,
-    /// The size in bytes; 0 in a list if the backend has lost it.
+    /// The size in bytes; 0 in a list if the record of the volume cannot be read.
     pub bytes: u64,
-    /// The use for which the volume was created; `None` if the backend does not store that.
+    /// The use for which the volume was created; `None` if the backend does not store the use.
     pub usage: Option<Usage>,
-    /// The volume context returned by the creation; `None` if the backend does not store that.
+    /// The volume context that CreateVolume returned; `None` if the backend does not store it.
     pub context: Option<Context>,
     /// The nodes to which the volume is attached.
     pub nodes: Vec<NodeId>,
@@ -355,16 +354,17 @@ pub struct Volume {
     pub source: Option<ContentSource>,
     /// The topology from which the volume is reachable; `None` if it is not reported.
     pub place: Option<Arc<Topology>>,
-    /// The content of the volume, as far as the storage knows; `None` if only an attach determines
-    /// it.
+    /// The content, as far as the storage knows. It decides whether a node may format the volume.
+    /// `None` if only an attach can determine it.
     pub content: Option<Content>,
-    /// The time of the attachment, as in [`Attachment::attached_at`].
+    /// The time of the attachment by the storage's clock, in seconds since 1970; see
+    /// [`Attachment::attached_at`].
     pub attached_at: Option<u64>,
-    /// Whether several nodes can use the volume at once, as the storage reports it.
+    /// Whether the storage allows several nodes to use the volume at once.
     pub shares: bool,
     /// The parameters that the storage shows for the volume, by key, except parameters that may
-    /// have changed since its creation. If a key has several values, a request may have any of
-    /// them.
+    /// have changed since the creation. If a key occurs several times, a request may have any of
+    /// its values.
     pub parameters: Vec<(&'static str, String)>,
 }
 
@@ -395,6 +395,6 @@ impl Volume {
 pub struct Page {
     /// The volumes, in the order of the listing.
     pub volumes: Vec<Volume>,
-    /// The token of the next page, if there is one.
+    /// The token of the next page; `None` on the last page.
     pub next: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Optional abilities of backends: expanding, cloning and modifying volumes, and reporting capacity
+//! Optional features of backends: expanding, cloning and modifying volumes, and reporting capacity
 //! and health.
 
 use super::{Answer, Order, Progress, Sizes, Volume};
@@ -8,8 +8,8 @@ use belay_server::size::Exact;
 use std::fmt;
 use std::sync::Arc;
 
-/// Implements the methods of [`super::Backend`] that return optional abilities, for a backend that
-/// implements their traits itself.
+/// Implements the methods of [`super::Backend`] that return optional features, for a backend that
+/// implements the traits of these features itself.
 macro_rules! supports {
     ($($ability:ident: $Trait:ident),+) => {$(
         fn $ability(&self) -> Option<&dyn $Trait> {
@@ -20,7 +20,7 @@ macro_rules! supports {
 
 /// A backend that can expand volumes.
 pub trait Expansion: Send + Sync {
-    /// Returns the sizes to which this volume can be expanded.
+    /// Returns the sizes to which this volume can be expanded, in bytes.
     fn grown_sizes(&self, volume: &Volume) -> Sizes;
 
     /// Expands a volume to at least `bytes`, and returns the new size in bytes.
@@ -30,18 +30,18 @@ pub trait Expansion: Send + Sync {
 /// A backend that creates volumes from other volumes.
 pub trait Clones: Send + Sync {
     /// Creates a volume like `Backend::create`, with the data that the other volume has at one
-    /// instant of the call. The new volume is at least as large.
+    /// instant during the call. The new volume is at least as large as the other volume.
     fn clone_volume(&self, order: Arc<Order>, from: VolumeId) -> Answer<'_, Volume>;
 }
 
-/// A backend that can apply the attributes of a VolumeAttributesClass to existing volumes. For a
-/// new volume, they are among the parameters of its creation.
+/// A backend that can apply the attributes of a VolumeAttributesClass to existing volumes. The
+/// attributes of a new volume are passed as parameters of its creation.
 pub trait Modification: Send + Sync {
-    /// Returns the known keys of the mutable parameters.
+    /// Returns the keys of mutable parameters that the backend knows.
     fn mutable_parameters(&self) -> &'static [&'static str];
 
-    /// Changes attributes of a volume; succeeds if it already has them. Changes nothing if the
-    /// result is [`belay_server::call::Kind::Invalid`].
+    /// Changes attributes of a volume; succeeds if the volume already has them. Nothing is changed
+    /// if the result is [`belay_server::call::Kind::Invalid`].
     fn modify(
         &self,
         id: VolumeId,
@@ -49,48 +49,48 @@ pub trait Modification: Send + Sync {
         secrets: Secrets,
     ) -> Answer<'_, Progress<()>>;
 
-    /// Fails unless the volume, which the storage is not changing, has these attributes, since some
-    /// storage accepts a change without making it.
+    /// Fails unless the volume has these attributes. Called when the storage is no longer changing
+    /// the volume, since some storage accepts a change without making it.
     fn verify(&self, id: VolumeId, parameters: Context, secrets: Secrets) -> Answer<'_, ()>;
 }
 
 /// A backend that reports free capacity.
 pub trait Capacity: Send + Sync {
-    /// Returns the bytes that are available for new volumes of this kind. `GetCapacity` has no
-    /// secrets.
+    /// Returns the number of bytes that are available for new volumes with these properties.
+    /// `GetCapacity` has no secrets.
     ///
     /// # Errors
     /// Returns `Invalid`, naming the key, for parameters with which no volume can be created.
     fn available_bytes(&self, planned: Planned) -> Answer<'_, u64>;
 
-    /// Whether the available capacity limits the size of a volume.
+    /// Whether a new volume can be at most as large as the available capacity.
     fn limits_sizes(&self) -> bool {
         true
     }
 }
 
-/// The kind of volumes in a query for capacity.
+/// The properties of the volumes in a query for free capacity.
 #[derive(Clone, Debug, Default)]
 pub struct Planned {
-    /// The parameters: keys of [`super::Backend::parameters`], and those that the provisioner adds.
+    /// The parameters: keys of [`super::Backend::parameters`], and keys that csi-provisioner adds.
     pub parameters: Context,
     /// The flags with which a node would mount the volumes.
     pub mount_flags: MountFlags,
-    /// The topology from which the volumes must be reachable; `None` if they may be anywhere.
+    /// The topology from which the volumes must be reachable; `None` if the query names none.
     pub topology: Option<Segments>,
 }
 
 /// A backend that reports the health of its volumes.
 pub trait Health: Send + Sync {
-    /// Returns the health reasons of a volume, once it is completely created; `None` if it does not
-    /// exist.
+    /// Returns the health reasons of a volume; `None` if the volume does not exist or is not
+    /// completely created.
     fn health(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Conditions>>;
 
-    /// Returns the health reasons of each of these existing volumes, given by ID and size in bytes,
-    /// in their order. Used by calls that have no secrets.
+    /// Returns the health reasons of these existing volumes, in the same order. Each volume is
+    /// given by its ID and its size in bytes. The CSI calls that use this have no secrets.
     fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Conditions>>;
 
-    /// Lists unhealthy volumes, with pages as in [`super::Backend::list`].
+    /// Lists unhealthy volumes page by page, as [`super::Backend::list`] lists all volumes.
     fn list_unhealthy(
         &self,
         after: Option<String>,
@@ -113,12 +113,12 @@ pub struct Unhealthy {
 pub struct UnhealthyPage {
     /// The volumes, in the order of the listing.
     pub volumes: Vec<Unhealthy>,
-    /// The token of the next page, if there is one.
+    /// The token of the next page; `None` on the last page.
     pub next: Option<String>,
 }
 
-/// A change of a volume that the storage has accepted, but that the volume does not show although
-/// it is [`super::Phase::Ready`] again.
+/// A change that the storage has accepted but not made: the volume is [`super::Phase::Ready`]
+/// again, and does not show the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DroppedChange {
     /// An attach to this node.
@@ -131,7 +131,7 @@ pub enum DroppedChange {
     Delete,
 }
 
-/// Describes the state of the volume without the change.
+/// Describes the state of the volume that shows that the change was not made.
 impl fmt::Display for DroppedChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

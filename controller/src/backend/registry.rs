@@ -11,12 +11,12 @@ use belay_server::facts::Facts;
 use belay_server::readiness::Readiness;
 use std::sync::Arc;
 
-/// The selected backend, with its settings.
+/// The configured backend, with its settings.
 #[derive(Clone, Debug)]
 pub enum Choice {
     /// Files on this node.
     Local(local::Config),
-    /// Volumes of Cinder.
+    /// Volumes of OpenStack Cinder.
     Openstack(openstack::Config),
     /// Volumes of DigitalOcean.
     DigitalOcean(digitalocean::Config),
@@ -27,7 +27,7 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// Whether the storage has an account that must accept credentials.
+    /// Whether the storage requires an account, and so can refuse the credentials.
     #[must_use]
     pub fn has_account(&self) -> bool {
         match self {
@@ -37,15 +37,17 @@ impl Choice {
     }
 }
 
-/// The backends after opening.
+/// The opened backend or backends.
 pub struct Opened {
-    /// The backends, one or several.
+    /// The backend for all calls, or one backend for each cloud.
     pub backends: Backends,
-    /// Facts about the storage and its volumes; `None` if they would require queries to a cloud.
+    /// Facts about the storage and its volumes for metrics and the status page; `None` if they
+    /// would require queries to a cloud.
     pub facts: Option<Arc<dyn Facts>>,
 }
 
-/// Opens a backend. From then on, it reports in `readiness` if it cannot work. Blocks.
+/// Opens a backend, which then reports in `readiness` whether it can work. Blocks the calling
+/// thread.
 ///
 /// # Errors
 /// Returns the errors of the backend.

@@ -1,10 +1,11 @@
-//! Names of creations that may have created an object, for storage that cannot search for a name.
-//! If a repeated call does not reach such storage, it cannot determine whether the object exists.
-//! With a final error code, the caller would forget an object that an earlier call has created.
+//! Names that were passed to CreateVolume or CreateSnapshot, for storage that cannot be searched by
+//! name. If a repeated call cannot reach such storage, it cannot determine whether an earlier call
+//! has created the object. If it then returned a final error code, the caller would forget that
+//! object.
 //!
-//! A successful creation counts, too, since its caller may have disconnected before the response.
-//! So does a creation that continues or waits without a call, since it may create the object after
-//! the last of its calls.
+//! The name of a successful creation is also recorded, since the caller may have disconnected
+//! before the response. A creation that continues after its last call has ended is recorded, too,
+//! since it may still create the object.
 
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::lock::Lock;
@@ -13,12 +14,12 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Maximum number of remembered names; the one with the oldest last call is dropped first. Far
-/// fewer objects are created between two calls of one creation, which csi-provisioner and
-/// csi-snapshotter repeat within five minutes.
+/// Maximum number of remembered names. The name with the oldest last call is dropped first.
+/// csi-provisioner and csi-snapshotter repeat a creation within five minutes, in which far fewer
+/// objects are created.
 const NAMES_MAX: usize = 65_536;
 
-/// The names of creations that may have created an object.
+/// Names of volumes and snapshots that a call may have created.
 #[derive(Debug, Default)]
 pub struct StartedCreations {
     /// Names of volumes that a call has begun to create.
@@ -27,13 +28,13 @@ pub struct StartedCreations {
     pub snapshots: Arc<Names>,
 }
 
-/// Names of objects of one kind.
+/// Names of volumes, or names of snapshots.
 #[derive(Debug, Default)]
 pub struct Names(Lock<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The number of the last call for each name.
+    /// The sequence number of the last call for each name.
     calls: HashMap<Arc<str>, u64>,
     names: BTreeMap<u64, Arc<str>>,
     next: u64,
@@ -62,7 +63,7 @@ impl Known {
     }
 }
 
-/// A handle for recording one name.
+/// Records that the creation of one name continues without a call.
 #[derive(Clone, Debug)]
 pub(super) struct NameRecorder {
     names: Arc<Names>,
@@ -70,7 +71,7 @@ pub(super) struct NameRecorder {
 }
 
 impl NameRecorder {
-    /// Records the start of a creation that does not depend on its calls.
+    /// Records the start of a creation that continues if its calls are cancelled.
     pub(super) fn start(self) -> Unattended {
         let mut known = self.names.0.lock();
         *known.unattended.entry(self.name.clone()).or_default() += 1;
@@ -82,16 +83,18 @@ impl NameRecorder {
     }
 }
 
-/// A creation that continues without a call. Its name counts until the creation has ended.
+/// A creation that continues without a call. Until it has ended, [`Names::has`] returns true for
+/// its name.
 #[derive(Debug)]
 pub(super) struct Unattended {
     recorder: NameRecorder,
-    /// Whether the creation may have created an object, if it ends now.
+    /// Whether the creation, if it ended now, may have created an object.
     has_left: bool,
 }
 
 impl Unattended {
-    /// Ends the creation with its result. Its callers may have disconnected.
+    /// Ends the creation, and records whether it may have created an object. Its callers may have
+    /// disconnected.
     pub(super) fn end<T>(mut self, result: &Result<T, Failure>) {
         let is_left = |failure: &Failure| failure.certainty == Certainty::MayBeRunning;
         self.has_left = result.as_ref().err().is_none_or(is_left);
@@ -115,7 +118,7 @@ impl Drop for Unattended {
 }
 
 impl Names {
-    /// Returns a handle for a creation that may outlive its call.
+    /// Returns a handle for a creation that may continue after its call has ended.
     pub(super) fn recorder(self: &Arc<Self>, name: &str) -> NameRecorder {
         NameRecorder {
             names: Arc::clone(self),
@@ -130,19 +133,19 @@ impl Names {
         known.calls.contains_key(name) || known.unattended.contains_key(name)
     }
 
-    /// Records that a creation may have created an object without its caller's knowledge.
+    /// Records that a creation may have created an object without the knowledge of its caller.
     pub fn note(&self, name: &str) {
         self.0.lock().note(name);
     }
 
-    /// Converts the result of a creation. Even if this call failed without a change, an earlier
-    /// call may have created the object, unless the object with the name is known to belong to
-    /// another request; and a creation that still continues may create the object after any
-    /// failure.
+    /// Records the result of a creation, and converts a failure. Even if this call failed without a
+    /// change, an earlier call may have created the object, and a creation that continues may still
+    /// create it. The failure [`Kind::Incompatible`] rules out the earlier call, since the object
+    /// with the name belongs to another request.
     ///
     /// # Errors
-    /// Returns the failure, with an unknown state if an earlier call may have created the object,
-    /// or may still create it.
+    /// Returns the failure, with `Certainty::MayBeRunning` if an earlier call may have created the
+    /// object, or a creation may still create it.
     pub fn judge<T>(&self, name: &Name, result: Result<T, Failure>) -> Result<T, Failure> {
         let name = name.as_str();
         let mut known = self.0.lock();
@@ -251,7 +254,7 @@ mod tests {
         }
     }
 
-    /// A name that is used repeatedly is not dropped, however many other names there are.
+    /// A name that is used repeatedly is not dropped, even if many other names are added.
     #[test]
     fn of_too_many_names_the_one_whose_last_call_is_the_oldest_is_forgotten() {
         let names = Names::default();

@@ -1,4 +1,4 @@
-//! Connections over TCP and TLS, through a proxy if the environment names one.
+//! Connections over TCP and TLS, through a proxy if an environment variable names one.
 
 use super::proxies::{Proxies, Proxy};
 use super::trust::Trust;
@@ -16,12 +16,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tower::Service;
 
-/// The deadline for a connection to one address of a host.
+/// Maximum time to connect to one address of a host.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Establishes connections.
+/// Opens connections for the HTTP client.
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector,
@@ -30,7 +30,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Creates a connector for services with certificates of these authorities.
+    /// Creates a connector that accepts servers with certificates of these authorities.
     pub(super) fn new(trust: Arc<Trust>, proxies: Proxies) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -43,12 +43,12 @@ impl Connector {
         }
     }
 
-    /// Returns the authorities that later connections trust.
+    /// Returns the certificate authorities that new connections trust.
     pub(super) fn trust(&self) -> Arc<Trust> {
         Arc::clone(&self.trust)
     }
 
-    /// Returns the proxy for a service, if there is one.
+    /// Returns the proxy for a URL; `None` if the connection is direct.
     pub(super) fn proxy(&self, uri: &Uri) -> Option<&Proxy> {
         self.proxies.of(uri)
     }
@@ -106,10 +106,10 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// A connection of any type.
+/// A connection to a server or proxy, over TCP or TLS.
 pub(super) struct Stream {
     io: Box<dyn Io>,
-    /// Whether a proxy reads each request.
+    /// Whether the connection ends at a proxy that forwards each request (HTTP without a tunnel).
     by_proxy: bool,
 }
 

@@ -1,6 +1,6 @@
-//! A small HTTP client for the APIs of clouds, with deadlines, safe retries, `Retry-After`, a call
-//! rate that a 429 reduces, proxies, TLS and metrics. Independent of the clouds. Secrets never
-//! appear in errors, logs or metrics.
+//! A small HTTP client for the APIs of clouds: deadlines, safe retries, `Retry-After`, a rate of
+//! calls that falls after a status 429, proxies, TLS and metrics. Does not depend on a particular
+//! cloud. Secrets never appear in errors, logs or metrics.
 
 mod answer;
 mod connect;
@@ -37,14 +37,13 @@ use words::Secrets;
 
 const DURATION: &str = "belay_cloud_duration_seconds";
 
-/// The maximum size of a response's body, in bytes. A page of a thousand volumes takes 2 MiB in
-/// Cinder.
+/// The maximum size of a response body, in bytes. For comparison, a page of a thousand Cinder
+/// volumes takes 2 MiB.
 const BODY_BYTES_MAX: usize = 16 << 20;
-/// The time for which an idle connection is kept. It is shorter than on servers (uWSGI: 60 s or
-/// more), so that a call rarely meets a connection that is being closed.
+/// The time for which an idle connection is kept. Servers keep theirs longer (uWSGI: 60 s or more),
+/// so a request is rarely sent on a connection that the server is closing.
 const IDLE: Duration = Duration::from_secs(30);
-/// Maximum number of attempts of a call that fails, not counting attempts that the rate limit
-/// refused.
+/// Maximum number of attempts of a failing call. Attempts that the rate limit refused do not count.
 const ATTEMPTS_MAX: u32 = 4;
 /// The pause between the first two attempts. Each later pause is twice as long.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -59,50 +58,52 @@ pub struct Client {
     is_too_fast: fn(&Answer) -> bool,
 }
 
-/// A call.
+/// A call of a cloud's API.
 pub struct Call<'a> {
-    /// The purpose of the call: the label `verb` of the metric.
+    /// The purpose of the call, as the value of the label `verb` of the metric.
     pub verb: &'static str,
-    /// The method.
+    /// The HTTP method.
     pub method: Method,
-    /// The URL, which contains no secret.
+    /// The URL. It must not contain a secret.
     pub uri: Uri,
-    /// The headers. Secrets among them must be marked ([`http::HeaderValue::set_sensitive`]).
+    /// The headers. Headers that contain secrets must be marked
+    /// ([`http::HeaderValue::set_sensitive`]).
     pub headers: HeaderMap,
-    /// The body; may be empty.
+    /// The request body; may be empty.
     pub body: Bytes,
     /// Secrets in the body, which errors must not quote.
     pub secrets: &'a [&'a str],
-    /// Whether the call may be repeated although its method is POST or PUT.
+    /// Whether the call may be retried even if its method is POST or PUT.
     pub repeats: bool,
-    /// Maximum duration of the call, with all attempts and pauses.
+    /// Maximum duration of the call, including all attempts and pauses.
     pub deadline: Duration,
 }
 
-/// The reason why an attempt has no response.
+/// The failure of an attempt that has received no response.
 struct Broken {
     /// Whether the service may have received any part of the request.
     is_sent: bool,
     why: String,
 }
 
-/// Reasons why a client cannot be created.
+/// The error of [`Client::new`].
 #[derive(Debug, thiserror::Error)]
 pub enum BadClient {
-    /// The certificates cannot be used.
+    /// The files with certificates or keys cannot be used.
     #[error(transparent)]
     Certificates(#[from] BadCertificates),
-    /// A proxy that the environment names cannot be used.
+    /// The proxy that an environment variable names cannot be used.
     #[error(transparent)]
     Proxy(#[from] BadProxy),
 }
 
 impl Client {
-    /// Creates a client for the cloud with this name (the label `cloud`), with these certificates,
-    /// through the proxy that the environment names.
+    /// Creates a client for the cloud with this name, which is the value of the label `cloud`. Uses
+    /// the certificates in these files, and the proxy that the environment variables name.
     ///
     /// # Errors
-    /// Fails if a file has no certificate or key, or if a variable does not name a usable proxy.
+    /// Fails if a file contains no usable certificate or key, or if an environment variable does
+    /// not name a usable proxy.
     pub fn new(cloud: &'static str, files: &TlsFiles) -> Result<Self, BadClient> {
         let proxies = Proxies::read(|name| std::env::var_os(name))?;
         Ok(Self::by_proxy(cloud, files, proxies)?)
@@ -129,15 +130,15 @@ impl Client {
         })
     }
 
-    /// Sets the name of one of several clouds of the same kind, the label `section`.
+    /// Sets the value of the label `section`, which distinguishes several clouds of the same kind.
     #[must_use]
     pub fn of_section(self, section: Option<Arc<str>>) -> Self {
         Self { section, ..self }
     }
 
-    /// Sets a test for services that use 429 for several purposes: whether such a response refers
-    /// to the rate of all calls. Any other 429 concerns only its own call, and does not reduce the
-    /// rate.
+    /// Sets the test for whether a response with status 429 refers to the rate of all calls, for
+    /// services that use 429 for several purposes. Any other 429 affects only its own call, and
+    /// does not reduce the rate.
     #[must_use]
     pub fn too_fast_if(self, is_too_fast: fn(&Answer) -> bool) -> Self {
         Self {
@@ -146,24 +147,24 @@ impl Client {
         }
     }
 
-    /// Returns the authorities that later connections trust.
+    /// Returns the certificate authorities that new connections trust.
     #[must_use]
     pub fn trust(&self) -> Arc<Trust> {
         self.connector.trust()
     }
 
-    /// Makes a call and returns its response. Retries the call while the rate limit refuses it, if
-    /// it cannot have arrived, or if a retry is harmless.
+    /// Makes a call and returns its response, which may have any status. Retries the call if the
+    /// rate limit refused it, if the service cannot have received it, or if a retry is harmless.
     ///
     /// # Errors
-    /// Returns `Unreachable` or `Timeout`, with an unknown state left behind if the call may have
-    /// arrived and is not read-only.
+    /// Returns `Unreachable` or `Timeout`. If the service may have received the call, and the call
+    /// may change something, the failure has `Certainty::MayBeRunning`.
     pub async fn call(&self, call: &Call<'_>) -> Result<Answer, Failure> {
         self.run(call, false).await
     }
 
     /// Makes a call like [`Self::call`], but ahead of waiting calls, and without a retry if the
-    /// rate limit refuses it: for a change that may soon be unnecessary.
+    /// rate limit refuses it. Intended for a change that may become unnecessary if it is delayed.
     ///
     /// # Errors
     /// Returns the errors of [`Self::call`].
@@ -241,7 +242,8 @@ impl Client {
         *request.method_mut() = call.method.clone();
         *request.uri_mut() = call.uri.clone();
         *request.headers_mut() = call.headers.clone();
-        // Without a tunnel, the proxy reads each request.
+        // The proxy reads each request that is not sent through a tunnel, so the request needs the
+        // proxy's credentials.
         let is_plain = call.uri.scheme_str() == Some("http");
         let relay = proxy.filter(|_| is_plain);
         if let Some(value) = relay.and_then(|proxy| proxy.authorization.as_ref()) {
@@ -286,7 +288,7 @@ impl Client {
         }
     }
 
-    /// Returns the host of a call and its proxy, for errors.
+    /// Returns the host of a call, and the proxy if one is used, for error messages.
     fn host(&self, call: &Call<'_>) -> String {
         // Omit the user and the password that a URL may contain.
         let host = call.uri.authority().map_or("", |host| host.as_str());
@@ -297,7 +299,8 @@ impl Client {
         }
     }
 
-    /// Returns the failure of a call without a response, which may have arrived.
+    /// Returns the failure of a call without a response. `is_sent` states whether the service may
+    /// have received the call.
     fn failed(&self, call: &Call<'_>, kind: Kind, is_sent: bool, why: &str) -> Failure {
         let (what, host) = (call.what(), self.host(call));
         let failure = Failure::new(kind, format!("{what} at {host}: {why}"));
@@ -323,8 +326,8 @@ impl Client {
     }
 }
 
-/// Characters to encode in URLs. Errors quote paths, so IDs in them must not be encoded (RFC 3986,
-/// 2.3).
+/// Characters that are percent-encoded in URLs: all except letters, digits, `-`, `_` and `~` (RFC
+/// 3986, 2.3). IDs remain readable in paths, which errors quote.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 
 /// Percent-encodes any text for use in a URL.
@@ -332,18 +335,18 @@ pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
 
-/// Describes the histogram.
+/// Registers the help text and unit of the histogram.
 pub fn describe() {
     let help = "How long calls to the cloud took, by their HTTP status.";
     metrics::describe_histogram!(DURATION, Unit::Seconds, help);
 }
 
-/// Returns the remedy for the status 407.
+/// Returns the remedy if the proxy responds with status 407 (Proxy Authentication Required).
 fn needs_user(proxy: &Proxy) -> String {
     format!("correct the user and password in {}", proxy.variable)
 }
 
-/// Returns an error and its causes in one line.
+/// Returns the messages of an error and its causes in one line.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -362,7 +365,8 @@ impl Call<'_> {
         format!("{} {}", self.method, self.uri.path())
     }
 
-    /// Whether a retry is harmless. A retried PUT may not be: some clouds start actions with PUT.
+    /// Whether a retry has no further effect. PUT is excluded although it is idempotent in HTTP,
+    /// since some clouds start actions with PUT.
     fn is_harmless(&self) -> bool {
         self.repeats || self.method.is_idempotent() && self.method != Method::PUT
     }

@@ -1,32 +1,34 @@
-//! The rate of calls: unlimited until the service refuses a call for exceeding its limit. Callers
-//! proceed in order of arrival.
+//! Limits the rate of calls. The rate is unlimited until the service refuses a call for exceeding
+//! the service's limit. Callers proceed in order of arrival.
 
 use belay_server::lock::Lock;
 use std::time::Duration;
 use tokio::sync::Mutex as Fair;
 use tokio::time::{Instant, sleep_until};
 
-/// The interval between two calls after the first refusal, and its maximum.
+/// The interval between two calls after the first refusal.
 const INTERVAL_FIRST: Duration = Duration::from_millis(50);
+/// The maximum interval between two calls.
 const INTERVAL_MAX: Duration = Duration::from_secs(2);
-/// The minimum interval; a shorter one becomes zero.
+/// The minimum interval between two calls. A shorter interval is rounded down to zero.
 const INTERVAL_MIN: Duration = Duration::from_millis(5);
-/// Each call that is not refused shortens the interval by this fraction.
+/// Each call that the service does not refuse shortens the interval by 1/`RECOVERY`.
 const RECOVERY: u32 = 32;
 
-/// The rate of one account.
+/// The rate of calls with one account.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// The queue of new callers; its first caller proceeds to the gate.
+    /// The queue of new callers. Only its first caller waits at the gate.
     line: Fair<()>,
-    /// The queue of that caller and of callers whose calls were refused. Both queues are fair, and
-    /// a caller may stop waiting at any time.
+    /// The queue of the first new caller and of callers whose calls were refused. Both queues are
+    /// fair, and a caller may stop waiting at any time.
     gate: Fair<()>,
     state: Lock<State>,
 }
 
 #[derive(Debug)]
 struct State {
+    /// The minimum time between two calls; zero if the rate is unlimited.
     interval: Duration,
     /// The earliest time for the next call.
     next: Instant,
@@ -52,8 +54,8 @@ impl Pace {
         }
     }
 
-    /// Waits until a call may be sent, after all earlier calls. A call that the rate limit has
-    /// refused waits only at the gate.
+    /// Waits until a call may be sent, after the calls of all earlier callers. A caller whose call
+    /// the rate limit has refused skips the queue of new callers.
     pub(super) async fn turn(&self, was_refused: bool) {
         let _line = match was_refused {
             true => None,
@@ -63,13 +65,14 @@ impl Pace {
         loop {
             let at = self.state.lock().begin(Instant::now());
             let Some(at) = at else { return };
-            // Another call, which was sent before, may be refused meanwhile and extend the pause.
+            // Another call that was sent earlier may be refused meanwhile, and extend the pause.
             sleep_until(at).await;
         }
     }
 
-    /// Records that the rate limit refused a call sent at `sent` (429); `after` is the pause that
-    /// the service requests. Several refused calls that were sent together slow down only once.
+    /// Records that the service refused a call that was sent at `sent`, because of its rate limit
+    /// (429). `after` is the pause that the service requests. If several calls were sent before the
+    /// first of them was refused, the interval grows only once.
     pub(super) fn refused(&self, sent: Instant, after: Duration) {
         let (mut state, now) = (self.state.lock(), Instant::now());
         if sent >= state.slowed {
@@ -79,7 +82,7 @@ impl Pace {
         state.pause = state.pause.max(now + after);
     }
 
-    /// Records that a call was not refused.
+    /// Records that the rate limit did not refuse a call, and shortens the interval.
     pub(super) fn answered(&self) {
         let mut state = self.state.lock();
         let shorter = state.interval - state.interval / RECOVERY;
@@ -91,7 +94,7 @@ impl Pace {
 }
 
 impl State {
-    /// Begins a call. If it is too early, returns the time of the next attempt.
+    /// Starts a call. If it is too early, returns the time at which to try again.
     fn begin(&mut self, now: Instant) -> Option<Instant> {
         let at = self.next.max(self.pause);
         if now < at {
@@ -109,7 +112,7 @@ mod tests {
     use tokio::task::JoinSet;
     use tokio::time::{advance, timeout};
 
-    /// Returns the time for this number of calls, none of which is refused.
+    /// Returns the time that this number of calls takes if none is refused.
     async fn sent(pace: &Pace, calls: u32) -> Duration {
         let begun = Instant::now();
         for _ in 0..calls {
@@ -205,7 +208,7 @@ mod tests {
             callers.spawn(async move {
                 pace.turn(false).await;
                 order.lock().push(n);
-                // Every tenth call is refused, while the next ones are already waiting.
+                // Every tenth call is refused while the next calls already wait.
                 if n % 10 == 0 {
                     pace.refused(Instant::now(), Duration::from_secs(7));
                 }
@@ -251,7 +254,7 @@ mod tests {
             });
             tokio::task::yield_now().await;
         }
-        // Only the next caller is still ahead of it.
+        // At most one new caller precedes a caller whose call was refused.
         pace.turn(true).await;
         let mut before = 0;
         while callers.try_join_next().is_some() {

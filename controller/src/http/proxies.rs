@@ -1,6 +1,7 @@
-//! Reads the proxy variables (`HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`) like Go's
-//! golang.org/x/net/http/httpproxy, which the replaced drivers use. `tests/wire/formats` compares
-//! the two. `REQUEST_METHOD` is ignored: Belay is not a CGI program. Opens no connection.
+//! Reads the environment variables `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` like the Go package
+//! golang.org/x/net/http/httpproxy, which the drivers that Belay replaces use. `tests/wire/formats`
+//! compares both. `REQUEST_METHOD` is ignored, since Belay is not a CGI program. Opens no
+//! connection.
 
 use super::unproxied::Unproxied;
 use base64::Engine as _;
@@ -11,15 +12,22 @@ use percent_encoding::percent_decode_str;
 use std::ffi::OsString;
 use std::fmt;
 
-/// The environment variables of each kind. The first that is not empty is used.
+/// Environment variables with the proxy for https URLs. The first variable that is not empty is
+/// used.
 const HTTPS: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
+/// Environment variables with the proxy for http URLs. The first variable that is not empty is
+/// used.
 const HTTP: [&str; 2] = ["HTTP_PROXY", "http_proxy"];
+/// Environment variables with the hosts that need no proxy. The first variable that is not empty is
+/// used.
 const NONE: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
-/// Schemes of unsupported proxies. In other values, the text before `://` may be a secret.
+/// Schemes of proxies that are not supported. An error may quote only these: in any other value,
+/// the text before `://` may be a secret.
 const OTHER_SCHEMES: [&str; 5] = ["https", "socks4", "socks4a", "socks5", "socks5h"];
 
-/// The error for a variable that does not name a usable proxy, or whose exclusion is invalid.
+/// The error for an environment variable that names no usable proxy, or whose list of excluded
+/// hosts is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("{variable}: {why}")]
 pub struct BadProxy {
@@ -27,7 +35,7 @@ pub struct BadProxy {
     why: String,
 }
 
-/// The proxies for both schemes, and the hosts that are reached directly.
+/// The proxies for https and http URLs, and the hosts that are reached without a proxy.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Proxies {
     https: Option<Proxy>,
@@ -35,12 +43,12 @@ pub(super) struct Proxies {
     unproxied: Unproxied,
 }
 
-/// A proxy. Its displayed form omits user and password.
+/// A proxy. Its `Display` output contains neither user nor password.
 #[derive(Clone, Debug)]
 pub(super) struct Proxy {
-    /// The variable that names the proxy.
+    /// The environment variable that names the proxy.
     pub(super) variable: &'static str,
-    /// The scheme and address of the proxy.
+    /// The URL of the proxy, without user and password.
     pub(super) uri: Uri,
     /// The header `Proxy-Authorization`, if the proxy has a user.
     pub(super) authorization: Option<HeaderValue>,
@@ -54,10 +62,10 @@ impl fmt::Display for Proxy {
 }
 
 impl Proxies {
-    /// Returns the proxies that the variables name. Ignores `NO_PROXY` if there is no proxy.
+    /// Reads the proxies from the environment variables. Ignores `NO_PROXY` if no proxy is set.
     ///
     /// # Errors
-    /// Returns the name of a variable, and why it cannot be used.
+    /// Names the variable that cannot be used, and the reason.
     pub(super) fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, BadProxy> {
         let first = |names: [&'static str; 2]| -> Result<_, BadProxy> {
             let found = names.map(|name| (name, variable(name).unwrap_or_default()));
@@ -87,7 +95,7 @@ impl Proxies {
         })
     }
 
-    /// Returns the proxy for a service; `None` if the service is reached directly.
+    /// Returns the proxy for a URL; `None` if the host is reached without a proxy.
     pub(super) fn of(&self, uri: &Uri) -> Option<&Proxy> {
         let (proxy, port) = match uri.scheme_str()? {
             "https" => (self.https.as_ref()?, "443"),
@@ -114,7 +122,7 @@ impl Proxy {
         proxy.flatten().ok_or_else(|| bad(variable, why.to_owned()))
     }
 
-    /// Parses the address of a proxy; `None` if it is invalid.
+    /// Parses the address of a proxy, without the scheme; `None` if it is invalid.
     fn at(variable: &'static str, rest: &str) -> Option<Self> {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (user, address) = match rest[..end].rsplit_once('@') {
@@ -143,7 +151,8 @@ impl Proxy {
     }
 }
 
-/// Returns the header for a user and password; `None` if they contain an invalid `%` escape.
+/// Returns the header for `USER:PASSWORD`, in which special characters are percent-encoded; `None`
+/// if an escape is invalid.
 fn basic(user: &str) -> Option<HeaderValue> {
     let mut escapes = user.split('%').skip(1);
     let is_escape = |it: &str| {
@@ -171,7 +180,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// The results of Go, from `tests/wire/formats`.
+    /// The results of the Go package, as `tests/wire/formats` checks them.
     #[derive(serde::Deserialize)]
     struct Table {
         urls: Vec<String>,

@@ -1,5 +1,5 @@
-//! Tests of the client against a small server on the loopback interface, whose behaviour each test
-//! sets.
+//! Tests of the client with a small server on the loopback interface. Each test sets the behaviour
+//! of the server.
 
 use super::answer::PAUSE_MAX;
 use super::*;
@@ -20,9 +20,9 @@ const CANARY: &str = "canary-gAAAA";
 enum Act {
     /// Responds with a status, headers and a body.
     Answer(&'static str, &'static [&'static str], Vec<u8>),
-    /// Writes the text, and closes the connection.
+    /// Writes the text, then closes the connection.
     Cut(&'static str),
-    /// Writes the text, and then nothing.
+    /// Writes the text, then keeps the connection open without writing more.
     Stall(&'static str),
 }
 
@@ -33,7 +33,7 @@ impl Act {
 }
 
 impl Answer {
-    /// Creates a response to a call, for tests of the interpretation of a cloud's messages.
+    /// Creates a response, for tests of code that interprets a cloud's messages.
     pub(crate) fn example(status: u16, body: &str) -> Self {
         let response = http::Response::builder().status(status).body(()).unwrap();
         let body = Bytes::copy_from_slice(body.as_bytes());
@@ -53,7 +53,7 @@ struct Server {
 
 impl Server {
     /// Starts a server that performs one act for each request, over any number of connections, and
-    /// the last act for all later requests.
+    /// repeats the last act for all further requests.
     async fn start(acts: impl IntoIterator<Item = Act>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -68,7 +68,7 @@ impl Server {
         Self { address, seen }
     }
 
-    /// Returns the number of received calls.
+    /// Returns the number of received requests.
     fn calls(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
@@ -162,7 +162,7 @@ async fn request(stream: &mut TcpStream) -> Option<String> {
     }
 }
 
-/// Creates a client with these environment variables.
+/// Creates a client as if these environment variables were set.
 fn by(variables: &[(&str, &str)]) -> Client {
     let proxies = Proxies::read(|name| {
         let found = variables.iter().find(|(known, _)| *known == name);
@@ -212,7 +212,8 @@ async fn a_refusal_names_the_call_and_the_services_own_words_without_secrets() {
     assert_no_secret(&format!("{answer:?}"));
 }
 
-/// Returns the number of received calls and the failure, for a server with these acts.
+/// Makes a call to a server with these acts; returns the number of received requests and the
+/// failure.
 async fn failed(method: Method, acts: Vec<Act>) -> (usize, Failure) {
     let server = Server::start(acts).await;
     let call = Call {
@@ -460,7 +461,7 @@ async fn a_proxy_makes_a_tunnel_to_a_secure_service_and_sees_no_call() {
 async fn a_host_with_a_port_in_no_proxy_is_called_without_the_proxy() {
     let proxy = Server::start([Act::answer("403 Forbidden", "")]).await;
     let service = Server::start([Act::answer("200 OK", "{}")]).await;
-    // Not a loopback address, which is always reached without a proxy.
+    // Loopback addresses are always reached without a proxy, so use another address.
     let uri = format!("http://0.0.0.0:{}/v3/volumes", service.address.port());
     let url = format!("http://{}", proxy.address);
     let call = service.call_to(&uri, Method::POST);

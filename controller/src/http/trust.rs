@@ -1,5 +1,5 @@
-//! The trusted authorities, from a PEM file or from the system, and the client's own certificate.
-//! Files are read again after a change. Opens no connection.
+//! The certificate authorities that the client trusts, from a PEM file or from the system, and the
+//! client's own certificate. Files are read again after a change. Opens no connection.
 
 use belay_server::file;
 use belay_server::lock::Lock;
@@ -12,19 +12,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio_rustls::TlsConnector;
 
-/// The files in which distributions, and Belay's images, store the certificates of public
-/// authorities.
+/// Files with the certificates of public authorities, in the distributions and in Belay's images.
 const SYSTEM_BUNDLES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
 ];
 
-/// The maximum size of a file, in bytes: a bundle of all public authorities takes a quarter of a
-/// MiB.
+/// The maximum size of a file, in bytes. A bundle of all public authorities has a quarter of a MiB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// The error for certificates in a file that cannot be used.
+/// The error for a file whose certificates or key cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}: {why}")]
 pub struct BadCertificates {
@@ -32,26 +30,26 @@ pub struct BadCertificates {
     why: String,
 }
 
-/// The files of a client, all in PEM.
+/// The PEM files of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The trusted authorities; `None` selects the system's.
+    /// The file with the trusted certificate authorities; `None` selects the system's file.
     pub authorities: Option<PathBuf>,
-    /// The identity of the client, for services that request it: the file with its certificate and
-    /// intermediate certificates, and the file with its key.
+    /// The client certificate, for services that request one: the file with the certificate and its
+    /// intermediate certificates, and the file with the private key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// The authorities and the identity for all connections of a client.
+/// The certificate authorities and the client certificate for new connections of a client.
 pub struct Trust(Lock<Known>);
 
 struct Known {
-    /// The files, each with a fingerprint of its content.
+    /// The files that were read, each with a fingerprint of its content.
     from: Vec<(PathBuf, Content)>,
     tls: TlsConnector,
 }
 
-/// A fingerprint that differs after a file is written or replaced.
+/// The fingerprint of a file, from its metadata. It changes when the file is written or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Content {
     device: u64,
@@ -72,16 +70,18 @@ impl Content {
 }
 
 impl Trust {
-    /// Reads these files. Blocks.
+    /// Reads the files. Blocks the calling thread.
     pub(super) fn new(files: &TlsFiles) -> Result<Self, BadCertificates> {
         Known::read(files).map(|known| Self(Lock::new(known)))
     }
 
-    /// Reads the files again if one has changed, or if other files are given. Returns whether it
-    /// has read them. Does not affect existing connections. Blocks.
+    /// Reads the files again if one has changed, or if the paths differ from the earlier ones.
+    /// Returns whether the files were read. Does not affect existing connections. Blocks the
+    /// calling thread.
     ///
     /// # Errors
-    /// Fails if a file has no certificate or key; the previous state is kept.
+    /// Fails if a file contains no usable certificate or key. The earlier certificates remain in
+    /// use.
     pub fn refresh(&self, files: &TlsFiles) -> Result<bool, BadCertificates> {
         let now = files.contents()?;
         if self.0.lock().from == now {
@@ -98,7 +98,7 @@ impl Trust {
 }
 
 impl TlsFiles {
-    /// Returns all files, each with the current fingerprint of its content.
+    /// Returns the paths of all files, each with the current fingerprint.
     fn contents(&self) -> Result<Vec<(PathBuf, Content)>, BadCertificates> {
         let identity = self.identity.iter().flat_map(|(chain, key)| [chain, key]);
         let files = self.authorities().into_iter();
@@ -110,7 +110,8 @@ impl TlsFiles {
         files.map(of).collect()
     }
 
-    /// Returns the configured file, or else the system's, if there is one.
+    /// Returns the configured file of authorities, or else the system's; `None` if the system has
+    /// none.
     fn authorities(&self) -> Option<&Path> {
         let bundles = || SYSTEM_BUNDLES.iter().map(Path::new);
         let own = self.authorities.as_deref();
@@ -120,7 +121,8 @@ impl TlsFiles {
 
 impl Known {
     fn read(files: &TlsFiles) -> Result<Self, BadCertificates> {
-        // Take the fingerprints before reading, so that a concurrent change is noticed later.
+        // Take the fingerprints before reading: a change during the read is then noticed by the
+        // next refresh.
         let from = files.contents()?;
         let roots = match files.authorities() {
             None => RootCertStore::empty(),
@@ -169,7 +171,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, BadCertific
 
 fn roots(path: &Path) -> Result<RootCertStore, BadCertificates> {
     let mut roots = RootCertStore::empty();
-    // A bundle may contain a certificate that is too old to be parsed.
+    // A bundle may contain certificates that are too old to be parsed; ignore them.
     let (added, _) = roots.add_parsable_certificates(certificates(path)?);
     match added {
         0 => Err(bad(path, &"has no certificate in PEM that can be used")),

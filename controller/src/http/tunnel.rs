@@ -1,5 +1,5 @@
-//! A tunnel through a proxy to a service (CONNECT; RFC 9110, 9.3.6). Errors contain neither the
-//! user nor the password of the proxy.
+//! Opens a tunnel through a proxy to a service with the method CONNECT (RFC 9110, 9.3.6). Errors
+//! contain neither the user nor the password of the proxy.
 
 use super::proxies::Proxy;
 use bytes::Bytes;
@@ -14,10 +14,11 @@ use tokio::net::TcpStream;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Opens a tunnel on a connection to the proxy.
+/// Opens a tunnel to `service` on an open connection to the proxy.
 ///
 /// # Errors
-/// Fails if the proxy refuses the tunnel, with its status, or does not respond in HTTP.
+/// Fails if the proxy refuses the tunnel, or does not respond in HTTP. The error contains the
+/// status of the refusal.
 pub(super) async fn open(
     tcp: TokioIo<TcpStream>,
     proxy: &Proxy,
@@ -35,7 +36,8 @@ pub(super) async fn open(
         let answer = sender.send_request(request).await?;
         Ok::<_, hyper::Error>((answer.status(), upgrade::on(answer)))
     };
-    // An error of the connection is also the error of the response.
+    // The result of the connection can be ignored: an error of the connection also fails the
+    // response.
     let (answer, _) = tokio::join!(answer, connection.with_upgrades());
     let (status, upgraded) = answer.map_err(|error| format!("no answer to CONNECT: {error}"))?;
     if !status.is_success() {

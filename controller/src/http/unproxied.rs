@@ -1,41 +1,43 @@
-//! The services that `NO_PROXY` excludes from the use of a proxy.
+//! The hosts that `NO_PROXY` excludes from the use of a proxy.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
 
-/// The entries of `NO_PROXY`. `localhost` and loopback addresses are always excluded.
+/// The entries of `NO_PROXY`. `localhost` and loopback addresses are excluded without an entry.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unproxied(Vec<Rule>);
 
 /// An entry of `NO_PROXY`.
 #[derive(Clone, Debug)]
 enum Rule {
-    /// All services: `*`.
+    /// `*`: all hosts.
     All,
-    /// A network, such as `10.0.0.0/8`.
+    /// A network in CIDR notation, such as `10.0.0.0/8`.
     Network { first: IpAddr, bits: u32 },
-    /// An address, such as `10.0.0.1` or `10.0.0.1:5000`.
+    /// An IP address, such as `10.0.0.1` or `10.0.0.1:5000`.
     Address { ip: IpAddr, port: Option<String> },
-    /// A domain, such as `example.org`, or only the names below it, such as `.example.org`; each
-    /// optionally with a port.
+    /// A domain and its subdomains, such as `example.org`, or only the subdomains, such as
+    /// `.example.org`. Both may have a port.
     Domain {
         /// The domain with a leading dot.
         suffix: String,
+        /// Whether the rule also matches the domain itself.
         has_itself: bool,
         port: Option<String>,
     },
 }
 
 impl Unproxied {
-    /// Parses the value of the variable, whose entries are separated by commas.
+    /// Parses the value of `NO_PROXY`, in which commas separate the entries.
     ///
     /// # Errors
-    /// Returns the first entry that cannot exclude any service.
+    /// Describes the first entry that cannot match any host.
     pub(super) fn new(value: &str) -> Result<Self, String> {
         let entries = value.split(',').map(str::trim);
         let rule = |entry: &str| {
             let rule = Rule::new(&entry.to_ascii_lowercase());
-            // Omit the part that may contain the password of a URL.
+            // Quote only the text after `@`: the text before may contain a password, if the entry
+            // is a URL.
             let shown = entry.rsplit('@').next().unwrap_or_default();
             rule.ok_or_else(|| {
                 format!(
@@ -48,8 +50,8 @@ impl Unproxied {
         rules.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether a service is reached without a proxy. `host` is a name or an address, optionally in
-    /// brackets.
+    /// Whether a host is reached without a proxy. `host` is a name or an IP address, which may be
+    /// in brackets.
     pub(super) fn has(&self, host: &str, port: &str) -> bool {
         let plain = host.trim_start_matches('[').trim_end_matches(']');
         let ip = plain.parse().ok().map(|ip: IpAddr| ip.to_canonical());
@@ -62,7 +64,7 @@ impl Unproxied {
 }
 
 impl Rule {
-    /// Parses an entry; `None` if it cannot exclude any service.
+    /// Parses an entry; `None` if it cannot match any host.
     fn new(entry: &str) -> Option<Self> {
         if entry == "*" {
             return Some(Rule::All);
@@ -128,13 +130,15 @@ impl Rule {
     }
 }
 
-/// Returns the rule for a network, from one of its addresses and the length of its prefix.
+/// Returns the rule for a network, from any address in it and the length of its prefix. Returns
+/// `None` if the length is invalid.
 fn network(of: IpAddr, bits: &str) -> Option<Rule> {
     let is_number = bits.bytes().all(|byte| byte.is_ascii_digit());
     let bits: u32 = is_number.then(|| bits.parse().ok())??;
     let bits_max = if of.is_ipv4() { 32 } else { 128 };
     let first = network_of(of, (bits <= bits_max).then_some(bits)?);
-    // An IPv4 address may be written as an IPv6 address, whose first 96 bits are then constant.
+    // An IPv4 network may be written as an IPv4-mapped IPv6 network, whose prefix is 96 bits
+    // longer.
     let (first, bits) = match (of, first.to_canonical()) {
         (IpAddr::V6(_), first @ IpAddr::V4(_)) => (first, bits - 96),
         _ => (first, bits),
@@ -142,7 +146,7 @@ fn network(of: IpAddr, bits: &str) -> Option<Rule> {
     Some(Rule::Network { first, bits })
 }
 
-/// Returns the first address with this prefix.
+/// Returns the first address of the network that contains `ip` and has a prefix of `bits` bits.
 fn network_of(ip: IpAddr, bits: u32) -> IpAddr {
     match ip {
         IpAddr::V4(ip) => {

@@ -1,15 +1,17 @@
-//! The error message of a service that refuses a call, without secrets, for use in Belay's errors.
+//! Extracts the error message from a response that refuses a call, and masks secrets in it, so that
+//! Belay's errors can quote it.
 
 use http::HeaderMap;
 use serde_json::Value;
 
-/// Maximum number of quoted characters.
+/// Maximum number of characters that an error quotes.
 const QUOTED_MAX: usize = 300;
-/// The minimum length of a secret in bytes, since shorter texts are too common.
+/// Minimum length of a secret that is masked, in bytes. Shorter texts would often occur by chance.
 const SECRET_BYTES_MIN: usize = 4;
 const MASK: &str = "***";
 
-/// Texts that must not appear in an error: the values of headers marked as sensitive, and others.
+/// Texts that must not appear in errors: the values of headers marked as sensitive, and secrets in
+/// the body.
 #[derive(Default)]
 pub(super) struct Secrets(Vec<String>);
 
@@ -21,7 +23,7 @@ impl Secrets {
         let plain = plain.filter(|secret| secret.len() >= SECRET_BYTES_MIN);
         let mut secrets = Vec::new();
         for secret in plain {
-            // The form of the secret in JSON, without the quotes.
+            // In a JSON text, the secret appears with escapes.
             let escaped = Value::from(secret).to_string();
             secrets.push(escaped.trim_matches('"').to_owned());
             secrets.push(secret.to_owned());
@@ -36,8 +38,8 @@ impl Secrets {
     }
 }
 
-/// Returns the service's error message from the body of a refusal: the first `message` or `reason`
-/// of its JSON, or else the start of its text.
+/// Returns the error message in the body of a response that refuses a call: the first `message` or
+/// `reason` in its JSON, or the start of its text.
 pub(super) fn of(body: &[u8], secrets: &Secrets) -> String {
     let parsed = serde_json::from_slice(body).ok();
     let text = match parsed.as_ref().and_then(message) {
@@ -47,7 +49,7 @@ pub(super) fn of(body: &[u8], secrets: &Secrets) -> String {
     quoted(&text, secrets)
 }
 
-/// Returns a text in one line, without secrets, and shortened.
+/// Returns the text in one line, with secrets masked, and truncated to [`QUOTED_MAX`] characters.
 pub(super) fn quoted(text: &str, secrets: &Secrets) -> String {
     let masked = secrets.masked(text);
     let words = masked.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -58,8 +60,8 @@ pub(super) fn quoted(text: &str, secrets: &Secrets) -> String {
     }
 }
 
-/// Finds the message in `{"badRequest": {"message": "..."}}` (Cinder, Nova), `{"error": {"message":
-/// "..."}}` (Keystone) or `{"code": "...", "reason": "..."}` (Civo).
+/// Finds the message in JSON such as `{"badRequest": {"message": "..."}}` (Cinder, Nova),
+/// `{"error": {"message": "..."}}` (Keystone) or `{"code": "...", "reason": "..."}` (Civo).
 fn message(value: &Value) -> Option<&str> {
     let object = value.as_object()?;
     let own = ["message", "reason"]

@@ -1,5 +1,5 @@
-//! The access to an account of Civo, in the forms that civo-csi uses: a Secret as a directory of
-//! files, and environment variables. Opens no connection.
+//! The credentials and settings for an account of Civo, in the forms that civo-csi uses: a Secret
+//! that is mounted as a directory, and environment variables. Opens no connection.
 
 use belay_server::call::Failure;
 use belay_server::file;
@@ -11,12 +11,12 @@ const URL: &str = "https://api.civo.com";
 /// The maximum size of a file, in bytes.
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// The API key, which must not appear in logs.
+/// The API key. Its `Debug` output omits the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey(String);
 
 impl ApiKey {
-    /// Creates a key from its text.
+    /// Creates a key from its text, without surrounding white space.
     #[must_use]
     pub fn new(key: &str) -> Self {
         Self(key.trim().to_owned())
@@ -33,11 +33,12 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// The sources of the values. A file in the directory takes precedence over the other values.
+/// The sources of the settings. A file in the directory takes precedence over the corresponding
+/// other value.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// The Secret `civo-api-access` as a directory: `api-key`, `api-url`, `region`, `cluster-id`,
-    /// `namespace`.
+    /// The directory at which the Secret `civo-api-access` is mounted, with the files `api-key`,
+    /// `api-url`, `region`, `cluster-id` and `namespace`.
     pub dir: Option<PathBuf>,
     /// The value of `CIVO_API_KEY`.
     pub key: Option<ApiKey>,
@@ -51,7 +52,7 @@ pub struct Sources {
     pub namespace: Option<String>,
 }
 
-/// The values, without surrounding white space.
+/// The settings, without surrounding white space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Access {
     pub(super) key: ApiKey,
@@ -63,11 +64,11 @@ pub(super) struct Access {
 }
 
 impl Sources {
-    /// Reads all values. Blocks.
+    /// Reads all settings. Blocks the calling thread.
     ///
     /// # Errors
-    /// Returns `Precondition`, naming the value that is missing or wrong, or the file that cannot
-    /// be read.
+    /// Returns `Precondition`, naming the setting that is missing or invalid, or the file that
+    /// cannot be read.
     pub(super) fn read(&self) -> Result<Access, Failure> {
         let url = self.value("api-url", self.url.as_deref())?;
         let url = url.unwrap_or_else(|| URL.to_owned());
@@ -108,7 +109,7 @@ impl Sources {
         })
     }
 
-    /// Reads only the key. Blocks.
+    /// Reads only the API key. Blocks the calling thread.
     ///
     /// # Errors
     /// Returns the errors of [`Self::read`].

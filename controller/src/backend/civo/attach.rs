@@ -1,5 +1,6 @@
-//! Attach and detach. Both read the volume first: Civo detaches without the name of an instance, so
-//! a delayed call could detach the volume from the node that now uses it.
+//! Attaches volumes to instances, and detaches them. Both calls read the volume first. A detach
+//! call of Civo does not name the instance, so a delayed call could detach the volume from another
+//! instance that uses the volume by then.
 
 use super::changes::Change;
 use super::wire::{CivoVolume, Status};
@@ -17,16 +18,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The time for which the instance that a read has shown for a volume is trusted. A second
-/// controller, or Kubernetes, takes longer to detach the volume and attach it to another instance.
+/// Maximum time between a read that shows the instance of a volume and the detach call that relies
+/// on it. Another controller, or Kubernetes, needs more time to detach the volume and attach it to
+/// another instance.
 const SEEN_AGE_MAX: Duration = Duration::from_secs(2);
-/// Maximum re-reads while Civo is rate-limiting.
+/// Maximum number of times that a detach is read and requested again because Civo limits the rate
+/// of calls.
 const TURNS_MAX: usize = 5;
-/// The time after which the volume is read again before it is detached.
+/// The age of a read after which the volume is read again before a detach.
 const SEEN_AGE_FRESH: Duration = Duration::from_secs(1);
 
 impl Civo {
-    /// Returns the state of an attach to this instance; `None` if it must be begun.
+    /// Returns the result of an earlier attach to this instance; `None` if the attach must be
+    /// requested.
     fn found(
         &self,
         order: &AttachOrder,
@@ -76,7 +80,7 @@ impl Civo {
             }
             Err(refused) => refused,
         };
-        // Another controller may have attached the volume, or a response may have been lost.
+        // Another controller may have attached the volume, or the response may have been lost.
         if let Ok(Some(volume)) = self.read_volume(id).await
             && let Some(found) = self.found(order, &volume, instance)?
         {
@@ -110,7 +114,8 @@ impl Civo {
         )))
     }
 
-    /// Detaches the volume; returns `None` if it must be read again.
+    /// Detaches the volume; returns `None` if the volume must be read again because the detach call
+    /// was not sent in time.
     async fn detach_now(
         &self,
         id: &VolumeId,
@@ -124,7 +129,7 @@ impl Civo {
         }
         let Some(instance) = volume.instance() else {
             return Ok(Some(match volume.status() {
-                // The volume may be in the process of being attached to the node.
+                // The volume may be in the process of being attached to this node.
                 Status::Attaching => Progress::Begun,
                 Status::Other(word) if word == "attached" => Progress::Begun,
                 _ => Progress::Done(()),
@@ -148,7 +153,8 @@ impl Civo {
                 return Ok(Some(Progress::Begun));
             }
             Status::Deleting => return Ok(Some(Progress::Done(()))),
-            // Civo decides whether such a volume can be detached.
+            // Request the detach even for such a status: Civo knows whether the volume can be
+            // detached.
             Status::Attached | Status::Available | Status::Failed(_) => {}
         }
         let change = Change::Detach(instance.to_owned());
@@ -165,7 +171,7 @@ impl Civo {
         }
     }
 
-    /// Returns the state of the volume after a failed detach.
+    /// Returns the result of a detach whose call has failed, from the current state of the volume.
     async fn left(
         &self,
         id: &VolumeId,
@@ -184,9 +190,9 @@ impl Civo {
     }
 }
 
-/// Returns the attachment. The serial number of the disk is the volume's ID. Only a context of this
-/// driver records how the volume was created, and none records whether it was attached before; so
-/// the node reads all of a new volume's disk.
+/// Returns the attachment. The serial number of the disk is the volume's ID. Only a volume context
+/// of this driver records whether the volume was created empty, and nothing records whether it was
+/// attached before. So a node reads the whole disk of a new volume before it formats the disk.
 fn attachment(order: &AttachOrder, bytes: u64, volume: &CivoVolume) -> Attachment {
     let content = match order.context.get(BEGAN) {
         Some(EMPTY) => Content::Used,

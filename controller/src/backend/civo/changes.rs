@@ -1,10 +1,10 @@
-//! Changes of volumes that Civo has accepted from this process. Its reads may be stale. If a volume
-//! looks as if a change had not begun, the driver waits and does not request the change again,
-//! since a second detach could detach the volume from the instance that uses it by then.
+//! Changes of volumes that Civo has accepted from this process. A read may return stale data. If a
+//! read does not show a change, the driver waits and does not request the change again: a second
+//! detach could detach the volume from another instance that uses it by then.
 //!
-//! A volume whose creation was accepted, and that no read has shown as usable since, was never
-//! returned to a caller, so it has no data. Civo cannot store marks, so only this process knows
-//! that.
+//! A volume has no data if its creation was accepted and no later read has shown it as usable,
+//! since no caller has received it. Civo cannot store marks, so only this process has this
+//! information.
 
 use super::wire::{CivoVolume, Status};
 use crate::backend::{Attempt, Mark};
@@ -15,28 +15,30 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum time for which a volume may look unchanged after Civo has accepted a change; then the
-/// change is begun again.
+/// Maximum time for which reads may not show a change that Civo has accepted. After this time, the
+/// change is requested again.
 pub(super) const STALE_MAX: Duration = Duration::from_secs(10);
-/// Maximum time for which a volume may look unchanged if the response to a change was lost.
+/// Maximum time for which reads may not show a change whose response was lost.
 const LOST_MAX: Duration = Duration::from_secs(2);
-/// The time after which another controller may have returned a new volume that was not read here.
+/// The time after which a new volume may have been returned by another controller, even if this
+/// process has never read it as usable.
 const NEW_MAX: Duration = Duration::from_secs(3600);
 
 /// A requested change of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Creation by this attempt with this name, unless Civo has responded with another volume's ID.
+    /// A creation by this attempt, with this name. Civo may have responded with the ID of another
+    /// volume.
     Create(String, Attempt),
-    /// Attachment to this instance.
+    /// An attach to this instance.
     Attach(String),
-    /// Detachment from this instance.
+    /// A detach from this instance.
     Detach(String),
-    /// Expansion to this number of GiB.
+    /// An expansion to this number of GiB.
     Resize(u64),
 }
 
-/// The progress of a change, according to what the API shows of the volume.
+/// The progress of a change, as a read of the volume shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Nothing,
@@ -44,17 +46,18 @@ enum Shown {
     Done,
 }
 
-/// The changes, by volume.
+/// The recorded changes, by volume ID.
 #[derive(Debug, Default)]
 pub(super) struct Changes(Lock<BTreeMap<String, Entry>>);
 
-/// A change that was begun.
+/// A change that this process has requested.
 #[derive(Debug)]
 struct Entry {
     change: Change,
-    /// The time until which a read may not show the change yet.
+    /// The time until which reads may not show the change.
     until: Instant,
-    /// Whether a read has shown that the change is done; the next read may hide it again.
+    /// Whether a read has shown that the change is complete. A later read may be stale and not show
+    /// the change.
     is_done: bool,
 }
 
@@ -63,7 +66,8 @@ impl Changes {
         let now = Instant::now();
         let mut all = self.0.lock();
         all.retain(|_, entry| now < entry.until);
-        // Civo may have responded to a creation with the ID of a volume that is being changed.
+        // Civo may have responded to a creation with the ID of another volume, which is being
+        // changed. Keep the record of that change.
         let is_creation = |change: &Change| matches!(change, Change::Create(..));
         let known = all.get(id.as_str());
         if is_creation(&change) && known.is_some_and(|known| !is_creation(&known.change)) {
@@ -86,14 +90,15 @@ impl Changes {
         self.add(id, change, known);
     }
 
-    /// Records a change whose call has failed, if Civo may have accepted it nevertheless.
+    /// Records a change whose call has failed, if Civo may have accepted the change anyway.
     pub(super) fn failed(&self, id: &VolumeId, change: Change, failure: &Failure) {
         if failure.certainty == Certainty::MayBeRunning {
             self.add(id, change, LOST_MAX);
         }
     }
 
-    /// Returns the word for a recent change that the volume does not show yet.
+    /// Returns the status word for a recent change that this read of the volume does not show;
+    /// `None` if the read is current.
     pub(super) fn hidden(&self, volume: &CivoVolume) -> Option<&'static str> {
         let mut all = self.0.lock();
         let entry = all.get_mut(&volume.id)?;
@@ -111,8 +116,8 @@ impl Changes {
         None
     }
 
-    /// Returns the mark of a volume that is still being created or has failed. Once the volume was
-    /// seen in another state, there is no mark from then on.
+    /// Returns the mark of a volume that is still being created or whose creation has failed. Once
+    /// a read has shown the volume in another state, returns [`Mark::None`] forever.
     pub(super) fn mark(&self, volume: &CivoVolume) -> Mark {
         let mut all = self.0.lock();
         let entry = all
@@ -149,7 +154,7 @@ impl Change {
     fn shown(&self, volume: &CivoVolume) -> Shown {
         match (self, volume.status(), volume.instance()) {
             (Self::Attach(to), Status::Attached, Some(on)) if to == on => Shown::Done,
-            // Another instance may have used the volume before.
+            // This read may be stale, and show the instance that used the volume before.
             (Self::Attach(_), Status::Available | Status::Attached, _) => Shown::Nothing,
             (Self::Detach(from), Status::Attached, Some(on)) if from == on => Shown::Nothing,
             (Self::Detach(_), Status::Available | Status::Attached, _) => Shown::Done,
@@ -189,7 +194,7 @@ mod tests {
                 "detaching",
                 volume("attached", "node", 1),
                 volume("detaching", "node", 1),
-                // Another controller was faster.
+                // Another controller has completed the change first.
                 volume("attached", "other", 1),
             ),
             (
@@ -208,14 +213,14 @@ mod tests {
                 (&during, None),
                 (&before, Some(word)),
                 (&after, None),
-                // A stale read may follow.
+                // A later read may be stale.
                 (&before, Some(word)),
                 (&after, None),
             ] {
                 assert_eq!(changes.hidden(seen), hidden, "{change:?} {seen:?}");
             }
             tokio::time::advance(STALE_MAX).await;
-            // From then on, the volume is waiting for another change.
+            // From here on, the record belongs to the next change of the volume.
             assert_eq!(changes.hidden(&before), None);
             changes.accepted(&id, change.clone());
             tokio::time::advance(STALE_MAX).await;

@@ -1,4 +1,4 @@
-//! Calls to Civo's API, and the interpretation of its refusals. A change is never repeated here:
+//! Calls of Civo's API, and the interpretation of its errors. The client never repeats a change;
 //! its caller reads the result.
 
 mod clusters;
@@ -23,30 +23,30 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The deadline of a call, including its retries.
+/// Maximum duration of a call, including its retries.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// The description of new snapshots.
 const BY: &str = "Created by Belay";
-/// A filter for snapshots of volumes, since instances have snapshots, too.
+/// The query parameter that selects snapshots of volumes; instances have snapshots, too.
 const OF_VOLUMES: &str = "&resource_type=volume";
 
-/// The client for an account in a region.
+/// The client for one account and one region.
 pub(super) struct Client {
     http: http::Client,
     account: Account<Arc<Access>>,
-    /// The cluster, after Civo has shown it to a key.
+    /// The configured cluster, once Civo has accepted a key and returned the cluster.
     cluster: OnceLock<Cluster>,
 }
 
-/// A call that is not yet bound to a key.
+/// An API call without the key, which is added when the call is sent.
 struct Request {
     verb: &'static str,
     method: Method,
     path: String,
-    /// Additional query parameters, beginning with `&`.
+    /// Additional query parameters, which begin with `&`.
     query: Cow<'static, str>,
     body: Option<Value>,
-    /// The time until which the call may be sent, since it is only valid until then.
+    /// The time after which the call must not be sent; `None` if it may be sent at any time.
     until: Option<Instant>,
 }
 
@@ -104,8 +104,8 @@ impl Request {
 }
 
 impl Client {
-    /// Creates a client that reads new keys from the sources. Blocks. Region and cluster remain,
-    /// since earlier reads refer to them.
+    /// Creates a client that reads the key again when Civo refuses it. Blocks the calling thread.
+    /// Region and cluster remain the same, since cached data refers to them.
     ///
     /// # Errors
     /// Returns `Precondition` if the key cannot be read.
@@ -129,13 +129,13 @@ impl Client {
         })
     }
 
-    /// Returns the values in use.
+    /// Returns the current settings.
     pub(super) fn access(&self) -> Arc<Access> {
         self.account.key()
     }
 
-    /// Makes a call, and repeats it with the key of the file if Civo refuses the current key and
-    /// the two differ. Makes no call before Civo has accepted a key.
+    /// Makes a call. If Civo refuses the current key and the file contains another one, repeats the
+    /// call with that key. Makes no call until Civo has accepted a key.
     async fn answer(&self, request: Request) -> Result<Answer, Failure> {
         self.account.confirm(self).await?;
         let access = self.access();
@@ -167,8 +167,8 @@ impl Client {
         }
     }
 
-    /// Requests an object like [`Self::read`]; returns `None` only if Civo reports that it does not
-    /// exist.
+    /// Requests an object like [`Self::read`]; returns `None` only if Civo itself reports that the
+    /// object does not exist.
     async fn find<T: DeserializeOwned>(
         &self,
         object: Object,
@@ -211,7 +211,7 @@ impl Client {
         Ok(found)
     }
 
-    /// Creates a volume; returns `None` if its name exists.
+    /// Creates a volume; returns `None` if a volume with this name exists.
     pub(super) async fn create(&self, mut volume: Value) -> Result<Option<Made>, Failure> {
         let access = self.access();
         volume["namespace"] = access.namespace.clone().into();
@@ -233,7 +233,7 @@ impl Client {
         }
     }
 
-    /// Deletes a volume; returns whether it existed. Its snapshots remain.
+    /// Deletes a volume; returns whether it existed. The snapshots of the volume remain.
     pub(super) async fn delete(&self, id: &VolumeId) -> Result<bool, Failure> {
         let Ok(path) = path_of(id) else {
             return Ok(false);
@@ -250,9 +250,10 @@ impl Client {
         self.change(request).await
     }
 
-    /// Detaches a volume from its current instance. The caller has read that instance, and sets the
-    /// time until which this is valid. The call is neither sent later nor repeated. Returns false
-    /// if Civo has not accepted it, because it was too late or exceeded the rate limit.
+    /// Detaches a volume from its current instance. The caller must have read the instance shortly
+    /// before, and trusts that read until `until`. The call is neither sent later nor repeated.
+    /// Returns false if Civo has not accepted the call, because it was too late or because of the
+    /// rate limit.
     pub(super) async fn detach(&self, id: &VolumeId, until: Instant) -> Result<bool, Failure> {
         let request = Request {
             until: Some(until),
@@ -315,7 +316,7 @@ impl Client {
         Ok(found)
     }
 
-    /// Creates a snapshot; returns it if the response contains it.
+    /// Creates a snapshot; returns `None` if the response does not contain the snapshot.
     pub(super) async fn cut(
         &self,
         of: &VolumeId,
@@ -343,8 +344,8 @@ impl Client {
     }
 }
 
-/// Returns the path of a volume. A server in front of the API may resolve an encoded `../`, so IDs
-/// in requests are only used in paths if they have the form of Civo's IDs.
+/// Returns the API path of a volume. An ID is used in a path only if it is a UUID, since a server
+/// in front of the API may resolve `../` even if it is encoded.
 ///
 /// # Errors
 /// Returns `NotFound` for an ID that no volume can have.
@@ -357,7 +358,10 @@ fn path_of(id: &VolumeId) -> Result<String, Failure> {
     }
 }
 
-/// Returns the path of a snapshot, as [`path_of`] does for a volume.
+/// Returns the API path of a snapshot.
+///
+/// # Errors
+/// Returns `NotFound` for an ID that no snapshot can have.
 fn path_of_snapshot(id: &SnapshotId) -> Result<String, Failure> {
     match is_word(id.as_str()) {
         true => Ok(format!("/v2/snapshots/{id}")),

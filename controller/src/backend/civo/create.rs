@@ -1,4 +1,4 @@
-//! Creation of volumes. Civo enforces unique names, so an existing volume with the name is
+//! Creates volumes. Civo enforces unique names: if the name exists, the existing volume is
 //! returned.
 
 use super::changes::Change;
@@ -14,10 +14,11 @@ use belay_server::request::{Name, SnapshotId, TopologyRequirement};
 use serde_json::json;
 use std::sync::Arc;
 
-/// The lists of all volumes, since Civo has no search for volumes.
+/// Reads of the list of all volumes, shared by concurrent calls. Civo's API has no search for
+/// volumes.
 pub(super) type Lists = Rounds<All>;
 
-/// Reads the list, sorted by ID.
+/// Reads the list of all volumes, sorted by ID.
 pub(super) struct All(pub(super) Arc<Client>);
 
 impl Reads for All {
@@ -35,7 +36,8 @@ impl Reads for All {
 }
 
 impl Civo {
-    /// Returns the volumes with this name for either promise of their size, sorted by ID.
+    /// Returns the volumes that a request with this name may have created, sorted by ID. The name
+    /// in Civo depends on the [`Promise`].
     pub(super) async fn named(&self, name: &Name) -> Result<Vec<CivoVolume>, Failure> {
         let names = name::of_any(name);
         let all = self.lists.next(()).await?;
@@ -64,7 +66,7 @@ impl Civo {
         let mut volume = json!({
             "name": name,
             "size_gb": promise.gib(order.bytes),
-            // An empty ID selects the network of the cluster.
+            // An empty ID selects the cluster's network.
             "network_id": "",
             "bootable": false,
             "volume_type": volume_type.unwrap_or_default(),
@@ -75,7 +77,8 @@ impl Civo {
         let Some(made) = self.client.create(volume).await? else {
             return self.owner_of(&order.name).await;
         };
-        // In the response, the status may be null and the name empty, so the volume is read.
+        // The status in the response may be null and the name empty, so the engine reads the volume
+        // again.
         let id = ids::volume(&made.id, ids::is_uuid)?;
         let change = Change::Create(name, order.attempt.clone());
         self.changes.accepted(&id, change);
@@ -85,7 +88,7 @@ impl Civo {
         })
     }
 
-    /// Returns the volume that already has the name.
+    /// Returns the volume that already has this name.
     async fn owner_of(&self, name: &Name) -> Result<Volume, Failure> {
         let found = self.named(name).await.map_err(Failure::may_be_running)?;
         let shown = name.as_str();
@@ -96,7 +99,7 @@ impl Civo {
                     "name {shown:?}: belongs to volume {} of another cluster",
                     other.id
                 )),
-                // A list may be stale.
+                // The list may be stale.
                 None => Failure::busy(format!(
                     "name {shown:?}: Civo has a volume of that name, and does not list it yet; \
                      repeat the call"
@@ -106,7 +109,7 @@ impl Civo {
         }
     }
 
-    /// Refuses topologies outside this region.
+    /// Refuses a topology outside of the configured region.
     fn refuse_topology(&self, asked: Option<&TopologyRequirement>) -> Result<(), Failure> {
         match (&self.place, asked) {
             (Some(here), Some(asked)) if !here.satisfies(asked) => Err(Failure::quota(format!(

@@ -1,5 +1,5 @@
-//! Expansion of volumes, which Civo supports only while a volume is detached. The node expands the
-//! filesystem at the next stage.
+//! Expands volumes, which Civo supports only while a volume is detached. The node expands the
+//! filesystem the next time it stages the volume.
 
 use super::Civo;
 use super::changes::Change;
@@ -14,8 +14,9 @@ use belay_server::call::Failure;
 use belay_server::request::{Secrets, VolumeId};
 
 impl Expansion for Civo {
-    /// Returns the sizes for the volume's promise. A capacity in whole GiB is the size of Civo's
-    /// volume; any other capacity is the size of the disk.
+    /// Returns the capacities to which the volume can be expanded. If the current capacity is in
+    /// whole GiB, it is the size of the Civo volume ([`Promise::Volume`]). Otherwise, it is the
+    /// size of the disk.
     fn grown_sizes(&self, volume: &Volume) -> Sizes {
         match volume.bytes % GIB {
             0 => Promise::Volume.sizes(),
@@ -54,7 +55,7 @@ impl Expansion for Civo {
                 }
                 Err(refused) => refused,
             };
-            // Another controller may have expanded the volume, or a response may have been lost.
+            // Another controller may have expanded the volume, or the response may have been lost.
             if let Ok(Some(now)) = self.read_volume(&id).await {
                 let has = promise.bytes(now.gib());
                 if has >= bytes {

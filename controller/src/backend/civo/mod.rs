@@ -1,5 +1,5 @@
-//! `civo`: volumes of Civo, attached to the instances of a cluster. The README of this directory
-//! describes what is stored where.
+//! The backend `civo`: volumes of Civo, attached to the instances of a Kubernetes cluster. The
+//! README of this directory describes the stored data.
 
 mod access;
 mod attach;
@@ -33,31 +33,31 @@ use size::{GIB, Promise};
 use std::sync::Arc;
 use wire::{CivoVolume, Status};
 
-/// The label `cloud` of the metrics.
+/// The value of the label `cloud` in metrics.
 const CLOUD: &str = "civo";
 
-/// The parameter of a class that selects the volume type.
+/// The StorageClass parameter that selects the volume type.
 const TYPE: &str = "type";
 
-/// The key of the volume context that records how a volume was created, and its values for an empty
-/// volume of this driver and for a copy. Civo cannot store this.
+/// The key of the volume context that records whether the volume was created empty ([`EMPTY`]) or
+/// from a snapshot ([`COPY`]). Civo cannot store this itself.
 const BEGAN: &str = "belay.dev/began";
 const EMPTY: &str = "empty";
 const COPY: &str = "copy";
 
-/// The start of a page's token, followed by the ID of the last volume or snapshot before the page.
+/// The start of a page token. The ID of the last volume or snapshot before the page follows.
 const AFTER: &str = "after:";
 
 /// The settings of the backend.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The account, the region and the cluster.
+    /// The sources of the API key, the region and the cluster.
     pub sources: Sources,
-    /// The topology key of regions; `None` if the region is not reported.
+    /// The topology key for regions; `None` if volumes report no topology.
     pub topology_key: Option<&'static str>,
 }
 
-/// The backend for Civo. It does not use the secrets of calls.
+/// The backend for Civo. Ignores the secrets of calls.
 pub struct Civo {
     client: Arc<Client>,
     lists: Lists,
@@ -67,7 +67,7 @@ pub struct Civo {
 }
 
 impl Civo {
-    /// Reads the settings without a call to Civo. Blocks.
+    /// Reads the settings, without a call to Civo. Blocks the calling thread.
     ///
     /// # Errors
     /// Returns `Precondition`, naming a missing setting.
@@ -92,13 +92,13 @@ impl Civo {
         })
     }
 
-    /// Returns the volume as Civo shows it.
+    /// Returns the volume as Civo's API returns it; `None` if it does not exist.
     async fn read_volume(&self, id: &VolumeId) -> Result<Option<CivoVolume>, Failure> {
         self.client.volume(id).await
     }
 
-    /// Converts a volume to the type of the backend. An available volume is not attached to any
-    /// instance.
+    /// Converts a volume of the API to the type of the backend. A volume with the status
+    /// `available` counts as detached, even if the API still shows an instance.
     fn seen(&self, volume: &CivoVolume) -> Result<Volume, Failure> {
         let status = volume.status();
         let instance = match status {
@@ -145,7 +145,7 @@ impl CivoVolume {
     }
 }
 
-/// Returns the ID in a token.
+/// Returns the ID in a page token.
 fn after(token: Option<&str>) -> Result<Option<&str>, Failure> {
     let id = token.map(|token| token.strip_prefix(AFTER).ok_or(token));
     id.transpose().map_err(|token| {
@@ -154,7 +154,8 @@ fn after(token: Option<&str>) -> Result<Option<&str>, Failure> {
     })
 }
 
-/// Returns the first entries of a list that is sorted by ID, and the token of the next page.
+/// Returns the first `limit` entries of a list that is sorted by ID, and the token of the next
+/// page.
 fn first_page<T>(
     mut list: Vec<T>,
     limit: usize,
@@ -172,7 +173,7 @@ impl Backend for Civo {
         Traits {
             default_bytes: size::DEFAULT_BYTES,
             reads_back: true,
-            // The first attempt may only wait for another change.
+            // The first of the three attempts may only wait for another change.
             begins_max: 3,
             records_spec: false,
             ..Traits::default()
@@ -212,7 +213,7 @@ impl Backend for Civo {
             let Some(volume) = self.read_volume(&id).await? else {
                 return Ok(Progress::Done(()));
             };
-            // It is unknown what Civo does with an attached disk whose volume is deleted.
+            // It is unknown how Civo handles the attached disk of a deleted volume.
             if let Some(instance) = volume.instance() {
                 let message = format!(
                     "volume {id}: instance {instance} has it; detach it there first, and delete it \
@@ -279,7 +280,8 @@ impl Backend for Civo {
 }
 
 impl Capacity for Civo {
-    /// Returns the free part of the quota, which counts GiB of volumes; disks are smaller.
+    /// Returns the unused part of the account's quota. The quota counts GiB of volumes, whose disks
+    /// are smaller.
     fn available_bytes(&self, planned: Planned) -> Answer<'_, u64> {
         measured(Verb::Available, async move {
             if let (Some(here), Some(asked)) = (&self.place, planned.topology)
@@ -293,7 +295,7 @@ impl Capacity for Civo {
     }
 }
 
-/// Returns the error for a volume with this status, which no longer changes.
+/// Returns the error for a volume with this status, which is final.
 pub(super) fn failed(word: &str) -> Failure {
     Failure::precondition(format!(
         "Civo reports the status {word:?}; ask Civo, or delete the volume if none of its data is \
@@ -301,14 +303,14 @@ pub(super) fn failed(word: &str) -> Failure {
     ))
 }
 
-/// Returns the error for a volume whose creation has failed with this status.
+/// Returns the error for a volume whose creation ended with this status.
 pub(super) fn not_created(id: &str, word: &str) -> Failure {
     let message =
         format!("volume {id}: Civo has not created it: its status was {word:?}; repeat the call");
     Failure::new(Kind::System, message)
 }
 
-/// Adds the ID of the volume to the start of a failure.
+/// Adds the volume's ID to the start of the message of a failure.
 pub(super) fn about(id: &VolumeId, failure: Failure) -> Failure {
     Failure {
         message: format!("volume {id}: {}", failure.message),

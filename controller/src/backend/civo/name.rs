@@ -1,21 +1,21 @@
-//! The name of a volume at Civo: the name in the request, as in civo-csi, with a suffix that
-//! records the promise of its class. Civo stores nothing else that this driver can set.
+//! Names of volumes and snapshots in Civo: the CSI name, as in civo-csi, with a suffix that records
+//! the [`Promise`]. Civo stores no other data that this driver could set.
 
 use super::size::Promise;
 use belay_server::request::Name;
 use ring::digest::{SHA256, digest};
 
-/// The end of a volume's name if its capacity is the size of its disk.
+/// The suffix of a volume's name if the capacity of the volume is the size of its disk.
 const DISK_SUFFIX: &str = "-disk";
-/// The start of a volume's name if Civo may refuse the name in the request.
+/// The prefix of a hashed name, which replaces a CSI name that Civo may refuse.
 const HASHED_PREFIX: &str = "csi-";
-/// Maximum length of a name that is not hashed, in bytes. Civo's limit is unknown, but the limit of
-/// host names is safe.
+/// Maximum length of a name that is not hashed, in bytes. Civo does not document its limit; 63 is
+/// the limit for a label of a host name.
 const BYTES_MAX: usize = 63 - DISK_SUFFIX.len();
-/// The number of bytes of the hash in a name.
+/// The number of bytes of the SHA-256 in a hashed name.
 const HASH_BYTES: usize = 16;
 
-/// Returns the name of the volume for a request.
+/// Returns the name in Civo of the volume for a CSI name.
 pub(super) fn of_volume(name: &Name, promise: Promise) -> String {
     let name = safe(name.as_str());
     match promise {
@@ -24,18 +24,18 @@ pub(super) fn of_volume(name: &Name, promise: Promise) -> String {
     }
 }
 
-/// Returns the names that the volume of a request can have, one for each promise of its size.
+/// Returns the names in Civo that the volume for a CSI name can have, one for each [`Promise`].
 pub(super) fn of_any(name: &Name) -> [String; 2] {
     [Promise::Volume, Promise::Disk].map(|promise| of_volume(name, promise))
 }
 
-/// Returns the name of the snapshot for a request.
+/// Returns the name in Civo of the snapshot for a CSI name.
 pub(super) fn of_snapshot(name: &Name) -> String {
     safe(name.as_str())
 }
 
-/// Returns the promise that a name records. A volume of another program has no promise, so its
-/// capacity is the size that its program sees.
+/// Returns the promise that a name in Civo records. For a volume of another program, the name
+/// records no promise, and the capacity is the size of the Civo volume, as that program reports it.
 pub(super) fn promise(name: &str) -> Promise {
     match name.ends_with(DISK_SUFFIX) {
         true => Promise::Disk,
@@ -43,8 +43,8 @@ pub(super) fn promise(name: &str) -> Promise {
     }
 }
 
-/// Returns the name itself if Civo accepts it and it cannot be mistaken for another name, or else
-/// its hash.
+/// Returns the name unchanged if Civo accepts it and it cannot collide with another name in Civo.
+/// Otherwise returns its hash.
 fn safe(name: &str) -> String {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric();
     let is_plain = name.len() <= BYTES_MAX

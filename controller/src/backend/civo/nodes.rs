@@ -1,7 +1,7 @@
-//! Finds the instance of Civo for a node. A node agent reports the ID of its instance, or the name
-//! of its node if it has not found an ID; that name selects the instance of the cluster with the
-//! same host name. A similar name, which civo-csi would accept, belongs to another node, and so
-//! does the same name in another cluster of the account.
+//! Finds the Civo instance for a node ID. A node agent reports the ID of its instance, or else the
+//! name of its node, which must be the host name of an instance in the configured cluster. A host
+//! name that is only similar does not match (civo-csi would accept it), since it belongs to another
+//! node. The same host name in another cluster of the account does not match, either.
 
 use super::changes::STALE_MAX;
 use super::client::{Client, Owner};
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::time::sleep;
 
-/// Reads the instances of the cluster.
+/// Reads the instances of the configured cluster.
 struct Instances(Arc<Client>);
 
 impl Reads for Instances {
@@ -27,25 +27,26 @@ impl Reads for Instances {
     }
 }
 
-/// The relation of an instance to a node, according to Civo.
+/// The relation of an instance to a node, as far as Civo shows it.
 enum Shown {
     /// The instance is the node.
     Node,
     /// The instance is another node, or belongs to another cluster.
     Other,
-    /// The instance exists neither in the account nor in any cluster.
+    /// The instance no longer exists, neither by its ID nor in any cluster.
     Nowhere,
 }
 
-/// The nodes of a cluster.
+/// The nodes of the configured cluster.
 pub(super) struct Nodes {
     client: Arc<Client>,
-    /// The names by which calls have named instances. Volumes are reported with these, so that the
-    /// IDs of nodes match those in Kubernetes.
+    /// The node IDs by which calls have named instances. The backend reports volumes with these
+    /// IDs, so that they match the node IDs in Kubernetes.
     names: Lock<BTreeMap<String, NodeId>>,
-    /// The instances that belong to no other cluster; an instance never moves to another cluster.
+    /// The IDs of instances that are known not to belong to another cluster. An instance never
+    /// moves to another cluster.
     ours: Lock<BTreeSet<String>>,
-    /// The reads shared by concurrent calls for new nodes.
+    /// Reads of the list of instances, shared by concurrent calls for new nodes.
     lists: Rounds<Instances>,
 }
 
@@ -59,7 +60,7 @@ impl Nodes {
         }
     }
 
-    /// Returns the instance of a node; `None` if the cluster has no instance with that name.
+    /// Returns the instance of a node; `None` if the cluster has no instance with this host name.
     ///
     /// # Errors
     /// Returns `NotFound` if the instance belongs to another cluster.
@@ -72,8 +73,8 @@ impl Nodes {
         self.named(node, &self.client.instances().await?)
     }
 
-    /// Refuses an ID of another cluster's instance. The node agent may be configured for another
-    /// cluster, which an ID does not show.
+    /// Refuses the ID of an instance of another cluster: the node agent may be configured for
+    /// another cluster, and the ID does not show that.
     async fn refuse_another_cluster(&self, node: &NodeId) -> Result<(), Failure> {
         let ours = || self.ours.lock();
         let id = node.as_str();
@@ -98,7 +99,7 @@ impl Nodes {
         }
     }
 
-    /// Returns the instance with the host name of the node.
+    /// Returns the instance whose host name is the node ID.
     fn named(&self, node: &NodeId, all: &[Instance]) -> Result<Option<String>, Failure> {
         let mut found = all.iter().filter(|instance| {
             let host = instance.hostname.as_deref();
@@ -118,12 +119,13 @@ impl Nodes {
         Ok(Some(instance.id.clone()))
     }
 
-    /// Whether an instance with a volume is this node, even after it has left the cluster. An
-    /// instance that exists neither in the account nor in any cluster counts as the node: it was
-    /// deleted, so no volume can be in use there. An instance of another cluster does not count,
-    /// regardless of its name.
+    /// Whether the instance to which a volume is attached is this node, even if the instance has
+    /// left the cluster. Returns true for an instance that no longer exists, since no process can
+    /// use the volume there. Returns false for an instance of another cluster, whatever its host
+    /// name is.
     pub(super) async fn is(&self, node: &NodeId, instance: &str) -> Result<bool, Failure> {
-        // The last call that named the instance was about this node, and the volume is still there.
+        // The last call that named this instance named it by this node ID, and the volume is still
+        // attached.
         if self.names.lock().get(instance) == Some(node) {
             return Ok(true);
         }
@@ -132,7 +134,7 @@ impl Nodes {
             return Ok(node.as_str() == instance);
         }
         let shown = match self.shown(node, instance).await? {
-            // A stale list may lack a new node.
+            // The instance may be new, and missing from a stale list.
             Shown::Nowhere => {
                 sleep(STALE_MAX).await;
                 self.shown(node, instance).await?
@@ -141,24 +143,26 @@ impl Nodes {
         };
         let is_it = !matches!(shown, Shown::Other);
         if is_it {
-            // The end of the detach is recognised by this name.
+            // Later reads of the volume must report this node ID, so that the caller notices the
+            // end of the detach.
             self.names.lock().insert(instance.to_owned(), node.clone());
         }
         Ok(is_it)
     }
 
-    /// Returns what Civo shows about an instance that may be this node.
+    /// Determines from Civo's lists whether the instance is this node.
     async fn shown(&self, node: &NodeId, instance: &str) -> Result<Shown, Failure> {
         let all = self.client.instances().await?;
         if self.named(node, &all)?.as_deref() == Some(instance) {
             return Ok(Shown::Node);
         }
         if all.iter().any(|other| other.id == instance) {
-            // The instance has another name.
+            // The instance has another host name.
             return Ok(Shown::Other);
         }
-        // The cluster may have a new instance with this name. Civo may list instances of clusters
-        // only with their cluster, so the clusters determine which instances were deleted.
+        // The cluster may have another, new instance with this host name. An instance may be
+        // missing from the API's answer for its ID but be listed with its cluster, so check the
+        // clusters before treating it as deleted.
         let shown = match self.client.instance(instance).await? {
             Some(left) => match left.hostname.is_some_and(|it| is_called(&it, node)) {
                 true => Shown::Node,
@@ -181,20 +185,21 @@ impl Nodes {
         }
     }
 
-    /// Whether calls have named the instance as another node.
+    /// Whether calls have named the instance by another node ID.
     fn is_another(&self, instance: &str, node: &NodeId) -> bool {
         let names = self.names.lock();
         names.get(instance).is_some_and(|name| name != node)
     }
 
-    /// Returns the node of an instance by the name that calls use.
+    /// Returns the node ID of an instance: the ID that calls use, or else the instance's ID.
     pub(super) fn node(&self, instance: &str) -> Result<NodeId, Failure> {
         let known = self.names.lock().get(instance).cloned();
         known.map_or_else(|| NodeId::new(instance), Ok)
     }
 }
 
-/// Whether the host name is the node's name. It may include a domain, and case is ignored.
+/// Whether the host name belongs to the node name. A domain in the host name, and case, are
+/// ignored.
 fn is_called(host: &str, node: &NodeId) -> bool {
     let node = node.as_str();
     let first = host.split('.').next().unwrap_or_default();

@@ -1,48 +1,50 @@
-//! The size of a volume that is promised to its users, which README.md explains. Civo's disks are
-//! smaller than their volumes: a volume of 10 GiB had a disk of 0.945 times its size. So a capacity
-//! is either the size of Civo's volume, as in civo-csi, or the minimum size of its disk. Sizes in
-//! bytes in this module are promised capacities.
+//! The capacity of a volume, which README.md explains. The disk of a Civo volume is smaller than
+//! the volume itself: a volume of 10 GiB had a disk of 9.45 GiB. So a capacity is either the size
+//! of the volume, as in civo-csi, or the minimum size of its disk; the [`Promise`] determines
+//! which. Sizes in bytes in this module are capacities.
 
 use crate::backend::{Sizes, Usage};
 use belay_server::call::Failure;
 use belay_server::request::Context;
 
-/// The parameter of a class that selects the promise.
+/// The StorageClass parameter that selects the [`Promise`].
 pub(super) const CAPACITY: &str = "capacity";
 const OF_VOLUME: &str = "volume";
 pub(super) const OF_DISK: &str = "disk";
 
-/// The unit of `size_gb`, in bytes.
+/// The unit of `size_gb` in the API, in bytes.
 pub(super) const GIB: u64 = 1 << 30;
 
 const MIB: u64 = 1 << 20;
 
-/// The size of a volume without a requested size, as in civo-csi.
+/// The capacity of a volume without a requested size, as in civo-csi.
 pub(super) const DEFAULT_BYTES: u64 = 10 * GIB;
 
-/// The minimum size of a disk for each GiB of its volume, in bytes: 0.945 GiB in whole pages of 4
-/// KiB.
+/// The minimum size of a disk for each GiB of its volume, in bytes: 0.945 GiB, rounded down to
+/// whole pages of 4 KiB.
 const DISK_STEP: u64 = GIB * 945 / 1000 / 4096 * 4096;
 
-/// The minimum size of a volume's disk, in thousandths of the volume. A smaller disk belongs to
-/// another volume.
+/// The minimum size of a disk, in thousandths of its volume. A smaller disk cannot belong to the
+/// volume.
 pub(super) const LEAST_PER_MILLE: u64 = 900;
 
-/// The maximum size of a volume, in GiB. The quota is lower, and Civo's refusal states the reason.
+/// The maximum size of a volume, in GiB. The account's quota is lower; Civo's error then states the
+/// reason.
 const GIB_MAX: u64 = 1 << 16;
 
 /// The object whose size is the capacity of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Promise {
-    /// The capacity is the size of Civo's volume; the disk is smaller.
+    /// The capacity is the size of the Civo volume. The disk is smaller.
     Volume,
-    /// The capacity is the size of the disk; Civo's volume is larger.
+    /// The capacity is the size of the disk. The Civo volume is larger.
     Disk,
 }
 
 impl Promise {
-    /// Returns the promise of a class. Without a parameter, a filesystem gets the size that
-    /// civo-csi creates, and a raw device has at least the requested size, as CSI requires.
+    /// Returns the promise for the parameters of a StorageClass. Without the parameter, the
+    /// capacity of a filesystem is the size of the volume, as in civo-csi. The capacity of a raw
+    /// block device is the size of the disk, since CSI requires at least the requested size.
     ///
     /// # Errors
     /// Returns `Invalid` for an unknown value of the parameter.
@@ -64,7 +66,7 @@ impl Promise {
         }
     }
 
-    /// Returns the capacities that can be promised, in bytes.
+    /// Returns the capacities that a volume can have, in bytes.
     pub(super) fn sizes(self) -> Sizes {
         let step = self.step();
         Sizes {
@@ -74,14 +76,15 @@ impl Promise {
         }
     }
 
-    /// Returns the capacity of a volume of `gib` GiB, in bytes.
+    /// Returns the capacity of a Civo volume of `gib` GiB, in bytes.
     pub(super) fn bytes(self, gib: u64) -> u64 {
         gib.saturating_mul(self.step())
     }
 
-    /// Returns the minimum capacity that a claim for a copy must request, in bytes. For a disk,
-    /// this is the smallest capacity for which a volume of `gib` GiB is created, since the source
-    /// may have been created for it.
+    /// Returns the minimum capacity, in bytes, that a PersistentVolumeClaim for a copy of a volume
+    /// of `gib` GiB must request. If the capacity is the size of the disk, this is the smallest
+    /// capacity that results in a volume of `gib` GiB, since the claim of the source may have
+    /// requested it.
     pub(super) fn least_of_copy(self, gib: u64) -> u64 {
         match (self, gib.checked_sub(1)) {
             (Self::Volume, _) | (Self::Disk, None) => self.bytes(gib),
@@ -89,13 +92,13 @@ impl Promise {
         }
     }
 
-    /// Returns the size of the smallest volume with this capacity, in GiB.
+    /// Returns the size of the smallest Civo volume with at least this capacity, in GiB.
     pub(super) fn gib(self, bytes: u64) -> u64 {
         bytes.div_ceil(self.step())
     }
 
-    /// Returns the minimum size of the disk of a volume of `gib` GiB, in bytes. A smaller disk
-    /// belongs to another volume, or breaks the promise.
+    /// Returns the minimum size of the disk of a Civo volume of `gib` GiB, in bytes. A smaller disk
+    /// belongs to another volume, or has less than the promised capacity.
     pub(super) fn least_of_disk(self, gib: u64) -> u64 {
         match self {
             Self::Volume => self.bytes(gib) / 1000 * LEAST_PER_MILLE / 4096 * 4096,

@@ -1,7 +1,7 @@
-//! Snapshots. It is unknown whether Civo accepts several snapshots with one name, so the name is
-//! searched first. If two controllers have created two snapshots at the same time, the name refers
-//! to the snapshot with the lowest ID. The other snapshot is kept, since its ID may have been
-//! returned.
+//! Snapshots of volumes. Civo does not document whether it accepts several snapshots with one name,
+//! so this module searches for the name first. If two controllers create a snapshot with the same
+//! name at the same time, the name refers to the snapshot with the lower ID. The other snapshot is
+//! kept, since a caller may have received its ID.
 
 use super::size::{CAPACITY, OF_DISK, Promise};
 use super::wire::is_word;
@@ -20,8 +20,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 impl Civo {
-    /// Converts the snapshots of volumes, sorted by ID. If a snapshot lacks the size or the name,
-    /// the volume's are used; without the volume, the size is 0.
+    /// Converts snapshots of volumes to the type of the backend, and sorts them by ID. If a
+    /// snapshot lacks the size or the name of its volume, reads them from the volume. If the volume
+    /// no longer exists either, the size is 0.
     async fn described(&self, found: Vec<CivoSnapshot>) -> Result<Vec<Snapshot>, Failure> {
         let is_whole = |of: &CivoSnapshot| of.gib().is_some() && of.volume_name().is_some();
         let volumes = match found.iter().all(is_whole) {
@@ -49,7 +50,7 @@ impl Civo {
                 name: snapshot.name.clone(),
                 phase: match snapshot.is_ready() || damage.is_some() {
                     true => Phase::Ready,
-                    // Civo does not show when in between the data is captured.
+                    // Civo does not show the time at which the data is captured.
                     false => Phase::Busy("creating".to_owned()),
                 },
                 mark: Mark::None,
@@ -64,19 +65,20 @@ impl Civo {
         Ok(all)
     }
 
-    /// Returns the snapshot to which the name refers.
+    /// Returns the snapshot to which the name refers; `None` if there is none.
     async fn snapshot_named(&self, name: &str) -> Result<Option<Snapshot>, Failure> {
         let mut found = self.client.snapshots().await?;
         found.retain(|snapshot| snapshot.name.as_deref() == Some(name));
         Ok(self.described(found).await?.into_iter().next())
     }
 
-    /// Refuses a volume with fewer GiB than its source. A class that promises volumes requests
-    /// fewer GiB than one that promises disks, and Civo does not document its response.
+    /// Refuses to restore a snapshot to a volume with fewer GiB than its source volume, since Civo
+    /// does not document its response. This can happen if the capacity of the new volume is the
+    /// size of the volume, and the capacity of the source was the size of the disk.
     async fn refuse_smaller(&self, order: &Order, from: &SnapshotId) -> Result<(), Failure> {
         let promise = Promise::of(&order.parameters, &order.usage)?;
         if promise == Promise::Disk {
-            // A volume that promises a disk is at least as large as the snapshot.
+            // The new volume has at least as many GiB as the source.
             return Ok(());
         }
         let source = self.client.snapshot(from).await;
@@ -94,7 +96,7 @@ impl Civo {
     async fn cut_now(&self, order: &SnapshotOrder) -> Result<Snapshot, Failure> {
         let (id, name) = (&order.source, name::of_snapshot(&order.name));
         let found = self.snapshot_named(&name).await;
-        // An earlier call may have created the snapshot.
+        // If the search fails, an earlier call may have created the snapshot.
         if let Some(found) = found.map_err(Failure::may_be_running)? {
             return Ok(found);
         }
@@ -113,7 +115,7 @@ impl Civo {
             }
         }
         let cut = self.client.cut(id, &name).await;
-        // Another controller may have created the snapshot, or a response may have been lost.
+        // Another controller may have created the snapshot, or the response may have been lost.
         let listed = self.snapshot_named(&name).await;
         match (listed, cut) {
             (Ok(Some(listed)), _) => Ok(listed),
@@ -133,7 +135,8 @@ fn unlisted(id: &VolumeId) -> Failure {
     Failure::busy(message).may_be_running()
 }
 
-/// Returns the time of creation, by Civo's clock. A snapshot without a time was just created.
+/// Returns the time of creation, by Civo's clock. Returns the current time for a snapshot without a
+/// time, which was just created.
 fn created(snapshot: &CivoSnapshot) -> SystemTime {
     let time = snapshot.creation_time.as_deref().and_then(time::seconds);
     let time = time.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));

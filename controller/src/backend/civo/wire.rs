@@ -1,6 +1,6 @@
 //! The messages of Civo's API, and their conversion to the types of the backend. Members may be
-//! null or absent, and lists are arrays. The `code` of a refusal determines its meaning, since HTTP
-//! statuses are not documented.
+//! null or absent. Civo does not document its HTTP statuses, so the member `code` of an error
+//! determines its meaning.
 
 use crate::backend::cloud::ids;
 use crate::http::Answer;
@@ -10,10 +10,11 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// Codes of refusals, or parts of them.
+/// The `code` of an error for a name that exists.
 pub(super) const DUPLICATE_NAME: &str = "database_volume_duplicate_name";
+/// The `result` of an error for an invalid key.
 const AUTHENTICATION: &str = "requires_authentication";
-/// The `result` of an accepted change.
+/// The `result` in the response to an accepted change.
 const SUCCESS: &str = "success";
 
 #[derive(Clone, Debug, Deserialize)]
@@ -31,7 +32,7 @@ pub(super) struct CivoVolume {
     size_gb: Option<u64>,
 }
 
-/// The state of a volume.
+/// The status of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     /// The volume is not attached to any instance.
@@ -40,10 +41,10 @@ pub(super) enum Status {
     Attaching,
     Detaching,
     Deleting,
-    /// The volume is permanently unusable. Contains Civo's word.
+    /// The volume is permanently unusable. Contains the status word of the API.
     Failed(String),
-    /// Another word, such as `creating` or `resizing`. The possible words are not documented, so
-    /// the driver waits for a change.
+    /// Any other status word, such as `creating` or `resizing`. Civo does not document the possible
+    /// words, so the driver waits until the status changes.
     Other(String),
 }
 
@@ -52,14 +53,15 @@ impl CivoVolume {
         self.size_gb.unwrap_or(0)
     }
 
-    /// Returns the instance, which remains set until a volume is detached. A detached volume has
-    /// `""`, null, or in old responses the text `null`.
+    /// Returns the ID of the instance to which the volume is attached, which the API shows until
+    /// the volume is detached. A detached volume has `""`, null, or in old responses the text
+    /// `null`.
     pub(super) fn instance(&self) -> Option<&str> {
         let id = self.instance_id.as_deref();
         id.filter(|id| !matches!(*id, "" | "null"))
     }
 
-    /// Returns the cluster of the volume, if it has one.
+    /// Returns the ID of the volume's cluster, if it has one.
     pub(super) fn cluster(&self) -> Option<&str> {
         self.cluster_id.as_deref().filter(|id| !id.is_empty())
     }
@@ -67,7 +69,7 @@ impl CivoVolume {
     pub(super) fn status(&self) -> Status {
         match self.status.as_deref().unwrap_or_default() {
             "available" => Status::Available,
-            // The instance is shown later.
+            // The API shows the instance later.
             "attached" if self.instance().is_none() => Status::Other("attached".to_owned()),
             "attached" => Status::Attached,
             "attaching" => Status::Attaching,
@@ -80,13 +82,13 @@ impl CivoVolume {
     }
 }
 
-/// Whether the word is `failed`, `error`, `error_deleting` or similar.
+/// Whether a status word is `failed`, `error`, `error_deleting` or similar.
 fn is_failure(word: &str) -> bool {
     let word = word.to_ascii_lowercase();
     word == "failed" || word.starts_with("error")
 }
 
-/// The response to a creation. Its other members may be null, and its name may be empty.
+/// The response to a create request. Other members may be null, and the name may be empty.
 #[derive(Debug, Deserialize)]
 pub(super) struct Made {
     pub(super) id: String,
@@ -95,7 +97,7 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// Returns the name, if it is shown.
+    /// Returns the name, if the response contains it.
     pub(super) fn name(self) -> Option<String> {
         self.name.filter(|name| !name.is_empty())
     }
@@ -129,14 +131,15 @@ impl CivoSnapshot {
         Ok((ids::snapshot(&self.snapshot_id, is_word)?, of))
     }
 
-    /// Returns the size of the volume in GiB, if that is the unit. A larger number would be in
-    /// bytes.
+    /// Returns the size of the volume in GiB, if `restore_size` is a plausible number of GiB. A
+    /// larger number may be in bytes.
     pub(super) fn gib(&self) -> Option<u64> {
         const NO_GIB: u64 = 1 << 20;
         self.restore_size.filter(|size| (1..NO_GIB).contains(size))
     }
 
-    /// Returns the former name of the volume, which records the promise of its class.
+    /// Returns the name that the source volume had, which records the
+    /// [`Promise`](super::size::Promise).
     pub(super) fn volume_name(&self) -> Option<&str> {
         let name = self.source_volume_name.as_deref();
         name.filter(|name| !name.is_empty())
@@ -151,7 +154,8 @@ impl CivoSnapshot {
         words.any(|word| self.state().eq_ignore_ascii_case(word))
     }
 
-    /// Returns the word for a snapshot that will never be ready.
+    /// Returns the status word of a snapshot that will never become ready; `None` for any other
+    /// snapshot.
     pub(super) fn damage(&self) -> Option<&str> {
         Some(self.state()).filter(|word| is_failure(word))
     }
@@ -163,7 +167,7 @@ pub(super) struct Cluster {
     pub(super) volume_type: Option<String>,
 }
 
-/// A page of the account's clusters in the region.
+/// A page of the account's clusters in one region.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Clusters {
     #[serde(default)]
@@ -175,7 +179,7 @@ pub(super) struct Clusters {
 #[derive(Debug, Deserialize)]
 pub(super) struct ClusterId {
     pub(super) id: String,
-    /// The instances, perhaps incomplete.
+    /// The instances of the cluster; the list may be incomplete.
     #[serde(default)]
     instances: Option<Vec<Member>>,
 }
@@ -190,7 +194,7 @@ pub(super) struct Member {
 }
 
 impl ClusterId {
-    /// Returns an instance, if the cluster is shown with it.
+    /// Returns the instance with this ID, if the list of clusters shows it for this cluster.
     pub(super) fn member(&self, instance: &str) -> Option<&Member> {
         let mut all = self.instances.iter().flatten();
         all.find(|it| it.id.as_deref() == Some(instance))
@@ -198,7 +202,7 @@ impl ClusterId {
 }
 
 impl Member {
-    /// Returns the host name, if it is shown.
+    /// Returns the host name, if the response contains it.
     pub(super) fn hostname(&self) -> Option<&str> {
         self.hostname.as_deref().filter(|name| !name.is_empty())
     }
@@ -211,7 +215,7 @@ pub(super) struct Instance {
     pub(super) hostname: Option<String>,
 }
 
-/// The quota of the whole account, in all regions; it is updated with a delay of minutes.
+/// The quota of the account for all regions. Civo updates it with a delay of minutes.
 #[derive(Debug, Deserialize)]
 pub(super) struct Quota {
     disk_gb_limit: u64,
@@ -221,7 +225,7 @@ pub(super) struct Quota {
 }
 
 impl Quota {
-    /// Returns the free space for new volumes, in GiB.
+    /// Returns the space that is free for new volumes, in GiB.
     pub(super) fn free_gib(&self) -> u64 {
         match self.disk_volume_count_usage < self.disk_volume_count_limit {
             true => self.disk_gb_limit.saturating_sub(self.disk_gb_usage),
@@ -230,12 +234,12 @@ impl Quota {
     }
 }
 
-/// Returns the `code` of a refusal; empty if there is none.
+/// Returns the `code` of an error; empty if the response has no code.
 pub(super) fn code(answer: &Answer) -> String {
     answer.member("/code").unwrap_or_default()
 }
 
-/// Whether Civo refuses the key.
+/// Whether the response means that Civo refuses the API key.
 pub(super) fn refuses_key(answer: &Answer) -> bool {
     answer.status == StatusCode::UNAUTHORIZED && !answer.is_refusal_of_proxy()
         || !answer.status.is_success()
@@ -244,7 +248,7 @@ pub(super) fn refuses_key(answer: &Answer) -> bool {
                 .is_ok_and(|result: String| result == AUTHENTICATION)
 }
 
-/// The kinds of objects that Civo reports as missing.
+/// The kinds of objects that Civo can report as missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Object {
     Volume,
@@ -254,10 +258,11 @@ pub(super) enum Object {
 }
 
 impl Object {
-    /// Returns the part of a code that names the object, and a part that excludes it.
+    /// Returns the word in a code that stands for the object, and a word that must not be in the
+    /// code.
     fn words(self) -> (&'static str, Option<&'static str>) {
         match self {
-            // A code about a snapshot of a volume is not about the volume.
+            // Exclude codes about a snapshot of a volume.
             Object::Volume => ("volume", Some("snapshot")),
             Object::Snapshot => ("snapshot", None),
             Object::Instance => ("instance", None),
@@ -266,8 +271,8 @@ impl Object {
     }
 }
 
-/// Whether the code reports that an object of this kind is missing. Civo also reports regions,
-/// networks and accounts as missing.
+/// Whether the response means that an object of this kind does not exist. Civo also reports missing
+/// regions, networks and accounts.
 pub(super) fn has_no(object: Object, answer: &Answer) -> bool {
     let (word, other) = object.words();
     let code = code(answer);
@@ -276,7 +281,8 @@ pub(super) fn has_no(object: Object, answer: &Answer) -> bool {
     kind(&code) == Kind::NotFound && lower.contains(word) && !is_other
 }
 
-/// Returns the object in a response; `None` only if Civo reports that it does not exist.
+/// Returns the object in a response; `None` only if Civo itself reports that the object does not
+/// exist.
 ///
 /// # Errors
 /// Returns the errors of [`refused`].
@@ -291,8 +297,8 @@ pub(super) fn found<T: DeserializeOwned>(
     }
 }
 
-/// Checks that a change was accepted. A response with a successful status may contain another
-/// result.
+/// Checks that Civo has accepted a change. A response with a successful HTTP status may still
+/// contain another `result`.
 ///
 /// # Errors
 /// Returns the errors of [`refused`].
@@ -310,7 +316,7 @@ pub(super) fn accepted(answer: &Answer) -> Result<(), Failure> {
     }
 }
 
-/// Converts a refusal to an error. After a 5xx, the change may have begun.
+/// Converts an error response to a failure. After a status 5xx, Civo may have begun the change.
 pub(super) fn refused(answer: &Answer) -> Failure {
     if answer.is_refusal_of_proxy() {
         return answer.foreign("Civo");
@@ -326,7 +332,7 @@ pub(super) fn refused(answer: &Answer) -> Failure {
         return Failure::new(Kind::Unauthenticated, message);
     }
     let kind = match (kind(&code), answer.status) {
-        // If an object is missing, Civo has a code that names it.
+        // Civo's own errors for missing objects have a code, so this response is from a proxy.
         (Kind::Precondition, StatusCode::NOT_FOUND) if code.is_empty() => {
             return answer.foreign("Civo");
         }
@@ -342,7 +348,8 @@ pub(super) fn refused(answer: &Answer) -> Failure {
     }
 }
 
-/// Returns the meaning of a code, whatever the status is; `Precondition` for an unknown code.
+/// Returns the meaning of a code, whatever the HTTP status is. Returns `Precondition` for an
+/// unknown code.
 fn kind(code: &str) -> Kind {
     let lower = code.to_ascii_lowercase();
     let has = |part: &str| lower.contains(part);
@@ -352,8 +359,7 @@ fn kind(code: &str) -> Kind {
             Kind::Range
         }
         "database_quota_lock_failed" | "database_snapshot_create_already_in_process" => Kind::Busy,
-        // The caller has read the volume, so a refusal that does not match it means that the read
-        // was stale.
+        // The caller has read the volume before, so this error means that the read was stale.
         "database_volume_cannot_multiple_attach"
         | "database_volume_not_attached"
         | "parameter_volume_size_must_increase" => Kind::Busy,
@@ -365,7 +371,8 @@ fn kind(code: &str) -> Kind {
     }
 }
 
-/// Whether the text may be an ID, whose form is not documented.
+/// Whether the text may be an ID of a snapshot, cluster or instance, whose form Civo does not
+/// document.
 pub(super) fn is_word(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     !text.is_empty() && text.bytes().all(is_plain)

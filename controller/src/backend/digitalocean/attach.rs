@@ -1,5 +1,5 @@
-//! Attaches volumes to droplets, and detaches them. The cloud changes one volume of a droplet at a
-//! time, and refuses other changes meanwhile.
+//! Attaches volumes to droplets, and detaches them. The cloud changes only one volume of a droplet
+//! at a time, and refuses other changes meanwhile.
 
 use super::client::Refused;
 use super::pending::{Change, ChangeLookup, VolumeState};
@@ -13,7 +13,7 @@ use belay_server::call::Failure;
 use belay_server::request::{NodeId, Secrets, VolumeId};
 use std::sync::Arc;
 
-/// Returns the droplet ID, or `None` if the node ID is not a number.
+/// Returns the droplet ID; `None` if the node ID is not a number.
 fn droplet(node: &NodeId) -> Option<u64> {
     node.as_str().parse().ok()
 }
@@ -92,9 +92,9 @@ impl Attachments for DigitalOcean {
 }
 
 impl DigitalOcean {
-    /// Returns the attachment of a volume that is already attached to the requested droplet,
-    /// without an action of this process. If another action is running, waits for it, since another
-    /// controller may be detaching the volume.
+    /// Returns the attachment of a volume that is attached to the requested droplet although this
+    /// process has not recorded an attach. If an action of the volume is running, waits for its
+    /// end, since another controller may be detaching the volume.
     async fn found_here(
         &self,
         order: &AttachOrder,
@@ -108,7 +108,7 @@ impl DigitalOcean {
         self.attached_here(order, look).await
     }
 
-    /// Returns the attachment of a volume that is attached to the requested droplet, and tags the
+    /// Returns the attachment of a volume that is attached to the requested droplet. Tags the
     /// volume as used.
     async fn attached_here(
         &self,
@@ -117,7 +117,8 @@ impl DigitalOcean {
     ) -> Result<Progress<Attachment>, Failure> {
         let (id, volume) = (&order.id, &look.volume);
         let (content, began) = self.word(id, &look).await?;
-        // Tag the volume before a node may format it, so that the next node treats it as used.
+        // Tag the volume before a node may format it, so that the next node treats the volume as
+        // used.
         if volume.content() == Content::New {
             let tagged = self.client.tag(id, USED).await;
             tagged.map_err(Failure::may_be_running)?;
@@ -130,8 +131,8 @@ impl DigitalOcean {
         Ok(Progress::Done(attachment(order, volume, content, began)))
     }
 
-    /// Returns the content of the volume, and the time of the attachment. A volume is new if this
-    /// process has attached it for the first time, and no other action followed; so a retry returns
+    /// Returns the content of the volume, and the time of the attachment. The volume is new if this
+    /// process has attached it for the first time, and no other attach followed. So a retry returns
     /// the same content as the first call.
     async fn word(
         &self,
@@ -158,8 +159,8 @@ impl DigitalOcean {
         }
     }
 
-    /// Handles a refusal to attach a volume that is already attached; the refusal does not name the
-    /// droplet.
+    /// Handles a refusal to attach a volume because it is already attached. The refusal does not
+    /// name the droplet.
     async fn attached_already(
         &self,
         order: &AttachOrder,
@@ -180,8 +181,8 @@ impl DigitalOcean {
         }
     }
 
-    /// Handles a refusal to detach a volume that is not attached. It may be in the process of being
-    /// attached to the droplet by a controller that was killed.
+    /// Handles a refusal to detach a volume because it is not attached. A controller that was
+    /// killed may have begun to attach the volume to the droplet.
     async fn unless_coming(
         &self,
         id: &VolumeId,
@@ -204,8 +205,9 @@ impl DigitalOcean {
     }
 }
 
-/// Maximum number of refusals before the caller gets the cloud's message; with the pauses, this
-/// takes a minute.
+/// Maximum number of detach attempts that the cloud refuses because the volume is not attached.
+/// After that, the caller receives the cloud's message. With the pauses in between, this takes a
+/// minute.
 const TRIES_MAX: u32 = 8;
 
 fn attached_elsewhere(id: &VolumeId, droplets: &[u64]) -> Failure {

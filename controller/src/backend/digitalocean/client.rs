@@ -1,4 +1,4 @@
-//! Calls to the API, and the interpretation of its refusals.
+//! Calls of the API of DigitalOcean, and the interpretation of its errors.
 
 mod team;
 
@@ -17,8 +17,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// The deadline of a call. The cloud responds before an action is complete, so responses are fast.
-/// But a call may have to wait until the rate limit per minute is replenished.
+/// Maximum duration of a call. Responses are fast, since the cloud responds before an action is
+/// complete. But a call may have to wait until the rate limit per minute allows it.
 const DEADLINE: Duration = Duration::from_secs(75);
 
 /// Maximum number of entries of a page.
@@ -26,7 +26,7 @@ pub(super) const PAGE_ENTRIES_MAX: usize = 200;
 
 const AGENT: &str = concat!("belay-controller/", env!("CARGO_PKG_VERSION"));
 
-/// The client for an account.
+/// The client for one account.
 pub(super) struct Client {
     http: http::Client,
     /// The URL of the API, without a trailing slash.
@@ -35,17 +35,17 @@ pub(super) struct Client {
     account: Account<HeaderValue>,
 }
 
-/// A call that is not yet bound to a token.
+/// An API call without the token, which is added when the call is sent.
 struct Request {
     verb: &'static str,
     method: Method,
-    /// The path after the version of the API.
+    /// The path after `/v2/`.
     path: String,
     body: Option<Value>,
     deadline: Duration,
 }
 
-/// A refused or failed call.
+/// An error response, or a call without a response.
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) why: Refusal,
@@ -60,7 +60,7 @@ impl From<Failure> for Refused {
 }
 
 impl Refused {
-    /// Returns the cloud's refusal for a missing volume, for an ID that no volume can have.
+    /// Creates the cloud's error for a missing volume, for an ID that no volume can have.
     fn no_volume(id: &VolumeId) -> Self {
         let (why, failure) = (Refusal::NotFound, no_volume(id));
         Self { why, failure }
@@ -68,10 +68,10 @@ impl Refused {
 }
 
 impl Client {
-    /// Reads the token. Blocks.
+    /// Creates a client and reads the token. Blocks the calling thread.
     ///
     /// # Errors
-    /// Returns `Precondition`, naming the file of the token.
+    /// Returns `Precondition`, naming the file of the token, if the token cannot be read.
     pub(super) fn open(
         http: http::Client,
         url: &str,
@@ -91,8 +91,8 @@ impl Client {
         &self.region
     }
 
-    /// Makes a call, and repeats it with the token of the file if the cloud refuses the current
-    /// token.
+    /// Makes a call. If the cloud refuses the current token and the file contains another one,
+    /// repeats the call with that token.
     async fn answer(
         &self,
         verb: &'static str,
@@ -153,8 +153,8 @@ impl Client {
         self.answer(verb, Method::POST, path, Some(body)).await
     }
 
-    /// Requests an object of a kind, such as `volume`, by its ID; `None` if the cloud does not have
-    /// it, or if no object can have the ID, so that there is no path.
+    /// Requests an object of a kind, such as `volume`, by its ID. Returns `None` if the cloud does
+    /// not have the object, or if `path` is `None` because no object can have the ID.
     async fn find<T: DeserializeOwned>(
         &self,
         verb: &'static str,
@@ -179,7 +179,7 @@ impl Client {
         self.find("get_volume", what, id, path(what, id)).await
     }
 
-    /// Returns the volume with this name in the region.
+    /// Returns the volume with this name in the region; `None` if there is none.
     pub(super) async fn named(&self, name: &str) -> Result<Option<DoVolume>, Failure> {
         let (encoded, region) = (encoded(name), encoded(&self.region));
         let path = format!("volumes?name={encoded}&region={region}");
@@ -189,8 +189,8 @@ impl Client {
         Ok(found.find(|it: &DoVolume| it.name == name && it.region() == self.region))
     }
 
-    /// Returns a page of the region's volumes, and whether another page follows. Pages are counted
-    /// from 1.
+    /// Returns a page of the region's volumes, and whether another page follows. The first page has
+    /// the number 1.
     pub(super) async fn volumes(
         &self,
         page: usize,
@@ -246,7 +246,7 @@ impl Client {
         made(&answer, "/action")
     }
 
-    /// Returns an action; `None` if the cloud has no action with this ID.
+    /// Returns an action of a volume; `None` if the cloud has no action with this ID.
     pub(super) async fn action(
         &self,
         id: &VolumeId,
@@ -296,7 +296,8 @@ impl Client {
         self.find("get_snapshot", what, id, path(what, id)).await
     }
 
-    /// Deletes a snapshot of a volume. Snapshots of droplets have numbers as IDs.
+    /// Deletes a snapshot of a volume. Does nothing for IDs of droplet snapshots, which are
+    /// numbers.
     pub(super) async fn discard(&self, id: &SnapshotId) -> Result<(), Failure> {
         let Some(path) = path("snapshot", id.as_str()) else {
             return Ok(());
@@ -308,7 +309,7 @@ impl Client {
     }
 
     /// Returns a page of the snapshots of one volume, or of all volumes of the account, and whether
-    /// another page follows. Pages are counted from 1.
+    /// another page follows. The first page has the number 1.
     pub(super) async fn snapshots(
         &self,
         of: Option<&VolumeId>,
@@ -330,14 +331,14 @@ impl Client {
     }
 }
 
-/// Returns the page in a response, and whether another page follows.
+/// Returns the entries of a page in a response, and whether another page follows.
 fn listed<T: DeserializeOwned>(answer: Answer) -> Result<(Vec<T>, bool), Failure> {
     let answer = answer.with_status(&[StatusCode::OK], wire::refused)?;
     let page: Listed<T> = answer.json()?;
     Ok((page.items, wire::has_next(page.links.as_ref())))
 }
 
-/// Returns the object at a JSON pointer of the response to its creation.
+/// Returns the created object, which is at this JSON pointer of the response.
 fn made<T: DeserializeOwned>(answer: &Answer, pointer: &str) -> Result<T, Refused> {
     match answer.status {
         StatusCode::ACCEPTED | StatusCode::OK | StatusCode::CREATED => Ok(answer.member(pointer)?),
@@ -348,10 +349,10 @@ fn made<T: DeserializeOwned>(answer: &Answer, pointer: &str) -> Result<T, Refuse
     }
 }
 
-/// Returns the path of an object; `None` if no object can have the ID. Volumes and their snapshots
-/// have UUIDs, and nothing else in the account that this client's paths can reach has a UUID. Other
-/// IDs are never used in paths, since `../` would lead elsewhere, and a server on the way may
-/// resolve it even if it is encoded.
+/// Returns the API path of an object; `None` if no object can have the ID. Volumes and their
+/// snapshots have UUIDs as IDs, and no other object that this client's paths can reach has one.
+/// Other IDs are never used in paths: with `../`, a path would lead to other objects, and a server
+/// in front of the API may resolve `../` even if it is encoded.
 pub(super) fn path(what: &str, id: &str) -> Option<String> {
     is_uuid(id).then(|| format!("{what}s/{id}"))
 }

@@ -1,5 +1,5 @@
-//! The actions of a volume, as long as the cloud keeps them. They show whether an action is
-//! running, and whether the volume was attached before.
+//! The actions of a volume, which the cloud keeps for an undocumented time. They show whether an
+//! action is running, and whether the volume was attached before.
 
 use super::client::{Client, PAGE_ENTRIES_MAX, path};
 use super::wire::{self, Action, Listed, Status};
@@ -11,7 +11,7 @@ use http::StatusCode;
 #[derive(Debug, Default)]
 pub(super) struct History {
     actions: Vec<Action>,
-    /// Whether there are other actions in between.
+    /// Whether the cloud has further actions between the latest and the earliest ones.
     is_partial: bool,
 }
 
@@ -25,8 +25,9 @@ impl History {
         self.actions.iter().find(|action| action.id == id)
     }
 
-    /// Whether only this action may have attached the volume; actions of all programs count. An
-    /// action with the status `errored` may have attached it, too.
+    /// Whether no action except this one may have attached the volume. Counts the actions of all
+    /// programs. An action with the status `errored` counts, too, since it may have attached the
+    /// volume.
     pub(super) fn is_only_attach(&self, id: u64) -> bool {
         let mut others = self.actions.iter().filter(|action| action.id != id);
         !self.is_partial && self.action(id).is_some() && !others.any(Action::is_attach)
@@ -34,8 +35,8 @@ impl History {
 }
 
 impl Client {
-    /// Returns the actions of a volume; none if it does not exist. The latest actions are on the
-    /// first page or on the last.
+    /// Returns the actions of a volume; empty if the volume does not exist. Reads the first and the
+    /// last page, since the latest actions are on one of them.
     pub(super) async fn history(&self, id: &VolumeId) -> Result<History, Failure> {
         let first = self.actions(id, 1).await?;
         let (mut actions, mut is_partial) = (first.items, false);
@@ -92,7 +93,7 @@ mod tests {
             action(4, "attach_volume", "errored"),
             action(5, "attach_volume", "completed"),
             action(6, "attach", "in-progress"),
-            // An unknown word may stand for an attach.
+            // An unknown type of action may be an attach.
             action(8, "", "completed"),
         ];
         let alone = history(json!([own, resized, detached]));

@@ -1,5 +1,5 @@
-//! `digitalocean`: volumes of DigitalOcean, attached to droplets. The README of this directory
-//! describes what is stored where.
+//! The backend `digitalocean`: volumes of DigitalOcean, attached to droplets. The README of this
+//! directory describes the stored data.
 
 mod attach;
 mod client;
@@ -31,20 +31,20 @@ use std::time::Duration;
 pub use token::TokenSource;
 use wire::{DoVolume, GIB, Refusal};
 
-/// The label `cloud` of the metrics.
+/// The value of the label `cloud` in metrics.
 const CLOUD: &str = "digitalocean";
 
-/// The URL of the API.
+/// The default URL of the API.
 pub const URL: &str = "https://api.digitalocean.com";
 
-/// The maximum size of a volume, in GiB. If the cloud's own limit is lower, its refusal states the
-/// reason.
+/// The maximum size of a volume, in GiB. If the cloud's limit is lower, the cloud's error states
+/// the reason.
 const GIB_MAX: u64 = 16384;
 
 /// The size of a volume without a requested size, in bytes, as in csi-digitalocean.
 const DEFAULT_BYTES: u64 = 16 * GIB;
 
-/// The start of the tag that names the cluster of a volume.
+/// The start of the tag that names the cluster that owns a volume.
 const CLUSTER: &str = "belay-cluster";
 
 /// The settings of the backend.
@@ -56,15 +56,16 @@ pub struct Config {
     pub token: TokenSource,
     /// The region of the volumes.
     pub region: String,
-    /// The cluster, which is recorded in a tag of each volume.
+    /// The name of the cluster, with which volumes and snapshots are tagged.
     pub cluster: String,
-    /// An additional tag, which the operator selects.
+    /// Another tag for volumes and snapshots, which the operator selects.
     pub tag: Option<String>,
-    /// The topology key of regions.
+    /// The topology key for regions.
     pub topology_key: &'static str,
 }
 
-/// The backend for DigitalOcean. The token determines the account; secrets of calls are not used.
+/// The backend for DigitalOcean. The token determines the account; the secrets of calls are
+/// ignored.
 pub struct DigitalOcean {
     client: Client,
     pending: Pending,
@@ -76,10 +77,11 @@ pub struct DigitalOcean {
 }
 
 impl DigitalOcean {
-    /// Reads the token without a call to the cloud. Blocks.
+    /// Reads the token, without a call to the cloud. Blocks the calling thread.
     ///
     /// # Errors
-    /// Returns `Precondition` for the token, and `Invalid` for an impossible region or tag.
+    /// Returns `Precondition` if the token cannot be read, and `Invalid` for an invalid region or
+    /// tag.
     pub fn open(config: Config) -> Result<Self, Failure> {
         let http = http::Client::new(CLOUD, &http::TlsFiles::default());
         let http = http.map_err(|error| Failure::precondition(error.to_string()))?;
@@ -104,8 +106,8 @@ impl DigitalOcean {
         })
     }
 
-    /// Returns the existing volume with the name, after the cloud has refused a second one or the
-    /// response to a creation was lost.
+    /// Returns the existing volume with the name of the order; `None` if there is none. Called if
+    /// the cloud has refused the name, or if the response to the creation was lost.
     async fn taken(&self, order: &Order) -> Result<Option<DoVolume>, Failure> {
         let in_cloud = names::in_cloud(&order.name);
         let found = self.client.named(&in_cloud).await;
@@ -121,7 +123,7 @@ impl DigitalOcean {
         }
     }
 
-    /// Creates a volume, or returns the existing one with the name.
+    /// Creates a volume, or returns the existing volume with the name.
     async fn create_from(&self, order: &Order, about: About) -> Result<DoVolume, Failure> {
         if let Some(asked) = &order.topology
             && !self.place.satisfies(asked)
@@ -143,7 +145,7 @@ impl DigitalOcean {
         }
         let refused = match self.client.create(body).await {
             Ok(volume) => {
-                // Check the name before a restore expands the volume.
+                // Check the name of the volume before a restore expands the volume.
                 let seen = (volume.id.as_str(), Some(volume.name.as_str()));
                 answered::named(self, &order.name, "volume", seen)?;
                 return Ok(volume);
@@ -154,16 +156,16 @@ impl DigitalOcean {
         if refused.why != Refusal::NameTaken && !is_lost {
             return Err(refused.failure);
         }
-        // A list may be stale, so the caller must retry.
+        // The list may be stale, so the caller must retry.
         let failure = refused.failure.may_be_running();
         self.taken(order).await?.ok_or(failure)
     }
 }
 
-/// Whether a volume with its name in the cloud has this CSI name.
+/// Whether the volume belongs to this CSI name. The caller has found it by its name in the cloud.
 fn is_of(volume: &DoVolume, name: &Name) -> bool {
     let recorded = volume.about().and_then(|about| about.name);
-    // Without a recorded CSI name, a hashed name matches nothing.
+    // If a hashed volume has no recorded CSI name, it matches no CSI name.
     recorded.as_ref().unwrap_or(&volume.name) == name.as_str()
 }
 
@@ -185,7 +187,7 @@ impl Backend for DigitalOcean {
             reads_back: true,
             // Actions take seconds, and the API limits the rate of calls.
             poll_interval: Duration::from_secs(1),
-            // [`pending`] counts the attempts, with increasing pauses.
+            // [`pending`] counts the attempts, and waits longer after each.
             begins_max: u32::MAX,
             attaches_one_by_one: true,
             records_spec: false,
@@ -221,8 +223,8 @@ impl Backend for DigitalOcean {
         })
     }
 
-    /// Omits a volume from a snapshot that has not been expanded yet; a repeated creation continues
-    /// it.
+    /// Omits a volume that was created from a snapshot and must still be expanded. If the creation
+    /// is repeated, it continues with the expansion.
     fn find(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
         measured(Verb::Find, async move {
             let found = self.client.named(&names::in_cloud(&name)).await?;
@@ -304,7 +306,7 @@ impl Expansion for DigitalOcean {
 }
 
 impl DigitalOcean {
-    /// Returns the current state of a volume that the verb must read first.
+    /// Reads the volume, and returns the state from which a change starts.
     async fn read_volume(&self, id: &VolumeId) -> Result<VolumeState, Failure> {
         let found = self.client.volume(id).await?;
         let volume = found.ok_or_else(|| no_volume(id))?;
@@ -316,9 +318,8 @@ impl DigitalOcean {
         })
     }
 
-    /// Waits before a change is requested again, if it could not begin because another program
-    /// changes the volume or its droplet, or if its response was lost and the volume was read
-    /// since.
+    /// Records that a change must be requested again after a pause: another change of the volume or
+    /// its droplet was running, or the response to the request was lost.
     fn waits_after<T>(
         &self,
         refused: client::Refused,
@@ -337,5 +338,5 @@ impl DigitalOcean {
     }
 }
 
-/// Maximum number of lost responses of one change before the caller gets an error.
+/// Maximum number of lost responses to one change, after which the caller receives an error.
 const LOST_MAX: u32 = 3;

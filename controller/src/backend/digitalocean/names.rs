@@ -1,19 +1,19 @@
-//! The name of a volume or snapshot in the cloud, and the description of a volume, which records
-//! its creation. Names from sidecars are used unchanged; other names are replaced by their hashes.
-//! The cloud sets the description together with the volume, atomically, and never changes it.
+//! Names of volumes and snapshots in the cloud, and the description of a volume, which records its
+//! creation. The names that CSI sidecars choose are used unchanged; other names may be replaced by
+//! their hashes. The cloud stores the description atomically with the volume, and never changes it.
 
 use belay_server::request::{ContentSource, Name, SnapshotId};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use ring::digest::{SHA256, digest};
 
-/// The maximum length of a volume's name, in bytes.
+/// Maximum length of a name in the cloud, in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// The prefix of a hash.
+/// The prefix of a hashed name.
 const PREFIX: &str = "csi-";
-/// The number of bytes of the hash.
+/// The number of bytes of the SHA-256 in a hashed name.
 const HASH_BYTES: usize = 20;
 
-/// Returns the name in the cloud.
+/// Returns the name in the cloud for a CSI name.
 pub(super) fn in_cloud(name: &Name) -> String {
     let name = name.as_str();
     if is_plain(name) {
@@ -25,8 +25,9 @@ pub(super) fn in_cloud(name: &Name) -> String {
     PREFIX.to_owned() + &digits.collect::<String>()
 }
 
-/// Whether the cloud accepts the name (a lower-case letter, then lower-case letters, digits and
-/// dashes), and it cannot be mistaken for the hash of another name. Snapshots may have any name.
+/// Whether the cloud accepts the name, and the name cannot be mistaken for the hash of another
+/// name. Volumes must have a lower-case letter, followed by lower-case letters, digits and dashes.
+/// Snapshots may have any name.
 fn is_plain(name: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     name.len() <= NAME_BYTES_MAX
@@ -47,10 +48,10 @@ const SNAPSHOT: &str = "snapshot";
 const GIB: &str = "gib";
 const NAME: &str = "name";
 
-/// The properties of a volume that Belay recorded when creating it.
+/// The data in the description of a volume that Belay has created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct About {
-    /// The snapshot with the volume's data; `None` if it was created empty.
+    /// The snapshot from which the volume was created; `None` if it was created empty.
     pub(super) snapshot: Option<SnapshotId>,
     /// The size to which the volume must be expanded before it is complete, in GiB.
     pub(super) gib: Option<u64>,
@@ -59,7 +60,7 @@ pub(super) struct About {
 }
 
 impl About {
-    /// Describes a volume with this CSI name.
+    /// Creates the description of an empty volume with this CSI name.
     pub(super) fn new(name: &Name, in_cloud: &str) -> Self {
         Self {
             name: (name.as_str() != in_cloud).then(|| name.as_str().to_owned()),
@@ -88,7 +89,7 @@ impl About {
         Some(about)
     }
 
-    /// Returns the description as text.
+    /// Returns the description in the form in which the cloud stores it.
     pub(super) fn text(&self) -> String {
         let name = self.name.as_deref();
         let name = name.map(|name| utf8_percent_encode(name, NON_ALPHANUMERIC).to_string());
@@ -133,7 +134,7 @@ mod tests {
             assert_eq!(mapped, super::in_cloud(&Name::new(name).unwrap()));
         }
         assert_ne!(mapped("A"), mapped("B"));
-        // A name that looks like a hash is hashed, too, so names cannot collide.
+        // A name that looks like a hash is hashed, too, so that names cannot collide.
         assert_ne!(mapped(&mapped("A")), mapped("A"));
         let other = "csi-7f8b1c2d-1111-4222-8333-444455556666";
         assert_eq!(mapped(other), other);
@@ -164,7 +165,7 @@ mod tests {
         ] {
             assert_eq!(About::read(other), None, "{other}");
         }
-        // The description is from a later version.
+        // A later version has written this description.
         let later = About::read("Created by Belay; colour=red; gib=3").unwrap();
         assert_eq!(later.gib, Some(3));
     }

@@ -1,19 +1,19 @@
-//! Reads lists page by page. Converts tokens, which are positions in the list, to the page numbers
-//! of the API.
+//! Reads lists page by page. A CSI token is a position in the list; this module converts it to the
+//! page numbers of the API.
 
 use super::client::PAGE_ENTRIES_MAX;
 use belay_server::call::{Failure, Kind};
 
-/// Consecutive entries, which are on one or two pages of the API.
+/// A range of consecutive entries of a list. It is on one or two pages of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slice {
     first: usize,
-    /// The maximum number of entries, and the size of the API's pages.
+    /// The maximum number of entries of the range, and the size of the API's pages.
     pub(super) entries: usize,
 }
 
 impl Slice {
-    /// Selects at most `limit` entries, starting at the position in the token.
+    /// Selects at most `limit` entries, from the position in the token.
     ///
     /// # Errors
     /// Returns `BadToken` for a token that is not a number.
@@ -27,7 +27,7 @@ impl Slice {
         Ok(Self { first, entries })
     }
 
-    /// Returns the numbers of the pages with the entries, from 1.
+    /// Returns the numbers of the pages that contain the range. The first page has the number 1.
     pub(super) fn pages(self) -> impl Iterator<Item = usize> {
         let page = self.first / self.entries + 1;
         let last = match self.first.is_multiple_of(self.entries) {
@@ -37,15 +37,15 @@ impl Slice {
         page..=last
     }
 
-    /// Returns the selected entries of the pages that [`Self::pages`] selects, and the token of the
-    /// next entries. `has_more` states whether the list continues after these pages.
+    /// Returns the entries of the range from the pages that [`Self::pages`] selects, and the token
+    /// of the next range. `has_more` states whether the list continues after these pages.
     pub(super) fn of_pages<T>(self, read: Vec<T>, has_more: bool) -> (Vec<T>, Option<String>) {
         let skipped = self.first % self.entries;
         let rest = read.len().saturating_sub(skipped + self.entries);
         self.cut(read, skipped, has_more || rest > 0)
     }
 
-    /// Returns the selected entries of a complete list, and the token of the next entries.
+    /// Returns the entries of the range from the complete list, and the token of the next range.
     pub(super) fn of_all<T>(self, all: Vec<T>) -> (Vec<T>, Option<String>) {
         let rest = all.len().saturating_sub(self.first + self.entries);
         self.cut(all, self.first, rest > 0)
@@ -58,10 +58,11 @@ impl Slice {
     }
 }
 
-/// Returns the entries of pages, until a page is the last one, and whether another page follows.
+/// Reads pages, up to the last page of the list. Returns their entries, and whether the list
+/// continues.
 ///
 /// # Errors
-/// Returns the errors of `get`, which reads a page and returns whether another page follows.
+/// Returns the errors of `get`, which reads one page and returns whether another page follows.
 pub(super) async fn read<T, F>(
     pages: impl Iterator<Item = usize>,
     get: impl Fn(usize) -> F,
@@ -85,7 +86,7 @@ where
 mod tests {
     use super::*;
 
-    /// Returns the entries of a page of a list, and whether another page follows, as the API does.
+    /// Returns a page of a list, and whether another page follows, as the API does.
     fn page(all: &[usize], page: usize, entries: usize) -> (Vec<usize>, bool) {
         let from = ((page - 1) * entries).min(all.len());
         let to = (from + entries).min(all.len());

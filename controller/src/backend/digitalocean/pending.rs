@@ -1,7 +1,7 @@
-//! Changes of volumes that this process has requested. The API shows a volume without its running
-//! actions, so running actions are recorded here until the verb that began them reads the result.
-//! Nothing depends on these records after a restart: by then, the volume and the cloud's refusals
-//! provide the same information.
+//! Changes of volumes that this process has requested. The API does not show the running actions of
+//! a volume. So this module records each action until the method that requested it reads the
+//! result. A restart loses these records, which is harmless: the state of the volume and the
+//! cloud's errors provide the same information.
 
 use super::wire::DoVolume;
 use belay_server::call::{Failure, Kind};
@@ -11,18 +11,19 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The time for which a result is available to its verb.
+/// Maximum time for which the result of a change is kept until it is read.
 const RESULT_AGE_MAX: Duration = Duration::from_secs(10);
-/// The time for which a repeated attach reports the volume as new again; after this time, the
-/// report itself is no longer valid.
+/// The time for which a repeated attach reports the volume as new again. After this time, nodes no
+/// longer accept such a report.
 const FIRST_AGE_MAX: Duration = Duration::from_secs(600);
-/// Maximum delay between the completion of an action and its visibility in the volume.
+/// Maximum time after the completion of an action until the volume shows the change.
 const LAG_MAX: Duration = Duration::from_secs(10);
 /// The interval between two reads of a running action, since the API limits the rate of calls. The
-/// first read follows after a pause.
+/// first read follows after [`PAUSE`].
 const ASK: Duration = Duration::from_secs(5);
-/// The first and the maximum pause before a change that could not begin is begun again.
+/// The pause before the second attempt to request a change. Each later pause is twice as long.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The maximum pause between two attempts to request a change.
 const PAUSE_MAX: Duration = Duration::from_secs(8);
 
 /// A requested change of a volume.
@@ -30,7 +31,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(8);
 pub(super) enum Change {
     Attach(u64),
     Detach(u64),
-    /// Expansion to this number of GiB.
+    /// An expansion to this number of GiB.
     Resize(u64),
 }
 
@@ -54,14 +55,14 @@ impl Change {
     }
 }
 
-/// A change that was requested.
+/// A change that this process has requested.
 #[derive(Debug)]
 struct Entry {
     change: Change,
-    /// The value for [`VolumeState::began`].
+    /// The time at which the action began; see [`VolumeState::began`].
     began: Option<u64>,
     tries: u32,
-    /// The value for [`VolumeState::is_first`].
+    /// Whether the change is the first attach of the volume; see [`VolumeState::is_first`].
     is_first: bool,
     state: State,
 }
@@ -69,32 +70,32 @@ struct Entry {
 #[derive(Debug)]
 enum State {
     Running(Running),
-    /// The cloud could not begin the change, or its response was lost. The change is begun again at
-    /// this time.
+    /// The cloud could not begin the change, or the response was lost. The change is requested
+    /// again at this time.
     Waiting(Instant),
-    /// The change is visible in the volume, must be requested again, or its action has failed.
+    /// The change is visible in the volume, or must be requested again, or its action has failed.
     Ended(Instant, Outcome),
-    /// The action has failed, and the volume is incomplete. No verb will read the result.
+    /// The action has failed, and the volume is incomplete. No method reads the result.
     Broken(String),
 }
 
-/// An action that is assumed to be running.
+/// An action that may be running.
 #[derive(Debug)]
 struct Running {
     action: u64,
     /// The time of the next read of the action.
     next: Instant,
-    /// Whether the volume has shown the change once. The action may still be running, since a
-    /// volume may show a change once it is accepted.
+    /// Whether the last read of the volume has shown the change. The action may still be running,
+    /// since a volume may show a change as soon as the change is accepted.
     is_shown: bool,
-    /// The time since which the action is known to be completed, although the volume does not show
-    /// it yet.
+    /// The time at which the action was first read as completed, while the volume did not show the
+    /// change; `None` before.
     completed: Option<Instant>,
 }
 
 impl Running {
-    /// Returns the state of the change after a read of the volume; `is_done` states whether the
-    /// volume shows the change.
+    /// Updates the state after a read of the volume. `is_done` states whether the volume shows the
+    /// change.
     fn seen(&mut self, change: Change, is_done: bool) -> ChangeStatus {
         let now = Instant::now();
         match self.completed {
@@ -112,43 +113,46 @@ impl Running {
     }
 }
 
-/// The result of a change for the verb that began it: the volume, which may not show the change; or
-/// the error of the failed action, which has changed nothing.
+/// The result of a change: the state of the volume, which may not show the change, or the error of
+/// the failed action, which has changed nothing.
 type Outcome = Result<VolumeState, String>;
 
-/// The state of a volume from which the verb continues.
+/// The state of a volume after a change, or before the first attempt.
 #[derive(Debug)]
 pub(super) struct VolumeState {
     pub(super) volume: DoVolume,
-    /// The time at which the action began, by the cloud's clock, in seconds since 1970.
+    /// The time at which the action began, by the cloud's clock, in seconds since 1970; `None` if
+    /// unknown.
     pub(super) began: Option<u64>,
-    /// The number of times that the change could not begin.
+    /// The number of attempts in which the cloud could not begin the change.
     pub(super) tries: u32,
-    /// Whether the volume was attached for the first time just now, according to the cloud as well.
+    /// Whether the change was the first attach of the volume, according to the volume's list of
+    /// actions.
     pub(super) is_first: bool,
 }
 
-/// The first attach of a volume, which this process has begun.
+/// The first attach of a volume, made by this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct First {
     pub(super) action: u64,
-    /// The time at which the action began, by the cloud's clock, in seconds since 1970.
+    /// The time at which the action began, by the cloud's clock, in seconds since 1970; `None` if
+    /// unknown.
     pub(super) began: Option<u64>,
     seen: Instant,
 }
 
-/// The state of the change that a verb must make.
+/// The state of the change that a method must make.
 #[derive(Debug)]
 pub(super) enum ChangeLookup {
-    /// There is no record of the change; the verb must read the volume.
+    /// No change is recorded. The method must read the volume.
     Nothing,
-    /// This change, or another change of the volume, is still in progress.
+    /// This change, or another change of the volume, is in progress.
     Running,
-    /// The change has ended, and the volume was read. The volume may not show the change.
+    /// The change has ended, and this is the state of the volume, which may not show the change.
     Ended(VolumeState),
 }
 
-/// The changes, by volume.
+/// The requested changes, by volume ID.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     entries: Lock<HashMap<VolumeId, Entry>>,
@@ -156,7 +160,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Records that this action attaches the volume for the first time.
+    /// Records that this action is the first attach of the volume.
     pub(super) fn is_first(&self, id: &VolumeId, action: u64) {
         let began = match self.entries.lock().get_mut(id) {
             Some(entry) => {
@@ -178,22 +182,23 @@ impl Pending {
         );
     }
 
-    /// Returns the first attach of the volume, if it was recent.
+    /// Returns the first attach of the volume; `None` if this process has not made it recently.
     pub(super) fn first(&self, id: &VolumeId) -> Option<First> {
         let first = self.firsts.lock().get(id).copied();
         first.filter(|first| first.seen.elapsed() < FIRST_AGE_MAX)
     }
 
-    /// Drops the record of the first attach, before the volume is detached from that droplet.
+    /// Drops the record of the first attach, before the volume is detached.
     pub(super) fn forget_first(&self, id: &VolumeId) {
         self.firsts.lock().remove(id);
     }
 
-    /// Returns the state of this change. The record of another change of the volume is dropped once
-    /// that change has ended; until then the volume may show an intermediate state.
+    /// Returns the state of this change, and drops its record once the change has ended. The record
+    /// of another change of the volume is dropped, too, if that change has ended; until then the
+    /// volume may show an intermediate state.
     ///
     /// # Errors
-    /// Returns `Unreachable` if the action of the change has failed; it has changed nothing.
+    /// Returns `Unreachable` if the action of the change has failed without effect.
     pub(super) fn take(&self, id: &VolumeId, change: Change) -> Result<ChangeLookup, Failure> {
         let mut all = self.entries.lock();
         let Some(entry) = all.get(id) else {
@@ -211,7 +216,7 @@ impl Pending {
         }
     }
 
-    /// Records a running action.
+    /// Records an action that the cloud has begun for the change.
     pub(super) fn begin(&self, id: &VolumeId, change: Change, action: u64, began: Option<u64>) {
         let entry = Entry {
             change,
@@ -228,8 +233,8 @@ impl Pending {
         self.entries.lock().insert(id.clone(), entry);
     }
 
-    /// Records that the change could not begin. The pause before the next attempt increases each
-    /// time.
+    /// Records that the cloud could not begin the change, and sets the time of the next attempt.
+    /// The pause doubles with each attempt.
     pub(super) fn wait(&self, id: &VolumeId, change: Change, tries: u32) {
         let pause = PAUSE.saturating_mul(1 << tries.min(8)).min(PAUSE_MAX);
         let entry = Entry {
@@ -248,7 +253,7 @@ impl Pending {
         self.forget_first(id);
     }
 
-    /// Returns the state of a volume's change after a read of the volume.
+    /// Returns the state of the recorded change, after a read of the volume.
     pub(super) fn seen(&self, id: &VolumeId, volume: &DoVolume) -> ChangeStatus {
         let mut all = self.entries.lock();
         let Some(entry) = all.get_mut(id) else {
@@ -269,7 +274,7 @@ impl Pending {
         }
     }
 
-    /// Records that the action is completed, although the volume does not show it yet.
+    /// Records that the action is completed although the volume does not show the change yet.
     pub(super) fn completed(&self, id: &VolumeId) {
         if let Some(entry) = self.entries.lock().get_mut(id)
             && let State::Running(running) = &mut entry.state
@@ -278,9 +283,9 @@ impl Pending {
         }
     }
 
-    /// Records that the change has ended or must be begun again, so that the verb continues with
-    /// this state of the volume. The record of a completed detach is dropped, since it requires no
-    /// further step, and a later detach must not find its result.
+    /// Records that the change has ended or must be requested again, and the state of the volume
+    /// for the method that requested the change. Drops the record of a completed detach: a detach
+    /// needs no further step, and a later detach of the volume must not find the old result.
     pub(super) fn ended(&self, id: &VolumeId, volume: DoVolume) {
         let mut all = self.entries.lock();
         let Some(entry) = all.get_mut(id) else { return };
@@ -297,7 +302,7 @@ impl Pending {
         }
     }
 
-    /// Records that the action that should have completed the volume has failed.
+    /// Records that the action that should have completed a new volume has failed.
     pub(super) fn broke(&self, id: &VolumeId, why: String) {
         if let Some(entry) = self.entries.lock().get_mut(id) {
             entry.state = State::Broken(why);
@@ -310,7 +315,7 @@ impl Pending {
             .is_some_and(|entry| matches!(entry.state, State::Broken(_)))
     }
 
-    /// Records that the action has failed.
+    /// Records that the action of the change has failed.
     pub(super) fn failed(&self, id: &VolumeId, why: String) {
         if let Some(entry) = self.entries.lock().get_mut(id) {
             entry.state = State::Ended(Instant::now(), Err(why));
@@ -318,19 +323,19 @@ impl Pending {
     }
 }
 
-/// The state of a volume's change.
+/// The state of a recorded change, after a read of its volume.
 #[derive(Debug)]
 pub(super) enum ChangeStatus {
     /// No change is in progress.
     Idle,
     Busy(Change),
-    /// The change is done, or must be begun again.
+    /// The change is complete, or must be requested again.
     Ended,
-    /// The volume does not show the state; the action must be read.
+    /// The volume does not determine the state. The action with this ID must be read.
     Unknown(Change, u64),
-    /// The volume shows the change, but an action of another process may undo it.
+    /// The volume shows the change, but a running action of another process may undo it.
     Unsure(Change),
-    /// The volume remains incomplete.
+    /// The volume remains incomplete, for this reason.
     Broken(String),
 }
 
@@ -504,7 +509,7 @@ mod tests {
         pending.begin(&id(), ATTACH, 7, Some(5));
         pending.completed(&id());
         tokio::time::advance(LAG_MAX - Duration::from_millis(1)).await;
-        // The time counts from the first report.
+        // The time counts from the first call of `completed`.
         pending.completed(&id());
         let seen = pending.seen(&id(), &volume(&[]));
         assert!(matches!(seen, ChangeStatus::Busy(ATTACH)), "{seen:?}");

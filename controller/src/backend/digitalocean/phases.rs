@@ -1,4 +1,4 @@
-//! The phase of a volume, which depends on the change that this process has begun.
+//! Determines the phase of a volume from the changes that this process has requested.
 
 use super::DigitalOcean;
 use super::pending::{Change, ChangeStatus};
@@ -17,11 +17,12 @@ impl DigitalOcean {
         volume.volume(Phase::Busy(change.word()), self.topology_key)
     }
 
-    /// Returns the volume in the phase that results from the change that this process has begun.
+    /// Returns the volume in the phase that follows from the change that this process has
+    /// requested.
     ///
     /// # Errors
-    /// Returns the errors of reading the volume, and the failure of the action that should have
-    /// completed it.
+    /// Returns the errors of reading the volume's actions, and the failure of an action that should
+    /// have completed the volume.
     pub(super) async fn judged(&self, volume: DoVolume) -> Result<Option<Volume>, Failure> {
         let id = volume.id()?;
         match self.pending.seen(&id, &volume) {
@@ -37,10 +38,10 @@ impl DigitalOcean {
         }
     }
 
-    /// Returns the volume like [`Self::judged`] for a list, which must not fail because of a single
-    /// volume. If its change cannot be read now, the volume is busy. If its creation has failed,
-    /// the volume is omitted until it is created again or deleted; callers that wait for it then
-    /// read it separately.
+    /// Returns the volume for a list, like [`Self::judged`]. A list must not fail because of one
+    /// volume: if the change of the volume cannot be read, the volume is busy. If the creation of
+    /// the volume has failed, returns `None`, so that the list omits the volume until it is created
+    /// again or deleted.
     pub(super) async fn listed(&self, volume: DoVolume) -> Result<Option<Volume>, Failure> {
         let (id, shown) = (volume.id()?, self.shown(&volume)?);
         match self.judged(volume).await {
@@ -54,7 +55,7 @@ impl DigitalOcean {
         }
     }
 
-    /// Returns the volume in the phase that its action's status implies.
+    /// Returns the volume in the phase that follows from the status of its action.
     async fn asked(
         &self,
         id: &VolumeId,
@@ -74,9 +75,9 @@ impl DigitalOcean {
         }
     }
 
-    /// Returns the action; `None` if the cloud does not have it. For a volume that may be new, this
-    /// reads the list of all actions, which also shows whether another program has attached the
-    /// volume before.
+    /// Returns the action; `None` if the cloud does not have it. For an attach of a volume that may
+    /// be new, reads the list of all actions, which also shows whether another program has attached
+    /// the volume before.
     async fn status(
         &self,
         id: &VolumeId,
@@ -122,7 +123,7 @@ impl DigitalOcean {
             change.word()
         );
         if volume.is_incomplete() {
-            // No verb reads the result of this action.
+            // No method reads the result of this action.
             self.pending.broke(id, why.clone());
             return Err(Failure::precondition(why).may_be_running());
         }

@@ -1,5 +1,5 @@
-//! Snapshots of volumes, which are full copies; and volumes from snapshots, which may have to be
-//! expanded before they are complete.
+//! Snapshots of volumes, which are full copies, and volumes that are created from them. Such a
+//! volume may have to be expanded before it is complete.
 
 use super::client::PAGE_ENTRIES_MAX;
 use super::names::About;
@@ -17,7 +17,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Maximum number of pages that are read from a list.
+/// Maximum number of pages that are read from one list.
 const PAGES_MAX: usize = 500;
 
 impl Snapshots for DigitalOcean {
@@ -28,8 +28,8 @@ impl Snapshots for DigitalOcean {
     fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot> {
         measured(Verb::Cut, async move {
             let (name, source) = (names::in_cloud(&order.name), &order.source);
-            // Search first: within ten minutes, the cloud refuses a second snapshot because of the
-            // interval, not because of its name.
+            // Search for the name first. For ten minutes after a snapshot, the cloud refuses
+            // another snapshot of the volume because of a rate limit, whatever its name is.
             let of_source = self.all_snapshots(Some(source)).await;
             let of_source = of_source.map_err(Failure::may_be_running)?;
             let is_named = |snapshot: &&DoSnapshot| snapshot.name == name;
@@ -82,7 +82,8 @@ impl Snapshots for DigitalOcean {
         measured(Verb::ListSnapshots, async move {
             let slice = Slice::new(after.as_deref(), limit)?;
             let (found, next) = match &of {
-                // The cloud's list by volume omits the snapshots of deleted volumes.
+                // The cloud's list for one volume does not contain the snapshots of deleted
+                // volumes.
                 Some(of) => {
                     let mut all = self.all_snapshots(None).await?;
                     all.retain(|snapshot| snapshot.resource_id == of.as_str());
@@ -102,8 +103,8 @@ impl Snapshots for DigitalOcean {
         })
     }
 
-    /// Restores a snapshot. The cloud may create the volume with the size of the snapshot; then it
-    /// is complete once it is expanded.
+    /// Creates a volume from a snapshot. The cloud may create it with the size of the snapshot.
+    /// Then it is incomplete until it is expanded to the requested size.
     fn restore(&self, order: Arc<Order>, from: SnapshotId) -> Answer<'_, Volume> {
         measured(Verb::Restore, async move {
             let gib = order.bytes.div_ceil(GIB);
@@ -132,8 +133,8 @@ impl Snapshots for DigitalOcean {
 }
 
 impl DigitalOcean {
-    /// Reads the volume before a restore expands it, since the response to the creation may have
-    /// contained another volume's ID.
+    /// Refuses the volume if the read by its ID shows another name: the response to the creation
+    /// may have contained the ID of another volume, which must not be expanded.
     async fn refuse_other(&self, order: &Order, id: &VolumeId) -> Result<(), Failure> {
         let read = self.client.volume(id).await;
         let read = read.map_err(Failure::may_be_running)?;
@@ -141,8 +142,8 @@ impl DigitalOcean {
         answered::named(self, &order.name, "volume", (id.as_str(), name))
     }
 
-    /// Returns all snapshots of a volume, or of all volumes of the account. If a list changes
-    /// meanwhile, its pages may repeat an entry.
+    /// Returns all snapshots of one volume, or of all volumes of the account. Removes duplicates,
+    /// which occur if the list changes between two pages.
     async fn all_snapshots(&self, of: Option<&VolumeId>) -> Result<Vec<DoSnapshot>, Failure> {
         let get = |page| self.client.snapshots(of, page, PAGE_ENTRIES_MAX);
         let (mut all, has_more) = pages::read(1..=PAGES_MAX, get).await?;
@@ -156,7 +157,7 @@ impl DigitalOcean {
     }
 }
 
-/// Converts a volume snapshot in the response to a request for one.
+/// Converts the snapshot in the response to a create request.
 fn known(snapshot: &DoSnapshot) -> Result<Snapshot, Failure> {
     let known = snapshot.snapshot()?;
     known.ok_or_else(|| Failure::bug(format!("snapshot {}: of no volume", snapshot.id)))

@@ -1,4 +1,4 @@
-//! The token of the account, in a file or in the environment.
+//! The API token of the account, from a file or an environment variable.
 
 use belay_server::call::Failure;
 use belay_server::file;
@@ -6,18 +6,18 @@ use http::HeaderValue;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The authentication scheme before the token.
+/// The authentication scheme, which precedes the token in the header.
 pub(super) const BEARER: &str = "Bearer ";
 
-/// The maximum size of the file, in bytes.
+/// The maximum size of the token's file, in bytes.
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// The source of the token.
+/// The source of the API token.
 #[derive(Clone)]
 pub enum TokenSource {
     /// A file that contains only the token.
     File(PathBuf),
-    /// The token itself, from the environment.
+    /// The token itself, from an environment variable.
     Given(String),
 }
 
@@ -31,10 +31,11 @@ impl fmt::Debug for TokenSource {
 }
 
 impl TokenSource {
-    /// Reads the token, as a header that errors do not quote. Blocks.
+    /// Reads the token and returns it as a header that is marked as sensitive. Blocks the calling
+    /// thread.
     ///
     /// # Errors
-    /// Returns `Precondition`, naming the file.
+    /// Returns `Precondition`, naming the file, if the token cannot be read or is invalid.
     pub(super) fn read(&self) -> Result<HeaderValue, Failure> {
         match self {
             TokenSource::File(path) => read(path),

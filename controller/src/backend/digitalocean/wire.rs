@@ -18,10 +18,10 @@ use std::time::{Duration, UNIX_EPOCH};
 /// The unit of sizes, in bytes.
 pub(super) const GIB: u64 = 1 << 30;
 
-/// The tag of volumes that were attached to a node.
+/// The tag of volumes that a node may have used.
 pub(super) const USED: &str = "belay-used";
 
-/// Parts of messages, which distinguish refusals.
+/// Parts of the cloud's error messages, by which errors are distinguished.
 const CAPACITY: &str = "capacity limit exceeded";
 const SNAPSHOT_RATE: &str = "one request per";
 const PENDING: &str = "pending event";
@@ -31,7 +31,7 @@ const NOT_ATTACHED: &str = "attachment not found";
 const SIZE: &str = "invalid size";
 const NO_SNAPSHOT: &str = "not a snapshot";
 
-/// The `id` of a refusal for a missing object.
+/// The `id` of an error for a missing object.
 const NOT_FOUND: &str = "not_found";
 
 #[derive(Debug, Deserialize)]
@@ -39,7 +39,7 @@ pub(super) struct Region {
     slug: String,
 }
 
-/// A volume. It has no state, so it does not show a running action.
+/// A volume of the API. It has no status, so it does not show whether an action is running.
 #[derive(Debug, Deserialize)]
 pub(super) struct DoVolume {
     pub(super) id: String,
@@ -78,7 +78,7 @@ struct Pages {
     last: Option<String>,
 }
 
-/// Returns the number of the last page, from its URL, if there are several pages.
+/// Returns the number of the last page, from its URL; `None` if there is only one page.
 pub(super) fn last(links: Option<&Links>) -> Option<usize> {
     let last = links?.pages.as_ref()?.last.as_deref()?;
     let (_, query) = last.split_once('?')?;
@@ -111,13 +111,13 @@ pub(super) struct DoSnapshot {
     pub(super) name: String,
     pub(super) resource_id: String,
     resource_type: String,
-    /// The size of the volume when its data was captured, in GiB.
+    /// The size of the volume when the snapshot was taken, in GiB.
     min_disk_size: u64,
     #[serde(default)]
     created_at: Option<String>,
 }
 
-/// The progress of an action.
+/// The status of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     Running,
@@ -126,7 +126,7 @@ pub(super) enum Status {
 }
 
 impl Action {
-    /// Returns the progress; an unknown word means that the action is running.
+    /// Returns the status. An unknown status word counts as running.
     pub(super) fn status(&self) -> Status {
         match self.status.as_str() {
             "completed" => Status::Completed,
@@ -135,21 +135,22 @@ impl Action {
         }
     }
 
-    /// Whether the action may be an attach. An unknown word may also mean an attach; only `detach`
-    /// and `resize` certainly do not.
+    /// Whether the action may be an attach. Returns true for an unknown type of action; only
+    /// `detach` and `resize` cannot attach a volume.
     pub(super) fn is_attach(&self) -> bool {
         let others = ["detach", "resize"];
         !others.iter().any(|other| self.kind.starts_with(other))
     }
 
-    /// Returns the time at which the action began, by the cloud's clock, in seconds since 1970.
+    /// Returns the time at which the action began, by the cloud's clock, in seconds since 1970;
+    /// `None` if unknown.
     pub(super) fn began(&self) -> Option<u64> {
         seconds(self.started_at.as_deref()?)
     }
 }
 
 impl DoVolume {
-    /// Returns the ID.
+    /// Returns the volume ID.
     ///
     /// # Errors
     /// Returns the errors of [`ids::volume`].
@@ -165,7 +166,8 @@ impl DoVolume {
         &self.region.slug
     }
 
-    /// Returns what Belay recorded at the creation.
+    /// Returns the data that Belay recorded in the description at the creation; `None` if Belay has
+    /// not created the volume.
     pub(super) fn about(&self) -> Option<About> {
         About::read(self.description.as_deref()?)
     }
@@ -174,15 +176,15 @@ impl DoVolume {
         self.droplet_ids.as_deref().unwrap_or_default()
     }
 
-    /// Whether the volume has a tag. Case is ignored, since the cloud keeps the spelling with which
+    /// Whether the volume has this tag. Ignores case, since the cloud keeps the spelling with which
     /// a tag was first used.
     pub(super) fn has_tag(&self, tag: &str) -> bool {
         let mut tags = self.tags.iter().flatten();
         tags.any(|own| own.eq_ignore_ascii_case(tag))
     }
 
-    /// Returns the content. Only a volume that Belay has created empty, and that no node has used,
-    /// is new. Nothing is known about volumes of other programs.
+    /// Returns the content of the volume. The volume is new only if Belay has created it empty and
+    /// no node has used it. The content of volumes of other programs is unknown.
     pub(super) fn content(&self) -> Content {
         match self.about() {
             None => Content::Unknown,
@@ -192,7 +194,8 @@ impl DoVolume {
         }
     }
 
-    /// Whether the volume was created from a snapshot, and not yet expanded to the requested size.
+    /// Whether the volume was created from a snapshot and must still be expanded to the requested
+    /// size.
     pub(super) fn is_incomplete(&self) -> bool {
         let about = self.about().unwrap_or_default();
         about.gib.is_some_and(|gib| self.size_gigabytes < gib)
@@ -217,8 +220,8 @@ impl DoVolume {
 }
 
 impl DoSnapshot {
-    /// Converts the snapshot to the type of the backend; `None` if it is a droplet's snapshot. A
-    /// snapshot can be restored at once.
+    /// Converts the snapshot to the type of the backend; `None` for a snapshot of a droplet. The
+    /// cloud can restore a snapshot as soon as it shows the snapshot.
     pub(super) fn snapshot(&self) -> Result<Option<Snapshot>, Failure> {
         if self.resource_type != "volume" {
             return Ok(None);
@@ -238,10 +241,10 @@ impl DoSnapshot {
     }
 }
 
-/// A refusal that requires special handling.
+/// An error of the cloud that is handled separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// An event of the droplet or of the volume is running.
+    /// Another change of the droplet or of the volume is running.
     Pending,
     AttachedAlready,
     NotAttached,
@@ -250,19 +253,19 @@ pub(super) enum Refusal {
     Other,
 }
 
-/// Returns the ID of a refusal, such as `not_found`; `None` if the response is not from the cloud.
-/// Some services put the body in a member `error`, and the ID in `code`.
+/// Returns the ID of an error, such as `not_found`; `None` if the response is not from the cloud.
+/// Some of the cloud's services send the error in a member `error`, or its ID as `code`.
 fn fault(answer: &Answer) -> Option<String> {
     let ids = ["/id", "/code", "/error/id", "/error/code"];
     ids.iter().find_map(|id| answer.member(id).ok())
 }
 
-/// Whether a refusal is from the cloud and not from a proxy.
+/// Whether an error response is from the cloud, and not from a proxy.
 pub(super) fn is_own(answer: &Answer) -> bool {
     fault(answer).is_some()
 }
 
-/// Whether the cloud itself reports that the object is missing. A 404 may also be from a proxy.
+/// Whether the cloud itself reports that the object is missing. A proxy may respond with 404, too.
 pub(super) fn is_missing(answer: &Answer) -> bool {
     let is_said = || fault(answer).is_some_and(|id| id == NOT_FOUND);
     answer.status == StatusCode::NOT_FOUND && is_said()
@@ -273,7 +276,8 @@ pub(super) fn is_no_snapshot(answer: &Answer) -> bool {
     answer.status == StatusCode::BAD_REQUEST && fault(answer).is_some() && says(answer, NO_SNAPSHOT)
 }
 
-/// Classifies a refusal by its message, since the cloud's errors have no codes.
+/// Classifies an error response, mostly by its message, since the cloud's errors have no specific
+/// codes.
 pub(super) fn refusal(answer: &Answer) -> Refusal {
     let says = |words| says(answer, words);
     match answer.status {
@@ -290,13 +294,13 @@ fn says(answer: &Answer, words: &str) -> bool {
     answer.words().to_lowercase().contains(words)
 }
 
-/// Whether a 429 refers to the rate of all calls. The cloud also uses this status for the limits of
-/// a single volume, and for quotas.
+/// Whether a response with status 429 refers to the rate of all calls. The cloud also uses 429 for
+/// the limits of a single volume, and for quotas.
 pub(super) fn is_too_fast(answer: &Answer) -> bool {
     !says(answer, CAPACITY) && !says(answer, SNAPSHOT_RATE)
 }
 
-/// Checks that the response to a deletion means that the object no longer exists.
+/// Checks that the response to a delete request means that the object no longer exists.
 ///
 /// # Errors
 /// Returns the errors of [`refused`].
@@ -308,13 +312,13 @@ pub(super) fn deleted(answer: &Answer) -> Result<(), Failure> {
     }
 }
 
-/// Why a call fails with 401, and the remedy.
+/// The reason why a call fails with 401, and the remedy.
 pub(super) const TOKEN_REFUSED: &str = "DigitalOcean refuses the token; write a valid one to \
                                         --token-file, or set it in DIGITALOCEAN_ACCESS_TOKEN and \
                                         restart the controller";
 
-/// Returns the failure of a refused call. After a 5xx the call may have begun. An unexpected
-/// success must be from a proxy.
+/// Converts an error response to a failure. After a status 5xx, the cloud may have begun the
+/// change. An unexpected success status must be from a proxy.
 pub(super) fn refused(answer: &Answer) -> Failure {
     let kind = match answer.status {
         status if status.is_success() => return answer.foreign("DigitalOcean"),
@@ -505,7 +509,7 @@ mod tests {
         }
     }
 
-    /// Statuses with messages of the cloud, and their meaning.
+    /// Statuses and error messages of the cloud, and the failures that they become.
     const REFUSALS: [(u16, &str, Refusal, Kind); 16] = [
         (
             401,

@@ -1,6 +1,7 @@
-//! The copies in progress, with source and target. A volume that is being read can be neither
-//! staged nor deleted; once the copy has failed, it can. The list is kept in memory only, because
-//! a single process uses the state directory; the start adds the copies again from the ledger.
+//! The copies of data that are in progress or have failed. A volume can be neither staged nor
+//! deleted while its data is being copied; after the copy has failed, it can. The list is only in
+//! memory, because a single process uses the state directory. At start, the controller adds the
+//! unfinished copies from the ledger again.
 
 use super::files::Backing;
 use belay_server::call::Failure;
@@ -9,10 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
-/// The gauge of copies, by `state`.
+/// The name of the gauge that counts copies, by the label `state`.
 pub(super) const COPIES: &str = "belay_controller_copies";
 
-/// All copies, by the ID of the target.
+/// All copies, by the ID of the target volume or snapshot.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     all: Lock<All>,
@@ -30,16 +31,17 @@ struct Copy {
     source: String,
     stage: Stage,
     cancelled: bool,
-    /// The lock that prevents the node from binding the source; `None` if no process could bind it.
+    /// The lock on the source, which prevents the node from binding it to a loop device. `None` if
+    /// the copy needs no lock, or does not have it yet.
     lock: Option<Arc<Backing>>,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// The copy waits for the copier.
+    /// The copy waits for the copier, the thread that makes copies in the background.
     Queued,
     Running,
-    /// The copy has failed, for this reason.
+    /// The copy has failed with this failure.
     Failed(Failure),
 }
 
@@ -55,7 +57,8 @@ impl Copy {
 }
 
 impl All {
-    /// Returns the target that is being copied from this volume or snapshot, if any.
+    /// Returns the target of the unfinished copy of this volume or snapshot; `None` if there is no
+    /// such copy.
     fn reading(&self, source: &str) -> Option<&str> {
         let mut copies = self.by_target.iter();
         let found = copies
@@ -79,16 +82,16 @@ impl All {
 }
 
 impl Copies {
-    /// Adds a copy that the caller performs itself.
+    /// Adds a copy that the caller makes itself.
     pub(super) fn begin(&self, target: &str, source: &str, lock: Option<Arc<Backing>>) {
         self.enter(target, source, lock, Stage::Running);
     }
 
-    /// Adds a copy that the caller performs itself, and whose lock is missing yet, unless there is
-    /// another copy of this source.
+    /// Adds a copy that the caller makes itself, and for which it will call [`Self::keep_lock`].
+    /// Refuses the copy if the source is already being copied.
     ///
     /// # Errors
-    /// Returns the target of the other copy.
+    /// Returns the ID of the other copy's target.
     pub(super) fn begin_alone(&self, target: &str, source: &str) -> Result<(), String> {
         let mut all = self.all.lock();
         if let Some(other) = all.reading(source) {
@@ -100,12 +103,12 @@ impl Copies {
         Ok(())
     }
 
-    /// Adds a copy for the copier.
+    /// Adds a copy for the copier, the thread that makes copies in the background.
     pub(super) fn queue(&self, target: &str, source: &str, lock: Option<Arc<Backing>>) {
         self.enter(target, source, lock, Stage::Queued);
     }
 
-    /// Adds a copy for the copier, unless it is there.
+    /// Adds a copy for the copier, unless the target already has a copy.
     pub(super) fn resume(&self, target: &str, source: &str) {
         if !self.all.lock().by_target.contains_key(target) {
             self.queue(target, source, None);
@@ -119,25 +122,27 @@ impl Copies {
         self.tell(&all);
     }
 
-    /// Returns the target that is being copied from this volume or snapshot, if any.
+    /// Returns the target of the unfinished copy of this volume or snapshot; `None` if there is no
+    /// such copy.
     pub(super) fn reading(&self, source: &str) -> Option<String> {
         self.all.lock().reading(source).map(str::to_owned)
     }
 
-    /// Returns the lock that a copy holds; `None` if the copy began before this process.
+    /// Returns the lock that a copy holds on its source; `None` if it holds no lock, e.g. after a
+    /// restart.
     pub(super) fn lock(&self, target: &str) -> Option<Arc<Backing>> {
         let all = self.all.lock();
         all.by_target.get(target)?.lock.clone()
     }
 
-    /// Sets the missing lock of a copy.
+    /// Stores the lock on the source that a copy did not have yet.
     pub(super) fn keep_lock(&self, target: &str, lock: Arc<Backing>) {
         if let Some(copy) = self.all.lock().by_target.get_mut(target) {
             copy.lock = Some(lock);
         }
     }
 
-    /// Waits for the next queued copy; returns `None` once [`Self::close`] was called.
+    /// Waits for the next queued copy and returns its target; returns `None` after [`Self::close`].
     pub(super) fn next(&self) -> Option<String> {
         let mut all = self.all.lock();
         loop {
@@ -158,7 +163,7 @@ impl Copies {
         }
     }
 
-    /// Waits until the copy has ended, for at most `patience`.
+    /// Waits until the copy has succeeded or failed, for at most `patience`.
     pub(super) fn await_end(&self, target: &str, patience: Duration) {
         let running = |all: &mut All| {
             let copy = all.by_target.get(target);
@@ -171,21 +176,22 @@ impl Copies {
         );
     }
 
-    /// Whether the copy must be continued.
+    /// Whether the copy must continue: it was not cancelled, and the controller is not shutting
+    /// down.
     pub(super) fn wanted(&self, target: &str) -> bool {
         let all = self.all.lock();
         let copy = all.by_target.get(target);
         !all.closed && copy.is_some_and(|copy| !copy.cancelled)
     }
 
-    /// Removes a copy that has ended, and frees its source.
+    /// Removes a copy that has ended, and releases its source.
     pub(super) fn end(&self, target: &str) {
         let mut all = self.all.lock();
         all.by_target.remove(target);
         self.tell(&all);
     }
 
-    /// Marks a copy as failed and releases its source, which must remain usable.
+    /// Marks a copy as failed, and releases its source, so that the source can be used.
     pub(super) fn fail(&self, target: &str, failure: Failure) {
         let mut all = self.all.lock();
         if let Some(copy) = all.by_target.get_mut(target) {
@@ -195,7 +201,7 @@ impl Copies {
         self.tell(&all);
     }
 
-    /// Returns the reason why the copy has failed, if it has.
+    /// Returns the failure of the copy; `None` if it has not failed.
     pub(super) fn failure(&self, target: &str) -> Option<Failure> {
         match &self.all.lock().by_target.get(target)?.stage {
             Stage::Failed(failure) => Some(failure.clone()),
@@ -203,7 +209,8 @@ impl Copies {
         }
     }
 
-    /// Cancels a copy, and waits until no thread is working on it, which takes at most one piece.
+    /// Cancels a copy. Waits until no thread is working on it, which takes at most as long as one
+    /// piece of data.
     pub(super) fn cancel(&self, target: &str) {
         let mut all = self.all.lock();
         while let Some(copy) = all.by_target.get_mut(target) {
@@ -218,18 +225,19 @@ impl Copies {
         self.tell(&all);
     }
 
-    /// Sets the gauges before the first copy.
+    /// Sets the gauges to their initial values.
     pub(super) fn show(&self) {
         self.all.lock().show();
     }
 
-    /// Stops the copier, and running copies at their next piece. The next start resumes them.
+    /// Stops the copier, and each running copy after its current piece of data. The next start
+    /// resumes the copies.
     pub(super) fn close(&self) {
         self.all.lock().closed = true;
         self.changed.notify_all();
     }
 
-    /// Sets the gauges and wakes all waiters.
+    /// Sets the gauges, and wakes all waiting threads.
     fn tell(&self, all: &All) {
         all.show();
         self.changed.notify_all();

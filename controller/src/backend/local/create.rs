@@ -1,5 +1,6 @@
-//! Creating a volume. One transaction looks up the name and writes the intent. Then the file is
-//! created, and filled if there is a source. Then the volume becomes ready.
+//! Creates a volume. One transaction looks up the name and records the intent to create the volume.
+//! Then this module creates the file, fills it if there is a source, and records that the volume is
+//! ready.
 
 use super::fault::unread;
 use super::files::Backing;
@@ -12,11 +13,12 @@ use belay_server::request::ContentSource;
 
 /// The result of looking up the name of a new volume.
 pub(super) enum Intent {
-    /// A ready volume has the name.
+    /// A ready volume has this name.
     Exists(Volume),
-    /// No volume has the name, and this ID is now reserved for it.
+    /// No volume had this name. A record with the state `Creating` and this ID now reserves it.
     Made(String),
-    /// The name belongs to a volume whose creation or deletion was started and failed.
+    /// The volume with this name is incomplete: an earlier creation or deletion has begun but not
+    /// ended.
     Remains(String, Record),
 }
 
@@ -38,7 +40,7 @@ impl Store {
                 Ok(()) => self.complete(&id),
                 Err(failure) => Err(give_up(failure, self.give_up(&id))),
             },
-            // Creating the file failed, so there is no file to remove.
+            // The file was not created, so only the record must be removed.
             Err(failure) => Err(give_up(
                 failure,
                 self.ledger.change(|changes| changes.forget(&id)),
@@ -46,8 +48,8 @@ impl Store {
         }
     }
 
-    /// Looks up the name and writes the intent, after completing or removing the remains of a
-    /// failed call.
+    /// Looks up the name, and records the intent if no volume has it. If an earlier call has
+    /// failed, first completes or removes the volume of that call.
     fn intended(&self, order: &Order, source: Option<&ContentSource>) -> Result<Intent, Failure> {
         let intent = self.intend(order, source)?;
         let Intent::Remains(old, record) = intent else {
@@ -60,7 +62,7 @@ impl Store {
         self.intend(order, source)
     }
 
-    /// Fills the file from the source, if there is one, and enlarges it.
+    /// Fills the file from the source, if there is one, and enlarges it to the requested size.
     fn make(
         &self,
         id: &str,
@@ -78,7 +80,8 @@ impl Store {
         if source.is_some() {
             file.grow(bytes)?;
         } else {
-            // Without data, nothing must be on the disk before the size.
+            // The file has no data that must be on disk before its recorded size, so one sync at
+            // the end suffices.
             file.enlarge(bytes)?;
             file.record_bytes(bytes)?;
             file.sync()?;
@@ -86,14 +89,15 @@ impl Store {
         self.files.sync()
     }
 
-    /// Looks up the name; if no volume has it, writes the intent.
+    /// Looks up the name; if no volume has it, records the intent to create a volume.
     pub(super) fn intend(
         &self,
         order: &Order,
         source: Option<&ContentSource>,
     ) -> Result<Intent, Failure> {
         let name = order.name.as_str();
-        // Check the topology first: a `Quota` from the transaction would cause a scan of all files.
+        // Check the topology before the transaction: if the transaction returned `Quota`,
+        // `provision` would scan all files and repeat it.
         if let Err(refusal) = self.refuse_elsewhere(order)
             && self.ledger.find(name)?.is_none()
         {
@@ -107,8 +111,8 @@ impl Store {
                 })?;
                 return match record.state {
                     State::Ready => Ok(Intent::Exists(self.volume(&id, &record)?)),
-                    // The creation that began has ended, since only one at a time works on a name.
-                    // A deletion may still run: it holds the lock of the file.
+                    // The call that began the creation has ended, since only one thread at a time
+                    // works on a name. A deletion may still run; it holds the lock of the file.
                     State::Creating | State::Deleting => Ok(Intent::Remains(id, record)),
                 };
             }
@@ -121,10 +125,10 @@ impl Store {
         })
     }
 
-    /// Refuses a new volume that must be accessible only from other topologies.
+    /// Refuses a new volume that must only be reachable from other topologies.
     ///
     /// # Errors
-    /// Returns `Quota`, so that the scheduler selects another node.
+    /// Returns `Quota`, so that the Kubernetes scheduler selects another node.
     fn refuse_elsewhere(&self, order: &Order) -> Result<(), Failure> {
         match (&self.place, &order.topology) {
             (Some(here), Some(asked)) if !here.satisfies(asked) => Err(Failure::quota(format!(
@@ -135,7 +139,7 @@ impl Store {
         }
     }
 
-    /// Marks the volume as ready. If that fails, the record and the file remain.
+    /// Records that the volume is ready. If this fails, the record and the file remain.
     pub(super) fn complete(&self, id: &str) -> Result<Volume, Failure> {
         let completed = self.ledger.change(|changes| {
             let mut record = changes
@@ -149,9 +153,10 @@ impl Store {
         completed.map_err(Failure::may_be_running)
     }
 
-    /// Completes a volume whose file is complete although its record is not: a crash came in
-    /// between, or state.redb was restored from an older backup. Returns `None` if the file has no
-    /// recorded size.
+    /// Completes a volume whose file is complete although its record is not. The record is older
+    /// than the file after a crash between the two steps, or after a restore of state.redb from an
+    /// older backup. Returns `None` if the file has no recorded size, and so is not known to be
+    /// complete.
     pub(super) fn complete_whole(
         &self,
         id: &str,
@@ -170,8 +175,8 @@ impl Store {
         self.complete(id).map(Some)
     }
 
-    /// Removes the remains of a failed creation. If the removal fails as well, the volume remains
-    /// marked for deletion, and the next call for its name, or the next start, deletes it.
+    /// Removes the file and the record of a failed creation. If that fails, too, the volume remains
+    /// marked for deletion; the next call with its name, or the next start, deletes it.
     fn give_up(&self, id: &str) -> Result<(), Failure> {
         self.begin_delete(id)?;
         self.finish_delete(id)

@@ -1,4 +1,5 @@
-//! Deleting a volume: marks it in the ledger, unlinks the file, and removes the record.
+//! Deletes a volume: marks it as being deleted in the ledger, unlinks the file, and removes the
+//! record.
 
 use super::files::Backing;
 use super::record::State;
@@ -9,9 +10,9 @@ use belay_server::call::{Failure, Kind};
 /// The result of an attempt to delete a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deletion {
-    /// The volume does not exist.
+    /// The volume no longer exists.
     Done,
-    /// The node uses the file; nothing was changed.
+    /// The node uses the file. Nothing was changed.
     InUse,
 }
 
@@ -31,7 +32,8 @@ impl Store {
         self.refuse_copied(id)?;
         let backing = self.files.get(id)?;
         backing.refuse_linked()?;
-        // Hold the lock until the file is removed, so that no process binds it.
+        // Hold the lock until the file is removed, so that no process binds the file to a loop
+        // device.
         if !backing.try_lock()? {
             return Ok(Deletion::InUse);
         }
@@ -53,8 +55,8 @@ impl Store {
         self.remove_and_forget(id).map(|()| Deletion::Done)
     }
 
-    /// Returns the error for a volume that the node uses, after asking the node agent to unstage it
-    /// if no pod uses it: a kubelet that was killed does not.
+    /// Returns the error for a volume that the node uses. Before, asks the node agent to unstage
+    /// the volume if no pod uses it: a killed kubelet may have left it staged.
     pub(super) fn refuse_used(&self, id: &str) -> Failure {
         self.want_back(id);
         Failure::precondition(format!(
@@ -76,7 +78,7 @@ impl Store {
         }
     }
 
-    /// Marks the volume as being deleted; from then on it does not exist for callers.
+    /// Marks the volume as being deleted. From then on, no lookup returns it.
     pub(super) fn begin_delete(&self, id: &str) -> Result<(), Failure> {
         self.ledger.change(|changes| {
             let Some(mut record) = changes.get(id)? else {
@@ -88,7 +90,7 @@ impl Store {
         })
     }
 
-    /// Refuses to delete a volume that is being copied.
+    /// Refuses to delete a volume whose data is being copied.
     fn refuse_copied(&self, id: &str) -> Result<(), Failure> {
         match self.copies.reading(id) {
             None => Ok(()),
@@ -96,7 +98,8 @@ impl Store {
         }
     }
 
-    /// Refuses a volume whose copy began before this process did, and is not resumed yet.
+    /// Refuses to delete a volume whose copy was begun before this process started and has not been
+    /// resumed yet. Such a copy has a claim on the file.
     fn refuse_claimed(&self, id: &str, backing: &Backing) -> Result<(), Failure> {
         let Some(Claim::Copy(snapshot)) = backing.claimed()? else {
             return Ok(());
@@ -107,7 +110,7 @@ impl Store {
         }
     }
 
-    /// Unlinks the file and removes the record. Either may already have been done.
+    /// Unlinks the file and removes the record. Succeeds if either no longer exists.
     pub(super) fn finish_delete(&self, id: &str) -> Result<(), Failure> {
         let backing = self.files.find(id)?;
         if let Some(backing) = &backing {
@@ -133,13 +136,15 @@ impl Store {
     }
 }
 
-/// Keeps the file from being staged if this process ends before it is removed.
+/// Sets a claim on the file, which prevents the file from being staged if this process is killed
+/// before it removes the file.
 fn claim_deleting(id: &str, backing: &Backing) -> Result<(), Failure> {
     match backing
         .claim(&Claim::Deleting)
         .and_then(|()| backing.sync())
     {
-        // An xfs without free blocks accepts no attribute, but a deletion must free some.
+        // An xfs without free blocks accepts no extended attributes. The deletion must succeed
+        // anyway, since it frees blocks.
         Err(failure) if failure.kind == Kind::Quota => {
             tracing::warn!(volume = id, "deleted without a claim: {failure}");
             Ok(())

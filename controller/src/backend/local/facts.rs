@@ -1,5 +1,5 @@
-//! The facts about `local` on `/metrics` and the status page: the volumes, their health, and their
-//! filesystem. Changes nothing.
+//! The facts about `local` for `/metrics` and the status page: its volumes, their health, and the
+//! filesystem with their files. Changes nothing.
 
 use super::Local;
 use super::store::Store;
@@ -10,20 +10,20 @@ use belay_server::lock::Lock;
 use belay_server::size::Rounded;
 use std::sync::Arc;
 
-/// Number of unhealthy volumes that one read of the ledger lists.
+/// Maximum number of unhealthy volumes per call of `list_unhealthy`.
 const PAGE_ENTRIES: usize = 500;
 
-/// The last measurement.
+/// The results of the last measurement.
 #[derive(Debug, Default)]
 pub(super) struct Last(Lock<(Known, Vec<Shown>)>);
 
 impl Store {
-    /// Counts and inspects all volumes, in pages of this many entries. May wait for a disk.
+    /// Counts and inspects all volumes, in pages of `page_entries` volumes. May wait for a disk.
     ///
     /// # Errors
-    /// Returns the errors of reading the state.
+    /// Returns the errors of reading the ledger.
     pub(super) fn facts(&self, page_entries: usize) -> Result<(Known, Vec<Shown>), Failure> {
-        // A failure here is also a health reason of every volume.
+        // If this fails, each volume is reported as unhealthy, so the failure can be ignored here.
         let space = self.files.statvfs().ok().map(|stat| Space {
             free_bytes: stat.f_bfree.saturating_mul(stat.f_frsize),
             size_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
@@ -57,7 +57,9 @@ impl Store {
         }
     }
 
-    /// Adds names and sizes to unhealthy volumes, and healthy volumes after them.
+    /// Adds names and sizes to the unhealthy volumes in `shown`, and appends healthy volumes. Reads
+    /// only the first [`SHOWN_MAX`] volumes of the ledger; unhealthy volumes after these get no
+    /// name and size.
     fn name(&self, shown: &mut Vec<Shown>) -> Result<(), Failure> {
         for volume in self.list(None, SHOWN_MAX)?.volumes {
             let name = volume.name.into_iter();
@@ -91,8 +93,8 @@ impl Facts for Local {
 
     fn measure(self: Arc<Self>) -> Measuring {
         Box::pin(async move {
-            // If no slot is free, many read-only calls are already waiting; the next request for
-            // the page tries again.
+            // If no slot is free, many read-only calls are already waiting. The next request for
+            // the page measures again.
             let Ok(slot) = self.slots.questions.take().await else {
                 return;
             };
@@ -103,7 +105,7 @@ impl Facts for Local {
             };
             match tokio::task::spawn_blocking(work).await {
                 Ok(Ok(known)) => *self.last.0.lock() = known,
-                // Readiness or the calls report the reason; the last values are kept.
+                // The readiness or the calls report the failure. The last results are kept.
                 Ok(Err(failure)) => tracing::debug!("cannot measure storage and health: {failure}"),
                 Err(error) => tracing::error!("measuring storage and health: {error}"),
             }

@@ -1,5 +1,5 @@
-//! Converts failed system calls to failures with the call, the path, the name of the errno, and the
-//! remedy. Independent of the purpose of the call.
+//! Converts failed system calls to failures that name the call, the path, the errno and the remedy.
+//! Does not know the purpose of the call.
 
 use belay_contract::reason::volume;
 use belay_server::call::{Failure, Kind};
@@ -9,14 +9,14 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
-/// Returns the error for a system call that failed on a path.
+/// Returns the failure for a system call that failed on a path.
 pub(super) fn os(call: &str, path: &Path, errno: Errno) -> Failure {
     let (name, kind, advice) = meaning(errno);
     let name = name.map_or_else(|| format!("errno {}", errno.raw_os_error()), str::to_owned);
     Failure::new(kind, format!("{call} {}: {name}; {advice}", path.display()))
 }
 
-/// Returns the error for a call of the standard library that failed on a path.
+/// Returns the failure for a function of the standard library that failed on a path.
 pub(super) fn at(call: &str, path: &Path, error: &io::Error) -> Failure {
     match Errno::from_io_error(error) {
         Some(errno) => os(call, path, errno),
@@ -27,7 +27,7 @@ pub(super) fn at(call: &str, path: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// Returns the message for a file of `bytes` that should have at least `least_bytes`.
+/// Returns the message for a file of `bytes` bytes that must have at least `least_bytes`.
 pub(super) fn truncated(path: impl Display, bytes: u64, least_bytes: u64) -> String {
     format!(
         "{path}: has {} of {}: it was truncated, and the data beyond its end is lost; restore it \
@@ -38,7 +38,7 @@ pub(super) fn truncated(path: impl Display, bytes: u64, least_bytes: u64) -> Str
     )
 }
 
-/// Returns the message for the file of a filesystem that was in use and now holds no data.
+/// Returns the message for the backing file of a filesystem that was in use but has no data now.
 pub(super) fn emptied(path: impl Display) -> String {
     format!(
         "{path}: holds no data, but the volume was in use: the file was emptied, and the data is \
@@ -47,9 +47,9 @@ pub(super) fn emptied(path: impl Display) -> String {
     )
 }
 
-/// Returns the failure to look up a name, or to complete or remove the object with it. While the
-/// disk cannot be read, an earlier call may have created the object, so the caller must not forget
-/// it.
+/// Converts a failure to look up a name, or to complete or remove the object with the name. If the
+/// disk could not be read, an earlier call may have created the object. Then the failure must not
+/// be final, since the caller would forget the object.
 pub(super) fn unread(failure: Failure) -> Failure {
     match failure.kind {
         Kind::Unreachable => failure.may_be_running(),

@@ -1,6 +1,6 @@
-//! The backing files `<state-dir>/volumes/<id>` and `snapshots/<id>`: sparse, with mode 0600. The
-//! effect of a verb is on disk when it returns, unless noted otherwise. Does not use records, and
-//! decides nothing.
+//! The backing files `<state-dir>/volumes/<id>` and `<state-dir>/snapshots/<id>`: sparse, with mode
+//! 0600. Unless noted otherwise, the effect of a method is on disk when it returns. Contains no
+//! policy, and does not use the records in the ledger.
 
 mod attributes;
 mod copy;
@@ -30,15 +30,16 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// The counter of copies for which the kernel could not report whether another program writes to
-/// the file.
+/// The name of the counter of copies that were made although the kernel could not report whether
+/// another program writes to the file.
 pub(super) const UNCHECKED: &str = "belay_controller_unchecked_copies_total";
 
-/// Maximum number of attempts while another program uses a file, which take a second in total.
+/// Maximum number of attempts while another program uses a file. With [`BETWEEN_TRIES`], they take
+/// one second.
 const TRIES: u32 = 50;
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 
-/// The directory of backing files.
+/// A directory with backing files.
 #[derive(Debug)]
 pub(super) struct Files {
     dir: File,
@@ -46,17 +47,17 @@ pub(super) struct Files {
     is_btrfs: bool,
 }
 
-/// The size and usage of the filesystem with the files, in bytes.
+/// The size and usage of the filesystem with the backing files, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
-    /// The total size.
+    /// The size of the filesystem.
     pub(super) total: u64,
-    /// The space used for data or metadata of any owner, or reserved for root.
+    /// The space that is used for data or metadata of any owner, or reserved for root.
     pub(super) taken: u64,
 }
 
 impl Files {
-    /// Opens the directory; creates it with mode 0700 if it is missing.
+    /// Opens the directory. If it is missing, creates it with mode 0700.
     ///
     /// # Errors
     /// Returns `Unreachable`, naming the path.
@@ -68,7 +69,7 @@ impl Files {
                 ErrorKind::AlreadyExists => Ok(()),
                 _ => Err(at("mkdir", &path, &error)),
             })?;
-        // The open of a FIFO would wait for another process.
+        // The open of a FIFO would wait for another process. `O_DIRECTORY` refuses it.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(&path, flags, Mode::empty());
         let dir = File::from(dir.map_err(|errno| os("open", &path, errno))?);
@@ -85,10 +86,10 @@ impl Files {
         self.path.join(id)
     }
 
-    /// Creates an empty file. A power cut may lose it until [`Self::sync`].
+    /// Creates an empty file. A power failure may lose the file until [`Self::sync`] returns.
     ///
     /// # Errors
-    /// Returns `Quota` or `Unreachable`; in both cases no file is created.
+    /// Returns `Quota` or `Unreachable`. In both cases, no file is created.
     pub(super) fn begin(&self, id: &str) -> Result<Backing, Failure> {
         let path = self.path_of(id);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
@@ -125,12 +126,12 @@ impl Files {
         self.sync()
     }
 
-    /// Calls `see` with every name in the directory and the number of its allocated bytes.
+    /// Calls `see` with each name in the directory and the number of bytes allocated to that file.
     pub(super) fn each(&self, mut see: impl FnMut(&str, u64)) -> Result<(), Failure> {
         let failed = |error: &std::io::Error| at("readdir", &self.path, error);
         for entry in std::fs::read_dir(&self.path).map_err(|error| failed(&error))? {
             let entry = entry.map_err(|error| failed(&error))?;
-            // A file that was removed between the two calls has no blocks.
+            // A file that was removed after readdir(3) has returned its name has no blocks.
             let blocks = entry.metadata().map_or(0, |metadata| metadata.blocks());
             // Per stat(2), st_blocks counts units of 512 bytes, regardless of the block size.
             see(
@@ -141,28 +142,28 @@ impl Files {
         Ok(())
     }
 
-    /// Returns the size and usage of the filesystem.
+    /// Returns the size and usage of the filesystem, in bytes.
     pub(super) fn room(&self) -> Result<Room, Failure> {
         Ok(Room::of(&self.statvfs()?))
     }
 
-    /// Returns the statistics of the filesystem.
+    /// Returns the result of fstatvfs(3) for the directory.
     pub(super) fn statvfs(&self) -> Result<StatVfs, Failure> {
         rustix::fs::fstatvfs(&self.dir).map_err(|errno| os("statvfs", &self.path, errno))
     }
 
-    /// Returns the open directory.
+    /// Returns the descriptor of the directory.
     pub(super) fn dir(&self) -> &File {
         &self.dir
     }
 
-    /// Returns the maximum size of a file on this filesystem: the last offset that lseek(2)
-    /// accepts. The limit belongs to the filesystem, so `any` may be any of its files.
+    /// Returns the maximum size of a file on this filesystem, in bytes: the last offset that
+    /// lseek(2) accepts. All files have the same limit, so `any` may be any file on the filesystem.
     pub(super) fn largest(&self, any: &File) -> u64 {
         last_accepted(|offset| rustix::fs::seek(any, SeekFrom::Start(offset)).is_ok())
     }
 
-    /// Writes the names of all files to disk.
+    /// Writes the directory to disk, and with it the names of all files.
     pub(super) fn sync(&self) -> Result<(), Failure> {
         #[cfg(test)]
         journal::note(Call::Sync(self.path.clone()));
@@ -170,7 +171,7 @@ impl Files {
     }
 }
 
-/// Returns the last accepted offset of a file; all offsets before it are accepted, too.
+/// Returns the last accepted offset. Each offset before an accepted offset is accepted, too.
 fn last_accepted(is_accepted: impl Fn(u64) -> bool) -> u64 {
     let (mut good, mut bad) = (0, i64::MAX.unsigned_abs());
     if is_accepted(bad) {
@@ -186,7 +187,7 @@ fn last_accepted(is_accepted: impl Fn(u64) -> bool) -> u64 {
     good
 }
 
-/// Polls until `is_so` does not hold, for a second at most.
+/// Polls until `is_so` returns false, for at most a second.
 #[expect(
     clippy::disallowed_methods,
     reason = "no event reports that another program closed a file"
@@ -226,7 +227,7 @@ impl Backing {
         &self.path
     }
 
-    /// Returns the size in bytes.
+    /// Returns the size of the file, in bytes.
     pub(super) fn bytes(&self) -> Result<u64, Failure> {
         Ok(self.stat()?.st_size.unsigned_abs())
     }
@@ -235,7 +236,7 @@ impl Backing {
         rustix::fs::fstat(&self.file).map_err(|errno| os("fstat", &self.path, errno))
     }
 
-    /// Returns the time of the last change of the content.
+    /// Returns the time of the last change of the content (mtime).
     pub(super) fn modified(&self) -> Result<SystemTime, Failure> {
         let modified = self
             .file
@@ -244,11 +245,11 @@ impl Backing {
         modified.map_err(|error| at("fstat", &self.path, &error))
     }
 
-    /// Refuses a file that is smaller than required, since growing or copying it would hide the
-    /// loss.
+    /// Refuses a file that is smaller than `least_bytes`, since growing or copying it would hide
+    /// the loss of data.
     ///
     /// # Errors
-    /// Returns `Precondition`.
+    /// Returns `Precondition` if the file is smaller.
     pub(super) fn refuse_truncated(&self, least_bytes: u64) -> Result<(), Failure> {
         match self.bytes()? {
             bytes if bytes < least_bytes => Err(Failure::precondition(truncated(
@@ -260,31 +261,32 @@ impl Backing {
         }
     }
 
-    /// Writes all data of the file to disk, including the data of other writers.
+    /// Writes all data of the file to disk, including data that other processes have written.
     pub(super) fn sync(&self) -> Result<(), Failure> {
         #[cfg(test)]
         journal::note(Call::Sync(self.path.clone()));
         rustix::fs::fsync(&self.file).map_err(|errno| os("fsync", &self.path, errno))
     }
 
-    /// Whether any data was ever written to the file, even zeros.
+    /// Whether the file contains any data, even zeros, and not only holes.
     pub(super) fn holds_data(&self) -> Result<bool, Failure> {
         match rustix::fs::seek(&self.file, SeekFrom::Data(0)) {
             Ok(_) => Ok(true),
-            // Per lseek(2), there is no data at or after the offset.
+            // Per lseek(2), ENXIO means that there is no data at or after the offset.
             Err(Errno::NXIO) => Ok(false),
             Err(errno) => Err(os("lseek", &self.path, errno)),
         }
     }
 
-    /// Whether the file of a filesystem was in use, and holds no data now.
+    /// Whether the file has lost all its data: it has none, but the volume was used.
     pub(super) fn is_emptied(&self) -> Result<bool, Failure> {
         Ok(!self.holds_data()? && self.use_so_far()? == Use::Used)
     }
 
-    /// Whether another program keeps the file open for writing, for more than a moment, without its
-    /// lock: a loop device or a copy has the lock, and this process may have the file open itself.
-    /// If the filesystem does not report writers, increments a counter and returns false. The file
+    /// Whether another program has the file open for writing without a lock on it. Ignores programs
+    /// that close the file within a second. Returns false if the file is locked, since a loop
+    /// device or a copy of Belay has it, and this process may have it open for writing itself. If
+    /// the filesystem does not report writers, increments a counter and returns false. The file
     /// must be open read-only.
     pub(super) fn has_writer(&self) -> Result<bool, Failure> {
         let (mut writers, mut locked) = (Writers::Some, Ok(false));

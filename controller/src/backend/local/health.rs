@@ -1,7 +1,7 @@
-//! Volume health: checks whether the file exists, is complete and has the right type, and whether
-//! there is space for all data that can still be written. Changes nothing and reads no data; only
-//! for a file with few bytes on disk it checks whether there is any data. A file that cannot be
-//! inspected is a health reason of its volume, and not an error of the call.
+//! The health of volumes: checks whether the backing file exists, is large enough and is a regular
+//! file, and whether the filesystem has space for the data that can still be written. Changes
+//! nothing. Reads no data; only checks whether a file with few allocated blocks contains any. If a
+//! file cannot be inspected, this is a health reason of its volume, and not an error of the call.
 
 use super::fault::{emptied, os, truncated};
 use super::files::{Files, foreign, names_of};
@@ -18,22 +18,22 @@ use rustix::fs::{AtFlags, FileType, StatVfsMountFlags};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// A file with more bytes on disk than this is not opened to check whether it holds data, since
-/// only attributes use space in an empty file. (Opening the file would break a lease that the node
-/// agent may be taking.)
+/// Maximum number of bytes on disk with which a file may still be empty, since extended attributes
+/// also use space. A file with more is not opened to check whether it contains data, since the open
+/// would break a lease that the node agent may hold.
 pub(super) const HARDLY_ANY: u64 = 64 << 10;
 
-/// The filesystem that holds the files.
+/// The state of the filesystem with the backing files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Storage {
-    /// Free bytes, including those reserved for root, the user as which loop devices write.
+    /// Free bytes, including bytes that are reserved for root. Loop devices write as root.
     free: u64,
-    /// Bytes that should be free.
+    /// The number of bytes that should be free.
     reserve: u64,
     read_only: bool,
 }
 
-/// The object that has the name of a volume's file.
+/// The object in the directory that has the name of a volume's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
     Nothing,
@@ -48,8 +48,8 @@ pub(super) enum Named {
 }
 
 impl Named {
-    /// Explains why the file may also belong to another volume or snapshot; `None` if it has one
-    /// name.
+    /// Explains that the file may also belong to another volume or snapshot; `None` if the file has
+    /// only one name.
     pub(super) fn linked(&self, path: &Path) -> Option<String> {
         match self {
             Self::File { names, .. } => names_refusal(path, *names),
@@ -59,11 +59,11 @@ impl Named {
 }
 
 impl Store {
-    /// Returns the health of the volume, if it is ready.
+    /// Returns the health of the volume; `None` if it does not exist or is not ready.
     ///
     /// # Errors
-    /// Returns `Unreachable` if the state cannot be read. Files or a filesystem that cannot be read
-    /// are not errors, but health reasons.
+    /// Returns `Unreachable` if the ledger cannot be read. If the file or the filesystem cannot be
+    /// read, this is not an error, but a health reason.
     pub(super) fn health(&self, id: &VolumeId) -> Result<Option<Conditions>, Failure> {
         match self.get(id) {
             Ok(None) => Ok(None),
@@ -72,7 +72,7 @@ impl Store {
         }
     }
 
-    /// Lists unhealthy volumes, with pages as in [`Store::list`].
+    /// Lists the unhealthy volumes, with the same tokens as [`Store::list`].
     pub(super) fn list_unhealthy(
         &self,
         after: Option<&str>,
@@ -101,8 +101,8 @@ impl Store {
         Ok(page)
     }
 
-    /// Returns the health of each of these volumes, given with their sizes. They existed a moment
-    /// ago; a volume that no longer exists has no health reasons.
+    /// Returns the health of each of these volumes, which existed a moment ago. Each volume is
+    /// given by its ID and size in bytes. A volume that no longer exists has no health reasons.
     ///
     /// # Errors
     /// Returns the errors of [`Store::health`].
@@ -116,15 +116,15 @@ impl Store {
             .collect()
     }
 
-    /// Returns the health of a volume that was ready with this size a moment ago; `None` if it was
-    /// deleted since.
+    /// Returns the health of a volume that was ready, with this size, a moment ago; `None` if it
+    /// was deleted since.
     fn condition_of(
         &self,
         id: &VolumeId,
         bytes: u64,
         storage: &Result<Storage, Failure>,
     ) -> Result<Option<Conditions>, Failure> {
-        // No volume is that small, so its record could not be read.
+        // No volume has the size 0. The size is 0 if the record could not be read.
         if bytes == 0
             && let Err(failure) = self.get(id)
         {
@@ -141,15 +141,16 @@ impl Store {
         if conditions.is_empty() && !is_suspect {
             return Ok(Some(conditions));
         }
-        // Read the record, then inspect the file again. The record shows whether the file must
-        // still be enlarged: such a file is not truncated, and neither is a file that is enlarged
-        // between the two steps.
+        // Read the record again, and inspect the file after that. The record shows whether an
+        // expansion must still enlarge the file: such a file is not truncated, nor is a file that
+        // was enlarged between the two steps.
         let Some(record) = self.ledger.get(id.as_str())? else {
             return Ok(None);
         };
         let least_bytes = match record.growing_from {
             None => record.bytes,
-            // If this cannot be read, the file cannot be inspected either, which is reported.
+            // If the attribute cannot be read, the file cannot be inspected either, which is
+            // reported.
             Some(from) => {
                 record.least_bytes(self.files.recorded_bytes(id.as_str()).unwrap_or(from))
             }
@@ -163,8 +164,8 @@ impl Store {
                 &mut conditions,
             );
         }
-        // A missing file is not lost if its volume is being deleted. The record is marked before
-        // the file is removed, so read the record after inspecting the file.
+        // The file of a volume that is being deleted is not lost. The record is marked before the
+        // file is removed, so read the record after inspecting the file.
         if !conditions.is_empty() && self.get(id)?.is_none() {
             return Ok(None);
         }
@@ -183,7 +184,7 @@ impl Files {
         })
     }
 
-    /// Returns the object that currently has the name, without opening it.
+    /// Returns the object that has the name now, without opening it.
     pub(super) fn named(&self, id: &str) -> Result<Named, Failure> {
         match rustix::fs::statat(self.dir(), id, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
@@ -205,7 +206,7 @@ impl Files {
 /// Returns the health of a volume whose record cannot be read.
 ///
 /// # Errors
-/// Returns a failure that affects the whole state.
+/// Returns the failure if it affects all records, and not only this one.
 fn record_unreadable(failure: Failure) -> Result<Conditions, Failure> {
     if failure.kind != Kind::Bug {
         return Err(failure);
@@ -215,8 +216,8 @@ fn record_unreadable(failure: Failure) -> Result<Conditions, Failure> {
     Ok(conditions)
 }
 
-/// Determines the health of a volume from its file, which should have at least `least_bytes`.
-/// `path` is only for messages.
+/// Determines the health of a volume from its file, which must have at least `least_bytes`. `path`
+/// is only used in messages.
 fn judge(
     path: &str,
     least_bytes: u64,
@@ -257,12 +258,12 @@ fn judge_file(path: &str, least_bytes: u64, named: Named, conditions: &mut Condi
     }
 }
 
-/// Adds the health reason for the file of a filesystem, if it was emptied.
+/// Adds a health reason if the backing file of a filesystem has lost all its data.
 fn judge_data(path: &str, is_emptied: Result<bool, Failure>, conditions: &mut Conditions) {
     match is_emptied {
         Ok(false) => {}
         Ok(true) => conditions.add(volume::BACKING_FILE_EMPTY, emptied(path)),
-        // The agent holds a lease for a moment; the next call checks again.
+        // The node agent holds a lease for a moment. The next call checks again.
         Err(failure) if failure.kind == Kind::Busy => {}
         Err(failure) => conditions.add(volume::BACKING_FILE_UNREADABLE, failure.to_string()),
     }
@@ -407,7 +408,7 @@ mod tests {
         let nearly = [volume::STORAGE_NEARLY_FULL];
         assert_eq!(told(file(64 * MIB, 0), full), nearly);
         assert_eq!(told(file(64 * MIB, 62 * MIB), full), nearly);
-        // The data that is not written yet fits.
+        // The free space suffices for the data that is not written yet.
         assert_eq!(told(file(64 * MIB, 63 * MIB), full), []);
         assert_eq!(told(file(64 * MIB, 65 * MIB), full), []);
     }

@@ -1,5 +1,5 @@
-//! The IDs of `local`: `vol-` or `snap-`, and 32 lowercase hexadecimal digits. They are random, so
-//! no ID is ever reused, even if the state was lost.
+//! The volume and snapshot IDs of `local`: `vol-` or `snap-`, followed by 32 lowercase hexadecimal
+//! digits. The digits are random, so that no ID is reused, even if the state was lost.
 
 use belay_server::call::Failure;
 
@@ -12,7 +12,7 @@ const RANDOM_BYTES: usize = 16;
 /// Returns a new ID with this prefix.
 ///
 /// # Errors
-/// Returns `Bug` if the kernel returns no random bytes.
+/// Returns `Bug` if the kernel provides no random bytes.
 pub(super) fn fresh(prefix: &str) -> Result<String, Failure> {
     let mut random = [0; RANDOM_BYTES];
     getrandom::fill(&mut random)

@@ -1,6 +1,6 @@
-//! The database of volumes and snapshots, `<state-dir>/state.redb`. Keeps records and their indexes
-//! consistent, since each change is in one transaction. Uses no other file, and does not interpret
-//! states.
+//! The ledger: the database of volumes and snapshots, `<state-dir>/state.redb`. Makes each change
+//! in one transaction, so that the records and their indexes remain consistent. Uses no other file,
+//! and does not interpret the states of volumes.
 
 #[cfg(test)]
 mod alone;
@@ -29,7 +29,7 @@ const NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("names");
 const SNAPSHOTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("snapshots");
 /// Maps snapshot names to snapshot IDs.
 const SNAPSHOT_NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("snapshot_names");
-/// Contains source volume and snapshot ID for every snapshot.
+/// Contains an entry with the source volume ID and the snapshot ID for each snapshot.
 const SNAPSHOTS_OF: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new("snapshots_of");
 
 /// The open database.
@@ -39,15 +39,16 @@ pub(super) struct Ledger {
     /// The database; `None` if reopening it failed.
     database: RwLock<Option<Database>>,
     callers: Callers,
-    /// Whether a panic has interrupted redb. Then the database must be reopened before further use.
+    /// Whether redb has panicked. Then the database must be reopened before further use.
     is_suspect: AtomicBool,
 }
 
 impl Ledger {
-    /// Opens or creates the database in this directory. The caller must hold the directory's lock.
+    /// Opens the database in this directory, or creates it. The caller must hold the directory's
+    /// lock.
     ///
     /// # Errors
-    /// Returns `Unreachable` if it cannot be read or written.
+    /// Returns `Unreachable` if the database cannot be read or written.
     pub(super) fn open(dir: &Path) -> Result<Self, Failure> {
         if !Self::is_in(dir)? {
             begin(dir)?;
@@ -66,7 +67,8 @@ impl Ledger {
         }
     }
 
-    /// Refuses a database of another program. All tables of a ledger are created together.
+    /// Refuses a database that another program or release has created. Belay creates all tables in
+    /// one transaction, so a check for one table suffices.
     fn check_tables(&self) -> Result<(), Failure> {
         self.read(|transaction| match transaction.open_table(SNAPSHOTS) {
             Ok(_) => Ok(()),
@@ -78,17 +80,17 @@ impl Ledger {
         })
     }
 
-    /// Whether the directory contains a database.
+    /// Whether the directory contains a database file.
     pub(super) fn is_in(dir: &Path) -> Result<bool, Failure> {
         let remedy = "move it away and restore state.redb from a backup";
         state_file::is_there(&path_in(dir), remedy)
     }
 
-    /// Checks that changes can be written, and reopens the database if necessary. After a failed
-    /// read or write, redb refuses all further ones until the database is reopened.
+    /// Checks that a change can be written. If not, reopens the database: after a failed read or
+    /// write, redb refuses all further ones until the database is reopened.
     ///
     /// # Errors
-    /// Returns `Unreachable` if nothing can be written; reads may still work.
+    /// Returns `Unreachable` if no change can be written. Reads may still succeed.
     pub(super) fn mend(&self) -> Result<(), Failure> {
         self.file.refuse_replaced()?;
         let mut database = self
@@ -109,29 +111,29 @@ impl Ledger {
     }
 
     fn reopen(&self, database: &mut Option<Database>) -> Result<(), Failure> {
-        // Close it first, since redb holds a lock on the file.
+        // Close the old database first, since redb holds a lock on its file.
         let before = database.take();
         state_file::caught(|| drop(before))?;
         *database = Some(state_file::caught(|| self.file.open()).flatten()?);
-        // No other call has the database open.
+        // This call holds the write lock, so no other call uses the database.
         self.is_suspect.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Whether a panic has interrupted redb, so that all calls fail until [`Self::mend`].
+    /// Whether redb has panicked. If so, all calls fail until [`Self::mend`] reopens the database.
     pub(super) fn is_suspect(&self) -> bool {
         self.is_suspect.load(Ordering::Relaxed)
     }
 
-    /// Runs `work`, which uses the database.
+    /// Runs `work`, which uses the database, and catches a panic.
     ///
     /// # Errors
-    /// Fails if `work` panics; then [`Self::mend`] must reopen the database.
+    /// Fails if `work` panics. Then [`Self::mend`] must reopen the database.
     fn caught<T>(&self, work: impl FnOnce() -> T) -> Result<T, Failure> {
         state_file::caught(work).inspect_err(|_| self.is_suspect.store(true, Ordering::Relaxed))
     }
 
-    /// Returns the record of a volume.
+    /// Returns the record of a volume; `None` if there is none.
     pub(super) fn get(&self, id: &str) -> Result<Option<Record>, Failure> {
         self.read(|transaction| {
             let volumes = transaction.open_table(VOLUMES).map_err(failed)?;
@@ -142,7 +144,7 @@ impl Ledger {
         })
     }
 
-    /// Returns the ID and record of the volume with this name.
+    /// Returns the ID and the record of the volume with this name; `None` if there is none.
     pub(super) fn find(&self, name: &str) -> Result<Option<(String, Record)>, Failure> {
         self.read(|transaction| {
             let names = transaction.open_table(NAMES).map_err(failed)?;
@@ -162,7 +164,7 @@ impl Ledger {
         })
     }
 
-    /// Removes all records, but not their index entries.
+    /// Removes all records, but keeps their index entries.
     #[cfg(test)]
     pub(super) fn lose_records(&self) {
         let all = |_: &str, _: &[u8]| false;
@@ -173,13 +175,13 @@ impl Ledger {
         lost.unwrap();
     }
 
-    /// Panics in a read.
+    /// Panics in a read, as redb may.
     #[cfg(test)]
     pub(super) fn break_read(&self) -> Result<(), Failure> {
         self.read(|_| panic!("as redb at some damage"))
     }
 
-    /// Returns the totals.
+    /// Returns the totals over all records.
     pub(super) fn totals(&self) -> Result<Totals, Failure> {
         self.read(|transaction| Totals::read(&transaction.open_table(TOTALS).map_err(failed)?))
     }
@@ -203,8 +205,8 @@ impl Ledger {
         })
     }
 
-    /// Runs `work` with the last transaction that is on disk. `work` must not use the ledger again:
-    /// it would deadlock while [`Self::mend`] is waiting.
+    /// Runs `work` on the state after the last transaction that is on disk. `work` must not use the
+    /// ledger again: the second use would deadlock if [`Self::mend`] is waiting for the first one.
     fn read<T>(
         &self,
         work: impl FnOnce(&ReadTransaction) -> Result<T, Failure>,
@@ -217,8 +219,8 @@ impl Ledger {
             .flatten()
     }
 
-    /// Returns the open database. Checks the file before a read, too, since a volume that is
-    /// missing from a replaced database may still exist.
+    /// Returns the open database. Checks before reads, too, whether the file was replaced: a volume
+    /// that is missing from the new file may still exist.
     fn opened(&self) -> Result<RwLockReadGuard<'_, Option<Database>>, Failure> {
         self.file.refuse_replaced()?;
         let opened = self.database.read().unwrap_or_else(PoisonError::into_inner);
@@ -229,7 +231,7 @@ impl Ledger {
     }
 }
 
-/// An open transaction, which sees its own changes.
+/// A transaction in progress. Its reads see its own changes.
 pub(super) struct Changes<'t> {
     volumes: Table<'t, &'static str, &'static [u8]>,
     names: Table<'t, &'static str, &'static str>,
@@ -255,7 +257,7 @@ impl<'t> Changes<'t> {
 }
 
 impl Changes<'_> {
-    /// Returns the record of a volume.
+    /// Returns the record of a volume; `None` if there is none.
     pub(super) fn get(&self, id: &str) -> Result<Option<Record>, Failure> {
         let bytes = self.volumes.get(id).map_err(failed)?;
         bytes
@@ -263,7 +265,7 @@ impl Changes<'_> {
             .transpose()
     }
 
-    /// Returns the ID of the volume with this name.
+    /// Returns the ID of the volume with this name; `None` if there is none.
     pub(super) fn id_of(&self, name: &str) -> Result<Option<String>, Failure> {
         Ok(self
             .names
@@ -272,7 +274,7 @@ impl Changes<'_> {
             .map(|id| id.value().to_owned()))
     }
 
-    /// Returns the current totals.
+    /// Returns the totals over all records, including the changes of this transaction.
     pub(super) fn totals(&self) -> Result<Totals, Failure> {
         Totals::read(&self.totals)
     }
@@ -282,7 +284,7 @@ impl Changes<'_> {
         totals.write(&mut self.totals)
     }
 
-    /// Writes a new or changed record and its index entries.
+    /// Writes a new or changed record and its index entries, and updates the totals.
     pub(super) fn put(&mut self, id: &str, record: &Record) -> Result<(), Failure> {
         let encoded = record.encode()?;
         self.forget(id)?;
@@ -301,7 +303,8 @@ impl Changes<'_> {
         })
     }
 
-    /// Removes a record, if it exists, and its index entries.
+    /// Removes a record and its index entries, and updates the totals. Does nothing if there is no
+    /// record.
     pub(super) fn forget(&mut self, id: &str) -> Result<(), Failure> {
         let Some(record) = self.get(id)? else {
             return Ok(());
@@ -318,8 +321,8 @@ impl Changes<'_> {
     }
 }
 
-/// Creates an empty database under another name and renames it, since a database whose creation was
-/// interrupted could not be opened.
+/// Creates an empty database under a temporary name, and then renames it. If the creation is
+/// interrupted under the final name, the database cannot be opened.
 fn begin(dir: &Path) -> Result<(), Failure> {
     let (file, draft) = state_file::draft(dir)?;
     let made = builder().create_file(file).map_err(failed)?;
@@ -330,7 +333,7 @@ fn begin(dir: &Path) -> Result<(), Failure> {
     state_file::give_name(dir, &draft)
 }
 
-/// Makes the smallest possible change.
+/// Makes the smallest possible change, to check that the database can be written.
 fn rewrite_totals(database: &Database) -> Result<(), Failure> {
     let transaction = database.begin_write().map_err(failed)?;
     let mut changes = Changes::of(&transaction)?;

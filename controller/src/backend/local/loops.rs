@@ -1,6 +1,6 @@
-//! The loop devices of this machine, from sysfs, which does not query the storage behind them.
-//! Opens no device. Shows whether a node uses an earlier file of a volume: a file that replaces it
-//! is a new inode, which no device has locked.
+//! The loop devices of this machine, as sysfs shows them. Reading sysfs does not access the storage
+//! behind the devices, and opens no device. This module detects that a node still uses an earlier
+//! file of a volume. A file that replaced it is another inode, so its lock does not show the use.
 
 use super::fault::at;
 use super::files::{Backing, patiently};
@@ -13,30 +13,30 @@ use std::{fs, io};
 
 const SYSFS: &str = "/sys/block";
 
-/// A bound loop device.
+/// A loop device that is bound to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Device {
     path: String,
-    /// The path of the backing file in sysfs. The directory may have another path in the mount
-    /// namespace of the node agent.
+    /// The path of the backing file, as sysfs shows it. The same directory may have another path in
+    /// the mount namespace of the node agent.
     file: String,
 }
 
 impl Device {
-    /// Whether its file is, or was, in a directory under exactly this name.
+    /// Whether the device's file has exactly this name, in any directory.
     fn has_name(&self, id: &str) -> bool {
         Path::new(&self.file).file_name() == Some(id.as_ref())
     }
 }
 
 impl Store {
-    /// Refuses `present` as the file of a volume while a loop device is bound to another file with
-    /// the volume's name, current or former: pods write to that file. The lock of `present` shows
-    /// whether a device of that name is bound to it by the node agent. `is_held` if the caller has
-    /// the lock.
+    /// Refuses `present` as the file of a volume while a loop device is bound to another file of
+    /// the volume: pods write to that other file. Finds the device by the volume's ID in the name
+    /// of its file. If the node agent has bound `present` itself, `present` is locked. `is_held`
+    /// states whether the caller holds that lock.
     ///
     /// # Errors
-    /// Returns `Precondition`, with the device.
+    /// Returns `Precondition`, naming the device.
     pub(super) fn refuse_replaced(
         &self,
         id: &str,
@@ -44,7 +44,7 @@ impl Store {
         is_held: bool,
     ) -> Result<(), Failure> {
         let mut found = Ok(None);
-        // A device that is being unbound is named for a moment longer than it holds the lock.
+        // A device that is being unbound is listed for a moment after it has released its lock.
         patiently(|| {
             found = other_file(id, present, is_held);
             matches!(found, Ok(Some(_)))
@@ -63,8 +63,8 @@ impl Store {
     }
 }
 
-/// Returns a device that is bound to another file than `present` with the name of the volume's
-/// file.
+/// Returns a device that is bound to another file of the volume than `present`; `None` if there is
+/// none.
 fn other_file(id: &str, present: &Backing, is_held: bool) -> Result<Option<Device>, Failure> {
     let devices = named(id)?;
     let is_present_bound = match devices.iter().any(|device| device.has_name(id)) {
@@ -75,13 +75,13 @@ fn other_file(id: &str, present: &Backing, is_held: bool) -> Result<Option<Devic
     Ok(devices.find(|device| !(is_present_bound && device.has_name(id))))
 }
 
-/// Returns the bound loop devices whose file has, or had, the name of the volume's file. IDs are
-/// random, so no unrelated file has that name. An operator who replaces a file moves the old one
-/// aside (`vol-….bad`) or removes it (`vol-… (deleted)`), and the device continues to use it.
-/// Returns nothing without sysfs; then only the lock on the file shows that the file is in use.
+/// Returns the loop devices whose file has, or had, a name that begins with the volume's ID. IDs
+/// are random, so no unrelated file has such a name. If an operator moves a file aside
+/// (`vol-….bad`) or removes it (`vol-… (deleted)`), the device continues to use it. Returns no
+/// devices if the machine has no sysfs; then only the lock shows that a file is in use.
 ///
 /// # Errors
-/// Returns `Unreachable` if sysfs cannot be read, which does not mean that there are no devices.
+/// Returns `Unreachable` if sysfs cannot be read, since there may be devices.
 fn named(id: &str) -> Result<Vec<Device>, Failure> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(SYSFS) {
@@ -105,7 +105,7 @@ fn named(id: &str) -> Result<Vec<Device>, Failure> {
     Ok(found)
 }
 
-/// Returns the backing file of a device, if it is bound.
+/// Returns the backing file of a device; `None` if the device is not bound.
 fn backing_file(name: &str) -> Result<Option<String>, Failure> {
     let path = format!("{SYSFS}/{name}/loop/backing_file");
     match fs::read_to_string(&path) {
@@ -115,7 +115,7 @@ fn backing_file(name: &str) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Whether the entry is missing, or was removed while it was read.
+/// Whether the error means that the entry of sysfs is missing, or was removed while it was read.
 fn is_absent(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

@@ -1,5 +1,5 @@
-//! The embedded backend: volumes are sparse files in one directory of one node, thinly provisioned.
-//! This file runs the verbs of [`Store`], which block, outside of the runtime's threads.
+//! The backend `local`: volumes are sparse files in a directory of one node, thinly provisioned.
+//! This file runs the methods of [`Store`], which block, on threads outside of the async runtime.
 
 mod copies;
 mod create;
@@ -47,25 +47,25 @@ use std::time::Duration;
 use store::Store;
 use tokio::time::Instant;
 
-/// How long a deletion waits for NodeUnstageVolume, with which it usually races.
+/// Maximum time that a deletion waits for NodeUnstageVolume, which often runs at the same time.
 const UNSTAGE_PATIENCE: Duration = Duration::from_secs(5);
 const UNSTAGE_POLL: Duration = Duration::from_millis(50);
 
 /// The granularity of volume sizes, in bytes.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// The settings of `local`.
+/// The settings of the backend.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The directory of `state.redb`, `lock`, `volumes/` and `snapshots/`. The directory must
-    /// exist; its content is created if it is missing.
+    /// The directory that contains `state.redb`, `lock`, `volumes/` and `snapshots/`. The directory
+    /// must exist. Its content is created if it is missing.
     pub state_dir: PathBuf,
-    /// The topology of the node, if volumes report it.
+    /// The topology of the node; `None` if volumes report no topology.
     pub place: Option<Topology>,
-    /// The ratio of provisioned to actual space.
+    /// The maximum ratio of provisioned space to actual space.
     pub overcommit: Overcommit,
-    /// Whether the start fails if there is no state. State that was created earlier but is missing
-    /// is on a disk that is not mounted.
+    /// Whether the start fails if the directory contains no state. Set this after the first start:
+    /// then missing state means that the disk is not mounted.
     pub require_state: bool,
 }
 
@@ -79,13 +79,13 @@ pub struct Local {
 }
 
 impl Local {
-    /// Locks the state directory for this process, and recovers from an earlier crash. Blocks; must
-    /// be called before the server accepts calls. From then on `readiness` reports whether the
-    /// state can be read and written.
+    /// Locks the state directory for this process, and recovers from an earlier crash. Blocks, so
+    /// it must be called before the server accepts calls. After this, `readiness` reports whether
+    /// the state can be read and written.
     ///
     /// # Errors
     /// Returns `Precondition` if the directory is missing, incomplete or used by another process,
-    /// and otherwise the errors of reading it.
+    /// and otherwise the errors of reading the directory.
     pub fn open(config: Config, readiness: Readiness) -> Result<Self, Failure> {
         describe_metrics();
         let store = Arc::new(unless_damaged(|| Store::start(config))?);
@@ -107,7 +107,8 @@ impl Local {
         })
     }
 
-    /// Runs a read-only verb. If a caller stops waiting for its slot, the verb is not started.
+    /// Runs a read-only method. If the caller disconnects while the method waits for a slot, the
+    /// method does not start.
     fn ask<T: Send + 'static>(
         &self,
         verb: Verb,
@@ -124,7 +125,7 @@ impl Local {
         self.run(&self.slots.changes, verb, work)
     }
 
-    /// Runs a change that may copy for a long time.
+    /// Runs a change that may copy data for a long time.
     fn copy<T: Send + 'static>(
         &self,
         verb: Verb,
@@ -160,8 +161,8 @@ impl Local {
     }
 }
 
-/// Runs `verb`, and reopens the state if necessary, so that one failed read or write does not stop
-/// all later ones.
+/// Runs `verb`. Before or after it, reopens the database if necessary, so that one failed read or
+/// write does not make all later ones fail.
 fn checked<T>(
     store: &Store,
     readiness: &Readiness,
@@ -194,7 +195,8 @@ fn mend(store: &Store, readiness: &Readiness) {
     }
 }
 
-/// Performs the copies in the background, one after the other, because they share a disk.
+/// Makes the queued copies in the background. Makes one copy at a time, because all copies share a
+/// disk.
 fn copy_all(copies: &Copies, store: &Weak<Store>, readiness: &Readiness) {
     while let Some(snapshot) = copies.next() {
         let Some(store) = store.upgrade() else { return };
@@ -265,7 +267,7 @@ impl Backend for Local {
                 let attempt = move |store: &Store| store.try_delete(volume.as_str());
                 match self.work(self.slots.changes.take().await?, attempt).await? {
                     Deletion::Done => return Ok(Done(())),
-                    // No event reports that another process has closed a file.
+                    // No event reports that another process has closed the file, so poll.
                     Deletion::InUse if Instant::now() < deadline => {
                         tokio::time::sleep(UNSTAGE_POLL).await;
                     }

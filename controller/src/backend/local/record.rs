@@ -1,5 +1,5 @@
-//! The record of a volume, and its stored form: JSON, with the version of the format in each
-//! record. Opens nothing.
+//! The record of a volume in the ledger, and its encoding: JSON that contains the version of the
+//! format. Opens no file.
 
 use crate::backend::{Phase, Usage, Volume};
 use belay_contract::topology::Topology;
@@ -9,10 +9,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// The version of the format. Records of any other version are refused.
+/// The version of the format. Records with another version are refused.
 pub(super) const VERSION: u32 = 2;
 
-/// The record of a volume.
+/// The record of a volume in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     version: u32,
@@ -20,14 +20,14 @@ pub(super) struct Record {
     pub(super) bytes: u64,
     pub(super) usage: StoredUsage,
     pub(super) state: State,
-    /// The source of the volume.
+    /// The source of the volume's data; `None` if the volume was created empty.
     pub(super) source: Option<StoredSource>,
-    /// The size before an expansion to `bytes` that is recorded but not complete; the file may
-    /// still have that size.
+    /// The size of the volume before an incomplete expansion to `bytes`. The file may still have
+    /// that size. `None` if no expansion is in progress.
     pub(super) growing_from: Option<u64>,
 }
 
-/// [`ContentSource`] in its stored form.
+/// The encoding of a [`ContentSource`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum StoredSource {
@@ -35,27 +35,27 @@ pub(super) enum StoredSource {
     Volume(String),
 }
 
-/// The version, which is checked before the rest of a record is read.
+/// The version of a record, which is checked before the rest of the record is decoded.
 #[derive(Deserialize)]
 struct Header {
     version: u32,
 }
 
-/// The state of a volume.
+/// The state of a volume in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum State {
-    /// The creation of the volume is recorded, and its file may exist or not. No caller has
+    /// The intent to create the volume is recorded. Its file may or may not exist. No caller has
     /// received the volume yet.
     Creating,
     /// The file exists and is at least as large as recorded.
     Ready,
-    /// The volume is being deleted, and its file may exist or not. No caller receives it any
+    /// The volume is being deleted. Its file may or may not exist. No call returns the volume any
     /// longer.
     Deleting,
 }
 
-/// [`Usage`] in its stored form.
+/// The encoding of a [`Usage`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum StoredUsage {
@@ -64,7 +64,7 @@ pub(super) enum StoredUsage {
 }
 
 impl Record {
-    /// Creates the record of a volume before its file is created.
+    /// Creates the record of a new volume, before its file exists.
     pub(super) fn creating(
         name: &str,
         bytes: u64,
@@ -86,38 +86,38 @@ impl Record {
         }
     }
 
-    /// Returns the minimum size of the file, in bytes, if the size recorded on it is `on_file`. A
-    /// smaller file has been truncated.
+    /// Returns the minimum size of the volume's file, in bytes. A smaller file has been truncated.
+    /// `on_file` is the size that is recorded in an attribute of the file.
     pub(super) fn least_bytes(&self, on_file: u64) -> u64 {
         let promised = |from| on_file.min(self.bytes).max(from);
         self.growing_from.map_or(self.bytes, promised)
     }
 
-    /// Whether the volume has a filesystem, and is not raw.
+    /// Whether the volume has a filesystem. A raw block volume has none.
     pub(super) fn is_filesystem(&self) -> bool {
         matches!(self.usage, StoredUsage::Filesystem(_))
     }
 
-    /// Decodes the result of [`Self::encode`].
+    /// Decodes a record from the result of [`Self::encode`].
     ///
     /// # Errors
-    /// Returns `Bug`, with the volume's ID, for an invalid record or one of another version.
+    /// Returns `Bug`, naming the volume, if the record is invalid or has another version.
     pub(super) fn decode(id: &str, bytes: &[u8]) -> Result<Self, Failure> {
         decode(&format!("volume {id}"), bytes)
     }
 
-    /// Returns the stored form.
+    /// Encodes the record for the ledger.
     ///
     /// # Errors
-    /// Returns `Bug` if it cannot be encoded as JSON.
+    /// Returns `Bug` if the record cannot be encoded.
     pub(super) fn encode(&self) -> Result<Vec<u8>, Failure> {
         serde_json::to_vec(self).map_err(|error| Failure::bug(format!("state.redb: {error}")))
     }
 
-    /// Returns the volume for callers.
+    /// Converts the record to a volume for callers.
     ///
     /// # Errors
-    /// Returns `Bug` if a stored ID violates the current rules.
+    /// Returns `Bug` if a stored ID violates the current rules for IDs.
     pub(super) fn volume(&self, id: &str, place: Option<Arc<Topology>>) -> Result<Volume, Failure> {
         let usage = match &self.usage {
             StoredUsage::Block => Usage::Block,
@@ -138,16 +138,17 @@ impl Record {
         })
     }
 
-    /// Returns 1 if the record counts as a volume, else 0. Only ready volumes count.
+    /// Returns the number of volumes for which the record counts in the totals: 1 if the volume is
+    /// ready, else 0.
     pub(super) fn counts(&self) -> u64 {
         u64::from(self.state == State::Ready)
     }
 }
 
-/// Decodes a record of any kind; `whose` is for the error.
+/// Decodes a record of any kind. `whose` names the object in errors.
 ///
 /// # Errors
-/// Returns `Bug` for an invalid record or one of another version.
+/// Returns `Bug` if the record is invalid or has another version.
 pub(super) fn decode<T: DeserializeOwned>(whose: &str, bytes: &[u8]) -> Result<T, Failure> {
     let unreadable = |why: String| Failure::bug(format!("state.redb: {whose}: {why}"));
     let damaged = |error: serde_json::Error| {
@@ -167,7 +168,7 @@ pub(super) fn decode<T: DeserializeOwned>(whose: &str, bytes: &[u8]) -> Result<T
 }
 
 impl StoredUsage {
-    /// Whether the volume is used as a filesystem of a type that the request named.
+    /// Whether the request named the type of the filesystem.
     pub(super) fn has_type(&self) -> bool {
         matches!(self, Self::Filesystem(fs_type) if !fs_type.is_empty())
     }

@@ -1,7 +1,8 @@
-//! Crash recovery at start. A volume that was being created was never returned, so it is deleted,
-//! unless its file is marked as complete; then it becomes ready. Deletions are completed, and so
-//! are recorded expansions, if the file was not truncated meanwhile. The file of an unfinished
-//! creation is kept if it holds data nevertheless, and stray files are not touched.
+//! Crash recovery at start. If the creation of a volume was interrupted, no caller has received the
+//! volume. So recovery deletes the volume, unless its file is marked as complete; then the volume
+//! becomes ready. Interrupted deletions are completed. Interrupted expansions are completed, too,
+//! unless the file was truncated meanwhile. If the file of an interrupted creation contains data
+//! anyway, it is kept. Files that belong to no volume are not changed.
 
 use super::files::Backing;
 use super::record::{Record, State};
@@ -10,28 +11,28 @@ use belay_contract::drivers::local::Claim;
 use belay_server::call::Failure;
 use std::collections::HashSet;
 
-/// The results of a recovery.
+/// The counters of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Recovered {
-    /// The number of creations whose files were complete.
+    /// The number of interrupted creations that were completed, because their files were complete.
     pub(super) completed: usize,
-    /// The number of creations that were rolled back.
+    /// The number of interrupted creations that were rolled back.
     pub(super) undone: usize,
-    /// The number of deletions that were completed.
+    /// The number of interrupted deletions that were completed.
     pub(super) deleted: usize,
-    /// The number of expansions that were completed.
+    /// The number of interrupted expansions that were completed.
     pub(super) grown: usize,
-    /// The number of copies that were started again.
+    /// The number of interrupted copies that were queued again.
     pub(super) resumed: usize,
-    /// The number of volumes that may need more space than their size, because btrfs copies them on
-    /// write.
+    /// The number of volumes whose files btrfs copies on write, so that they may need more space
+    /// than their size.
     pub(super) copy_on_write: usize,
-    /// The number of problems that require an operator; each is logged.
+    /// The number of problems that an operator must solve. Each problem is logged.
     pub(super) troubles: usize,
 }
 
 impl Recovered {
-    /// Counts and logs an unreadable record.
+    /// Logs and counts a record that cannot be read.
     pub(super) fn report(&mut self, id: &str, failure: &Failure) {
         tracing::error!(id, "recovery: {failure}");
         self.troubles += 1;
@@ -39,10 +40,11 @@ impl Recovered {
 }
 
 impl Store {
-    /// Recovers the state. A problem with one volume does not prevent the use of the others.
+    /// Recovers all volumes and snapshots. A problem with one of them does not prevent the use of
+    /// the others.
     ///
     /// # Errors
-    /// Fails only if the ledger or the directory cannot be read.
+    /// Fails only if the ledger or a directory cannot be read.
     pub(super) fn recover(&self) -> Result<Recovered, Failure> {
         let mut done = Recovered::default();
         let (mut volumes, mut known) = (Vec::new(), HashSet::new());
@@ -145,8 +147,8 @@ impl Store {
         Ok(())
     }
 
-    /// Ends a claim that a crash has left behind: of a copy that no longer runs, or of a deletion
-    /// that was not yet recorded.
+    /// Ends a claim that a crash has left on the file: the claim of a copy that no longer runs, or
+    /// of a deletion that was not recorded yet.
     fn end_stale_claim(&self, backing: &Backing) -> Result<(), Failure> {
         let Some(claim) = backing.claimed()? else {
             return Ok(());
@@ -162,13 +164,13 @@ impl Store {
         }
     }
 
-    /// Removes the remains of an interrupted creation or deletion.
+    /// Removes the file and the record of an interrupted creation or deletion.
     ///
     /// # Errors
-    /// Returns `Precondition` if the volume was never returned, but its file holds data that exists
-    /// nowhere else.
+    /// Returns `Precondition` if the file of an interrupted creation contains data that may exist
+    /// nowhere else. The file is kept.
     pub(super) fn clear(&self, id: &str, record: &Record) -> Result<(), Failure> {
-        // A file that was being filled holds data, but its source still has the same data.
+        // If the volume has a source, the file may contain data, but the source has the same data.
         if record.state == State::Creating
             && record.source.is_none()
             && let Some(backing) = self.files.find(id)?

@@ -1,17 +1,17 @@
-//! Expanding a volume: records the new size in the ledger, enlarges the file, and records that this
-//! is done. The next start or expansion completes an expansion that a crash interrupted. Neither a
-//! truncated file nor a file that replaced the one in use is ever enlarged, since that would hide
-//! the loss.
+//! Expands a volume: records the new size in the ledger, enlarges the file, and records that the
+//! expansion is complete. If a crash interrupts this, the next start or the next expansion
+//! completes it. A truncated file is never enlarged, since that would hide the loss of data. A file
+//! is not enlarged either if it replaced the file that is in use.
 
 use super::files::Backing;
 use super::store::{Store, fits, ready, whole_bytes};
 use belay_server::call::Failure;
 
-/// A recorded expansion.
+/// An expansion that is recorded in the ledger.
 pub(super) struct Promise {
     before: u64,
     growing_from_before: Option<u64>,
-    /// The recorded size.
+    /// The new size, in bytes, as recorded.
     pub(super) now: u64,
     /// Whether the file may have to be enlarged.
     unfinished: bool,
@@ -28,7 +28,7 @@ impl Store {
         self.follow(id, bytes, &backing)
     }
 
-    /// Completes an earlier expansion if it is unfinished.
+    /// Completes an interrupted expansion of the volume, if there is one.
     pub(super) fn finish_growth(&self, id: &str, backing: &Backing) -> Result<(), Failure> {
         self.follow(id, 0, backing).map(drop)
     }
@@ -45,11 +45,12 @@ impl Store {
         }
     }
 
-    /// Records the new size, before the file is enlarged. Does not change a volume that is large
-    /// enough.
+    /// Records the new size, before the file is enlarged. Changes nothing if the volume is already
+    /// at least this large.
     ///
     /// # Errors
-    /// Returns `Precondition` if the file was truncated, and `Quota` if there is no free space.
+    /// Returns `Precondition` if the file was truncated, and `Quota` if there is not enough free
+    /// space.
     pub(super) fn promise(
         &self,
         id: &str,
@@ -58,7 +59,7 @@ impl Store {
     ) -> Result<Promise, Failure> {
         self.provision(|changes, ceiling| {
             let mut record = ready(id, changes.get(id)?)?;
-            // If the file changed during a copy, the copy would fail permanently.
+            // A change of the file during a copy would make the copy fail permanently.
             self.refuse_while_copied(id)?;
             let least_bytes = whole_bytes(backing, &record)?;
             let (before, growing_from_before) = (record.bytes, record.growing_from);
@@ -77,7 +78,7 @@ impl Store {
         })
     }
 
-    /// Records that the file has reached this size.
+    /// Records that the file has the new size.
     fn fulfil(&self, id: &str, bytes: u64) -> Result<u64, Failure> {
         let fulfilled = self.ledger.change(|changes| {
             let mut record = ready(id, changes.get(id)?)?;
@@ -90,8 +91,9 @@ impl Store {
         fulfilled.map_err(Failure::may_be_running)
     }
 
-    /// Restores the recorded size after a failure, unless the file is large enough nevertheless,
-    /// even if not on disk, since callers may already have seen that size.
+    /// Restores the old size in the record after enlarging the file has failed. If the file has the
+    /// new size anyway, keeps the new size, even if it may not be on disk, since callers may
+    /// already have seen it.
     pub(super) fn settle(
         &self,
         id: &str,

@@ -1,6 +1,7 @@
-//! Limits the verbs that run concurrently, each on its own thread: a disk that does not respond
-//! blocks those threads, and each uses memory. Further verbs wait in a bounded queue. Also tracks
-//! the names on which threads are working. Does not depend on the verbs.
+//! Limits the number of methods that run concurrently, each on its own thread. If a disk does not
+//! respond, these threads are blocked, and each uses memory. Further methods wait in a bounded
+//! queue. Also tracks the names of volumes and snapshots on which threads are working. Does not
+//! depend on the methods.
 
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
@@ -8,28 +9,29 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Maximum number of concurrent read-only verbs.
+/// Maximum number of concurrent read-only methods.
 pub(super) const QUESTIONS_MAX: usize = 16;
-/// Maximum number of concurrent changes, which may share one commit of the ledger.
+/// Maximum number of concurrent changes. They can share one commit of the ledger.
 const CHANGES_MAX: usize = 16;
-/// Maximum number of concurrent snapshots, restores and clones. Each may copy for a long time, and
-/// must not block other changes.
+/// Maximum number of concurrent snapshots, restores and clones. Each may copy data for a long time,
+/// and must not block other changes.
 const COPIES_MAX: usize = 8;
-/// The number of threads for all verbs.
+/// The number of threads for all methods.
 pub(crate) const THREADS_MAX: usize = QUESTIONS_MAX + CHANGES_MAX + COPIES_MAX;
-/// Maximum number of waiting verbs of one kind. A sidecar has about ten calls in progress, so this
-/// serves many sidecars.
+/// Maximum number of waiting methods of one kind. A CSI sidecar makes about ten calls at a time, so
+/// this suffices for many sidecars.
 const WAITING_MAX: usize = 512;
 
-/// The slots for one kind of verb, and their queue.
+/// The slots for methods of one kind, and their queue.
 #[derive(Debug)]
 pub(super) struct Slots {
-    /// The permits of running and waiting verbs.
+    /// The permits of running and waiting methods.
     pub(super) admitted: Arc<Semaphore>,
+    /// The permits of running methods.
     pub(super) at_work: Arc<Semaphore>,
 }
 
-/// The slots of all kinds.
+/// The slots for all kinds of methods.
 #[derive(Debug)]
 pub(super) struct AllSlots {
     pub(super) questions: Slots,
@@ -37,7 +39,7 @@ pub(super) struct AllSlots {
     pub(super) copies: Slots,
 }
 
-/// The permission to run, valid until it is dropped.
+/// The permission for one method to run, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Slot {
     _admitted: OwnedSemaphorePermit,
@@ -65,7 +67,7 @@ impl Slots {
     /// Waits for a slot. A caller that stops waiting leaves the queue.
     ///
     /// # Errors
-    /// Returns `Busy` if too many callers are waiting; the verb has not started.
+    /// Returns `Busy` if too many callers are waiting. The method has not started.
     pub(super) async fn take(&self) -> Result<Slot, Failure> {
         let refused = || {
             Failure::busy(format!(
@@ -75,7 +77,7 @@ impl Slots {
         };
         let admitted = Arc::clone(&self.admitted).try_acquire_owned();
         let admitted = admitted.map_err(|_| refused())?;
-        // This cannot fail, since the semaphore is never closed.
+        // Acquiring the permit cannot fail, since the semaphore is never closed.
         let at_work = Arc::clone(&self.at_work).acquire_owned().await;
         Ok(Slot {
             _admitted: admitted,
@@ -84,15 +86,15 @@ impl Slots {
     }
 }
 
-/// The names on which threads of this process are working. If the ledger contains an unfinished
-/// creation or deletion of a name that is not listed here, that call has failed, and so has its
-/// cleanup.
+/// The names of volumes, or of snapshots, on which threads of this process are working. If the
+/// ledger contains an incomplete creation or deletion of another name, the call that began it has
+/// failed, and so has its cleanup.
 #[derive(Debug, Default)]
 pub(super) struct InProgress {
     names: Lock<HashSet<String>>,
 }
 
-/// The exclusive use of a name until it is dropped.
+/// The exclusive right to work on a name, until it is dropped.
 #[derive(Debug)]
 pub(super) struct InProgressGuard<'m> {
     in_progress: &'m InProgress,
@@ -100,7 +102,7 @@ pub(super) struct InProgressGuard<'m> {
 }
 
 impl InProgress {
-    /// Takes a name; returns `None` if another thread has it.
+    /// Reserves a name; returns `None` if another thread is working on it.
     pub(super) fn begin(&self, name: &str) -> Option<InProgressGuard<'_>> {
         let name = name.to_owned();
         let free = self.names.lock().insert(name.clone());

@@ -1,4 +1,4 @@
-//! The record of a snapshot, stored in the same form as a volume's record. Opens nothing.
+//! The record of a snapshot in the ledger. Its encoding is the same as for volumes. Opens no file.
 
 use crate::backend::local::record::{Record, VERSION, decode};
 use crate::backend::{Mark, Phase, Snapshot};
@@ -7,40 +7,41 @@ use belay_server::request::{SnapshotId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The record of a snapshot.
+/// The record of a snapshot in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::backend::local) struct SnapshotRecord {
     version: u32,
     pub(in crate::backend::local) name: String,
-    /// The ID of the volume, which may have been deleted.
+    /// The ID of the source volume, which may have been deleted.
     pub(in crate::backend::local) source: String,
     pub(in crate::backend::local) bytes: u64,
     pub(in crate::backend::local) state: SnapshotState,
-    /// The time of the cut, in nanoseconds since 1970; 0 before the cut.
+    /// The time at which the data was captured, in nanoseconds since 1970; 0 if it is not captured
+    /// yet.
     created_ns: u64,
-    /// Whether the volume had a filesystem.
+    /// Whether the source volume had a filesystem.
     filesystem: bool,
 }
 
-/// The state of a snapshot.
+/// The state of a snapshot in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::backend::local) enum SnapshotState {
-    /// The cut of the snapshot is recorded, and its file may exist or not. No caller has received
-    /// the snapshot yet.
+    /// The intent to take the snapshot is recorded. Its file may or may not exist. No caller has
+    /// received the snapshot yet.
     Cutting,
-    /// The snapshot was cut, and its file is being filled from the volume's, to which no process
-    /// may write until then.
+    /// The snapshot was taken, and its file is being filled from the volume's file. Until this has
+    /// ended, no process may write to the volume.
     Copying,
     /// The file is complete.
     Ready,
-    /// The snapshot is being deleted, and its file may exist or not. No caller receives it any
-    /// longer.
+    /// The snapshot is being deleted. Its file may or may not exist. No call returns the snapshot
+    /// any longer.
     Deleting,
 }
 
 impl SnapshotRecord {
-    /// Creates the record of a snapshot before it is cut from this volume.
+    /// Creates the record of a snapshot before the data of this volume is captured.
     pub(in crate::backend::local) fn cutting(name: &str, source: &str, volume: &Record) -> Self {
         Self {
             version: VERSION,
@@ -53,43 +54,45 @@ impl SnapshotRecord {
         }
     }
 
-    /// Records the time of the cut.
+    /// Records the time at which the data was captured.
     pub(super) fn cut_at(&mut self, instant: SystemTime) {
-        // A clock before 1970 was never set.
+        // A clock before 1970 was never set; record the time 0.
         let since = instant.duration_since(UNIX_EPOCH).unwrap_or_default();
         self.created_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
     }
 
-    /// Whether the volume had a filesystem.
+    /// Whether the source volume had a filesystem.
     pub(super) fn is_filesystem(&self) -> bool {
         self.filesystem
     }
 
-    /// Decodes the result of [`Self::encode`].
+    /// Decodes a record from the result of [`Self::encode`].
     ///
     /// # Errors
-    /// Returns `Bug`, with the snapshot's ID, for an invalid record or one of another version.
+    /// Returns `Bug`, naming the snapshot, if the record is invalid or has another version.
     pub(in crate::backend::local) fn decode(id: &str, bytes: &[u8]) -> Result<Self, Failure> {
         decode(&format!("snapshot {id}"), bytes)
     }
 
-    /// Returns the stored form.
+    /// Encodes the record for the ledger.
     ///
     /// # Errors
-    /// Returns `Bug` if it cannot be encoded as JSON.
+    /// Returns `Bug` if the record cannot be encoded.
     pub(in crate::backend::local) fn encode(&self) -> Result<Vec<u8>, Failure> {
         serde_json::to_vec(self).map_err(|error| Failure::bug(format!("state.redb: {error}")))
     }
 
-    /// Returns 1 if the record counts as a snapshot, else 0. Only ready snapshots count.
+    /// Returns the number of snapshots for which the record counts in the totals: 1 if the snapshot
+    /// is ready, else 0.
     pub(in crate::backend::local) fn counts(&self) -> u64 {
         u64::from(self.state == SnapshotState::Ready)
     }
 
-    /// Returns the snapshot for callers, without a check of its file; `None` if it is hidden.
+    /// Converts the record to a snapshot for callers, without a check of its file. Returns `None`
+    /// if no call may return the snapshot, since it is being created or deleted.
     ///
     /// # Errors
-    /// Returns `Bug` if a stored ID violates the current rules.
+    /// Returns `Bug` if a stored ID violates the current rules for IDs.
     pub(super) fn snapshot(&self, id: &str) -> Result<Option<Snapshot>, Failure> {
         let ready = match self.state {
             SnapshotState::Cutting | SnapshotState::Deleting => return Ok(None),

@@ -1,7 +1,7 @@
-//! The maximum number of bytes that may be provisioned. With overcommit 1, every provisioned byte
-//! can be written: the sizes of all volumes and snapshots together never exceed the size of the
-//! filesystem minus its metadata and foreign files. Shared blocks count for each file, since any of
-//! them may be rewritten.
+//! The maximum number of bytes that may be provisioned. With an overcommit factor of 1, every
+//! provisioned byte can be written: the sizes of all volumes and snapshots together never exceed
+//! the size of the filesystem minus its metadata and foreign files. Shared blocks count once for
+//! each file, since each file may be overwritten.
 
 use super::files::Files;
 use super::ledger::Ledger;
@@ -11,30 +11,29 @@ use std::collections::HashSet;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// The time for which a scan of all files is recent.
+/// The time for which the result of a scan of all files may be used again.
 const RECENT: Duration = Duration::from_secs(60);
 
-/// Queries do not scan again before this multiple of the last scan's duration has passed, or
-/// [`RECENT`] if that is shorter. So they spend at most 1 % of the time on scans, or with scans of
-/// more than 0.6 s, one scan per minute. In addition, they may scan once after each removal of a
-/// file.
+/// After a scan, queries use its result for this multiple of the scan's duration, but at most for
+/// [`RECENT`]. So scans for queries take at most 1 % of the time; if a scan takes more than 0.6 s,
+/// there is one scan per minute. In addition, queries may scan once after each removal of a file.
 const PAUSE: u32 = 100;
 
-/// The maximum number of bytes of all volumes and snapshots together. Foreign space cannot be
-/// provisioned: space that is used, but not by the files of volumes and snapshots. Blocks that
-/// files share are counted once per file, so they can hide foreign files; a filesystem that only
-/// Belay uses has none.
+/// Determines the maximum number of bytes of all volumes and snapshots together (the "ceiling").
+/// Foreign space cannot be provisioned: the space that is used, but not by the files of volumes and
+/// snapshots. Blocks that several files share are counted once per file, so they can hide foreign
+/// files. On a filesystem that only Belay uses, there are no foreign files.
 ///
-/// A scan of all files determines the foreign space; it takes 18 ms for 10,000 files. Between two
-/// scans the maximum is estimated. All space allocated since the last scan counts as foreign, so
-/// the estimate is too small by the data that volumes have written. Space that volumes have
-/// discarded since, and that foreign files have taken instead, is only noticed by the next scan.
-/// Until then the estimate is too large by that space, for creations, too.
+/// A scan of all files determines the foreign space. It takes 18 ms for 10,000 files. Between two
+/// scans, the maximum is estimated: all space allocated since the last scan counts as foreign, so
+/// the estimate is too small by the data that volumes have written. But if volumes have discarded
+/// space and foreign files have used it since, only the next scan notices this. Until then, the
+/// estimate is too large by that space, also for creations.
 #[derive(Debug)]
 pub(super) struct Ceiling {
     overcommit: Overcommit,
-    /// The state of scans. The lock is never held during a scan, since a disk may not respond, and
-    /// a deletion requires the lock.
+    /// The state of scans. The lock must not be held during a scan, since a disk may not respond,
+    /// and deletions need the lock.
     known: Lock<Known>,
     #[cfg(test)]
     scans: std::sync::atomic::AtomicU32,
@@ -48,16 +47,16 @@ struct Known {
     is_asked: bool,
 }
 
-/// The files that were removed since the start.
+/// Counters of the files that were removed since the start of the process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Removed {
-    /// The number of removed files with allocated blocks.
+    /// The number of removed files that had allocated blocks.
     files: u64,
-    /// The number of bytes allocated to removed files.
+    /// The number of bytes that were allocated to removed files.
     bytes: u64,
 }
 
-/// A scan of all files.
+/// The result of a scan of all files.
 #[derive(Clone, Copy, Debug)]
 struct Scan {
     /// The time at which the scan ended.
@@ -65,13 +64,14 @@ struct Scan {
     took: Duration,
     /// The used space of the filesystem just before the scan, in bytes.
     taken: u64,
-    /// The space used by files of volumes and snapshots during the scan, in bytes.
+    /// The space that the files of volumes and snapshots used during the scan, in bytes.
     ours: u64,
-    /// Whether a file was removed since. It may have shared blocks, which are still in use.
+    /// Whether a file was removed since the scan. The values of the scan may then be wrong, since
+    /// the file may have shared blocks that are still in use.
     is_off: bool,
 }
 
-/// The basis for determining a maximum.
+/// The scan from which the maximum is determined: an earlier scan, or a new one.
 #[derive(Debug)]
 enum Query<'a> {
     Use(Scan),
@@ -98,8 +98,8 @@ impl Ceiling {
         }
     }
 
-    /// Returns the exact maximum. Scans unless the usage of the filesystem is the same as at a
-    /// recent scan.
+    /// Returns the exact maximum. Scans all files, unless there is a recent scan and the used space
+    /// has not changed since.
     pub(super) fn exact(
         &self,
         volumes: &Files,
@@ -113,8 +113,8 @@ impl Ceiling {
         })
     }
 
-    /// Returns the maximum for queries: like [`Ceiling::exact`], but like [`Ceiling::estimate`]
-    /// shortly after a scan, and while another query is scanning.
+    /// Returns the maximum for a query. Like [`Ceiling::exact`], but uses the last scan, as
+    /// [`Ceiling::estimate`] does, shortly after that scan and while another query is scanning.
     pub(super) fn shortly(
         &self,
         volumes: &Files,
@@ -124,7 +124,7 @@ impl Ceiling {
         self.maximum(volumes, snapshots, ledger, |taken| self.query(taken))
     }
 
-    /// Returns the maximum from the scan that `decide` selects for the used space, or from a new
+    /// Returns the maximum, from the scan that `decide` selects by the used space, or from a new
     /// scan.
     fn maximum<'a>(
         &'a self,
@@ -142,9 +142,9 @@ impl Ceiling {
         Ok(self.shown(room.total, scan.foreign(room.taken)))
     }
 
-    /// Lets one query at a time scan again; the others use the last scan, whatever its age. Before
-    /// the first scan, each query scans, so that no query waits for a scan on a disk that does not
-    /// respond.
+    /// Decides whether a query scans. Only one query at a time scans; the others use the last scan,
+    /// whatever its age is. Before the first scan, each query scans, since it must not wait for
+    /// another query's scan on a disk that does not respond.
     fn query(&self, taken: u64) -> Query<'_> {
         let mut known = self.known.lock();
         match known.last {
@@ -157,8 +157,8 @@ impl Ceiling {
         }
     }
 
-    /// Scans all files. `before` contains the used space before the scan, and the files removed
-    /// before that.
+    /// Scans all files. `before` contains the files that were removed before the scan, and `taken`
+    /// the used space before it.
     fn scan(
         &self,
         volumes: &Files,
@@ -180,7 +180,7 @@ impl Ceiling {
             is_off: false,
         };
         let mut known = self.known.lock();
-        // Some files may have been scanned before they were removed.
+        // The scan may have counted files that were removed during the scan.
         if known.removed.files > before.files {
             scan.free(known.removed.bytes - before.bytes);
         }
@@ -188,8 +188,8 @@ impl Ceiling {
         Ok(scan)
     }
 
-    /// Returns a maximum that, according to a recent scan, does not exceed the exact one; `None`
-    /// without a recent scan.
+    /// Returns an estimate that does not exceed the exact maximum, according to the last scan.
+    /// Returns `None` if there is no recent scan.
     pub(super) fn estimate(&self, volumes: &Files) -> Result<Option<u64>, Failure> {
         let Some(scan) = self.known.lock().last.filter(Scan::is_recent) else {
             return Ok(None);
@@ -204,8 +204,8 @@ impl Ceiling {
         ceiling
     }
 
-    /// Records that a file of a volume or snapshot with `bytes` allocated was removed. If the space
-    /// is used again, it counts as foreign, unless the file shared it.
+    /// Records that the file of a volume or snapshot, with `bytes` allocated, was removed. Space
+    /// that is used again later counts as foreign, unless the file shared it.
     pub(super) fn freed(&self, bytes: u64) {
         if bytes == 0 {
             return;
@@ -231,17 +231,18 @@ impl Ceiling {
     }
 
     /// Sets the state as if the last scan had taken this time, and the used space had changed
-    /// since. Other users of the filesystem may free space that a test has used.
+    /// since. A test cannot change the used space itself, since other users of the filesystem may
+    /// free space.
     #[cfg(test)]
     pub(super) fn seem_slow(&self, took: Duration) {
         if let Some(scan) = &mut self.known.lock().last {
             scan.took = took;
-            // The number of used bytes of a filesystem is never odd.
+            // The number of used bytes of a real filesystem is never odd.
             scan.taken |= 1;
         }
     }
 
-    /// Returns the number of bytes of removed files.
+    /// Returns the number of bytes that were allocated to removed files.
     #[cfg(test)]
     pub(super) fn freed_bytes(&self) -> u64 {
         self.known.lock().removed.bytes
@@ -259,7 +260,7 @@ impl Scan {
         self.at.elapsed() < RECENT
     }
 
-    /// Whether the scan suffices for a query with this used space.
+    /// Whether the scan is recent enough for a query, given the current used space.
     fn says_enough(&self, taken: u64) -> bool {
         let is_fresh = !self.is_off && self.at.elapsed() < self.took.saturating_mul(PAUSE);
         self.is_recent() && (self.taken == taken || is_fresh)
@@ -271,14 +272,15 @@ impl Scan {
         self.ours = self.ours.saturating_sub(bytes);
     }
 
-    /// Returns the space that may be foreign with this used space.
+    /// Returns the maximum foreign space, given the current used space.
     fn foreign(&self, taken: u64) -> u64 {
         taken.max(self.taken).saturating_sub(self.ours)
     }
 }
 
-/// Returns the number of bytes allocated to files with these IDs. Stray files count as foreign,
-/// whatever their names are, and so does, temporarily, a file created after the IDs were read.
+/// Returns the number of bytes allocated to the files with these IDs. All other files count as
+/// foreign, whatever their names are. A file that was created after the IDs were read also counts
+/// as foreign until the next scan.
 pub(super) fn ours(files: &Files, ids: &HashSet<String>) -> Result<u64, Failure> {
     let mut ours = 0_u64;
     files.each(|name, allocated| {
@@ -289,17 +291,18 @@ pub(super) fn ours(files: &Files, ids: &HashSet<String>) -> Result<u64, Failure>
     Ok(ours)
 }
 
-/// The ratio of provisioned to actual space.
+/// The maximum ratio of provisioned space to actual space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overcommit {
     permille: u64,
 }
 
-/// The bounds of the factor: below, almost no volume fits; above, the limit is meaningless.
+/// The minimum factor: with a smaller one, almost no volume would fit.
 const FACTOR_MIN: f64 = 0.1;
+/// The maximum factor: with a larger one, the limit would have no effect.
 const FACTOR_MAX: f64 = 1_000_000.0;
 
-/// The error for an invalid factor.
+/// The error for an invalid overcommit factor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("overcommit {0:?}: not a number from {FACTOR_MIN} to {FACTOR_MAX}, such as 1 or 2.5")]
 pub struct OvercommitError(String);
@@ -329,8 +332,8 @@ impl FromStr for Overcommit {
 }
 
 impl Overcommit {
-    /// Returns the number of bytes that may be provisioned on a filesystem of `total` bytes, of
-    /// which foreign files use `foreign`.
+    /// Returns the number of bytes that may be provisioned on a filesystem of `total` bytes, if
+    /// foreign files use `foreign` bytes.
     pub(super) fn of(self, total: u64, foreign: u64) -> u64 {
         let usable = u128::from(total.saturating_sub(foreign));
         let ceiling = usable * u128::from(self.permille) / 1000;
@@ -352,7 +355,7 @@ mod tests {
             ((1000, 300, 100, "1.0"), 800),
             ((1000, 300, 100, "2.5"), 2000),
             ((1000, 0, 0, "0.5"), 500),
-            // With compressed or shared blocks, more seems allocated than is used.
+            // With compressed or shared blocks, more space seems allocated than is used.
             ((1000, 100, 400, "1"), 1000),
             ((u64::MAX, 0, 0, "1000"), u64::MAX),
         ];
@@ -373,7 +376,7 @@ mod tests {
         }
     }
 
-    /// Whether a query scans with this used space. Ends the query at once.
+    /// Whether a query with this used space scans. Ends the query at once.
     fn scans(ceiling: &Ceiling, taken: u64) -> bool {
         matches!(ceiling.query(taken), Query::Scan(Some(_)))
     }

@@ -1,5 +1,5 @@
-//! `state.redb` as a file: its path, creating and opening it, reserving its space on disk, and
-//! detecting its replacement. Does not interpret its content.
+//! `state.redb` as a file: its path, its creation, opening it, reserving its space on disk, and
+//! detecting that it was replaced. Does not interpret its content.
 
 use super::fault::{at, os};
 use super::files::{Inode, is_copied_on_write, set_nocow};
@@ -13,20 +13,21 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-/// The size of the cache in bytes. The default of redb, 1 GiB, is for larger databases than a list
-/// of volumes.
+/// The size of redb's cache, in bytes. The default of 1 GiB is for larger databases than a list of
+/// volumes.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// The minimum space on disk reserved for the file, in bytes, so that a full disk does not prevent
-/// small changes.
+/// Minimum space on disk that is reserved for the file, in bytes, so that small changes succeed
+/// while the disk is full.
 const RESERVE_BYTES: u64 = 4 << 20;
 
-/// Whether a file of the state directory exists. Must be called before it is opened by its name,
-/// since the open of a FIFO waits for another process, and opening a device may change it.
+/// Whether a regular file exists at this path in the state directory. Must be called before the
+/// path is opened, since the open of a FIFO waits for another process, and the open of a device may
+/// change it.
 ///
 /// # Errors
-/// Returns `Precondition`, with the `remedy`, if it is neither a regular file nor a symbolic link
-/// to one.
+/// Returns `Precondition`, with the `remedy`, if the object is neither a regular file nor a
+/// symbolic link to one.
 pub(super) fn is_there(path: &Path, remedy: &str) -> Result<bool, Failure> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => Ok(true),
@@ -49,16 +50,16 @@ fn described(special: FileType) -> &'static str {
     }
 }
 
-/// The file of the database that this process uses.
+/// The open file of the database.
 #[derive(Debug)]
 pub(super) struct StateFile {
     path: PathBuf,
-    /// The file, kept open so that the kernel does not reuse its inode number.
+    /// The open file. It is kept open so that the kernel does not reuse its inode number.
     file: File,
 }
 
 impl StateFile {
-    /// Opens the file in this directory.
+    /// Opens `state.redb` in this directory.
     ///
     /// # Errors
     /// Returns `Unreachable`, naming the path.
@@ -77,7 +78,7 @@ impl StateFile {
         Ok(Self { path, file })
     }
 
-    /// Opens the database. Fails if the file is empty, since its content was lost.
+    /// Opens the database. Fails if the file is empty, since it has lost its content.
     pub(super) fn open(&self) -> Result<Database, Failure> {
         self.reserve()?;
         let opened = builder().open(&self.path);
@@ -86,10 +87,11 @@ impl StateFile {
         Ok(database)
     }
 
-    /// Refuses a file that has lost its name, since the next start would not see changes in it.
+    /// Refuses to use a file that is no longer at its path, since the next start would not see
+    /// changes in it.
     ///
     /// # Errors
-    /// Returns `Unreachable`.
+    /// Returns `Unreachable` if another file, or no file, is at the path.
     pub(super) fn refuse_replaced(&self) -> Result<(), Failure> {
         let opened = rustix::fs::fstat(&self.file);
         let opened = opened.map_err(|errno| os("fstat", &self.path, errno))?;
@@ -100,12 +102,13 @@ impl StateFile {
         }
     }
 
-    /// Allocates the blocks of the file, and as many again for its growth, if available.
+    /// Allocates disk blocks for twice the size of the file, and at least [`RESERVE_BYTES`], so
+    /// that the file can grow. Logs a failure.
     fn reserve(&self) -> Result<(), Failure> {
         let metadata = self.file.metadata();
         let metadata = metadata.map_err(|error| at("stat", &self.path, &error))?;
         if let Err(errno) = allocate(&self.file, metadata.len()) {
-            // The space is only needed once the disk is full.
+            // The reserved space is only needed once the disk is full, so ignore the failure.
             tracing::warn!("{}", os("fallocate", &self.path, errno));
         }
         Ok(())
@@ -117,7 +120,8 @@ fn allocate(file: &File, bytes: u64) -> Result<(), Errno> {
     rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes)
 }
 
-/// Creates an empty file under another name; returns it with its path. [`give_name`] renames it.
+/// Creates an empty file under a temporary name, and returns it with its path. [`give_name`]
+/// renames it.
 ///
 /// # Errors
 /// Returns `Unreachable`, naming the path.
@@ -134,7 +138,7 @@ pub(super) fn draft(dir: &Path) -> Result<(File, PathBuf), Failure> {
     Ok((file, path))
 }
 
-/// Sets NOCOW on an empty file if a btrfs would allocate new blocks for overwrites.
+/// Sets NOCOW on an empty file if it is on a btrfs that would allocate new blocks for overwrites.
 ///
 /// # Errors
 /// Returns `Unreachable`, with the remedy.
@@ -143,7 +147,8 @@ fn keep_in_place(file: &File, path: &Path) -> Result<(), Failure> {
         Ok(true) => set_nocow(file),
         is => is.map(|_| ()),
     };
-    // The attribute that chattr(1) calls `c` excludes NOCOW, and new files inherit it.
+    // Files with the attribute `c` of chattr(1) (compressed) cannot have NOCOW, and new files
+    // inherit `c`.
     let remedy = "if the state directory is compressed, end that for new files (`btrfs property \
                   set DIR compression none`)";
     kept.map_err(|errno| {
@@ -153,7 +158,7 @@ fn keep_in_place(file: &File, path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Renames the draft, whose content is on disk, to the database.
+/// Renames the draft, whose content must be on disk, to `state.redb`.
 ///
 /// # Errors
 /// Returns `Unreachable`, naming the path.
@@ -163,19 +168,19 @@ pub(super) fn give_name(dir: &Path, draft: &Path) -> Result<(), Failure> {
     sync_names(dir)
 }
 
-/// Returns the settings of redb.
+/// Returns a builder with the settings for redb.
 pub(super) fn builder() -> redb::Builder {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES);
     builder
 }
 
-/// Returns the path of the database in a state directory.
+/// Returns the path of `state.redb` in a state directory.
 pub(super) fn path_in(dir: &Path) -> PathBuf {
     dir.join("state.redb")
 }
 
-/// Writes the names in the state directory to disk.
+/// Writes the state directory to disk, and with it the names of its files.
 ///
 /// # Errors
 /// Returns `Unreachable`, naming the directory.
@@ -184,7 +189,7 @@ pub(super) fn sync_names(dir: &Path) -> Result<(), Failure> {
     rustix::fs::fsync(&opened).map_err(|errno| os("fsync", dir, errno))
 }
 
-/// Converts an error of redb during a call, and adds the remedy.
+/// Converts an error of redb to a failure, with the remedy.
 pub(super) fn failed(error: impl Into<redb::Error>) -> Failure {
     failed_at(Path::new("state.redb"), error)
 }
@@ -216,12 +221,14 @@ fn failed_at(path: &Path, error: impl Into<redb::Error>) -> Failure {
     Failure::new(Kind::Unreachable, message)
 }
 
-/// Runs `start`, which reads the database for the first time. redb panics on some damage.
+/// Runs `start`, which reads the database for the first time, and catches panics: redb panics on
+/// some kinds of damage.
 ///
 /// # Errors
 /// Returns the errors of `start`, and `Unreachable`, naming the file, if it panics.
 pub(super) fn unless_damaged<T>(start: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    // The state that a panic leaves is dropped, so it does not affect another start.
+    // This is safe, since the state that a panic leaves is dropped, and does not affect another
+    // start.
     catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|_logged| Err(damaged()))
 }
 
@@ -234,15 +241,17 @@ pub(super) fn damaged() -> Failure {
     )
 }
 
-/// Runs `work`, which uses the open database. redb panics on some damage.
+/// Runs `work`, which uses the open database, and catches panics: redb panics on some kinds of
+/// damage.
 ///
 /// # Errors
-/// Returns [`panicked`] if it panics. The database must then be reopened.
+/// Returns [`panicked`] if `work` panics. The database must then be reopened.
 pub(super) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_logged| panicked())
 }
 
-/// Returns the failure of a call during a panic, or after it, until the database is reopened.
+/// Returns the failure of a call during which redb has panicked, and of later calls until the
+/// database is reopened.
 pub(super) fn panicked() -> Failure {
     Failure::new(
         Kind::Unreachable,
@@ -252,8 +261,9 @@ pub(super) fn panicked() -> Failure {
     )
 }
 
-/// Returns the error for calls after the state file was replaced. Only the next start reads the new
-/// file, so the error must not be final: the caller would conclude that nothing remains.
+/// Returns the failure of a call after the state file was replaced. The failure is not final, since
+/// only the next start reads the new file. After a final failure, the caller would conclude that no
+/// volume remains.
 fn replaced(path: &Path) -> Failure {
     let failure = Failure::new(
         Kind::Unreachable,

@@ -1,5 +1,5 @@
-//! The state directory: locks it for one process, and reads it. The verbs that change it are in
-//! separate files.
+//! The state directory: locks it for one process, and reads it. Other files contain the methods
+//! that change it.
 
 use super::copies::Copies;
 use super::fault::{at, emptied, os};
@@ -24,28 +24,28 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The state of `local`. A change of a volume consists of the intent (in the ledger), the action
-/// (on its file) and the commit (in the ledger), so that [`Store::recover`] finds the interrupted
-/// change after any crash.
+/// The state of `local`. Each change of a volume has three steps: record the intent in the ledger,
+/// change the file, and commit in the ledger. So [`Store::recover`] finds each interrupted change
+/// after a crash.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) ledger: Ledger,
-    /// The files of volumes.
+    /// The backing files of volumes.
     pub(super) files: Files,
-    /// The files of snapshots.
+    /// The backing files of snapshots.
     pub(super) snapshots: Files,
     pub(super) copies: Arc<Copies>,
-    /// The topology of all volumes, if it is reported.
+    /// The topology of all volumes; `None` if volumes report no topology.
     pub(super) place: Option<Arc<Topology>>,
     pub(super) ceiling: Ceiling,
     pub(super) largest_file_bytes: u64,
-    /// Names of volumes that a thread is working on.
+    /// Names of volumes on which a thread is working.
     pub(super) in_progress: InProgress,
-    /// Names of snapshots that a thread is working on.
+    /// Names of snapshots on which a thread is working.
     pub(super) cutting: InProgress,
-    /// The lock of the directory, held until the process exits.
+    /// The lock on the file `lock`, held until the process exits.
     _lock: File,
-    /// A second lock, on the directory itself: a restore replaces the lock file, and the new file
+    /// A second lock, on the directory itself. If a restore replaces the file `lock`, the new file
     /// is not locked.
     _dir_lock: File,
 }
@@ -65,7 +65,7 @@ impl Store {
         }
     }
 
-    /// Locks the directory and opens its content.
+    /// Locks the directory and opens its content, without recovery.
     pub(super) fn open(config: Config) -> Result<Self, Failure> {
         let dir = &config.state_dir;
         present(dir)?;
@@ -79,7 +79,8 @@ impl Store {
             refuse_orphans(dir, &files, id::VOLUME)?;
             refuse_orphans(dir, &snapshots, id::SNAPSHOT)?;
         }
-        // Sync before anything is stored in the directories, whichever start created them.
+        // Sync the directories before anything is stored in them. An earlier start may have created
+        // them without a sync.
         sync_names(dir)?;
         Ok(Self {
             ledger: Ledger::open(dir)?,
@@ -112,13 +113,13 @@ impl Store {
             .transpose()
     }
 
-    /// Returns the volume for callers.
+    /// Converts a record to a volume for callers.
     pub(super) fn volume(&self, id: &str, record: &Record) -> Result<Volume, Failure> {
         record.volume(id, self.place.clone())
     }
 
-    /// Lists volumes. The token is the last ID of the previous page; that volume may have been
-    /// deleted.
+    /// Lists volumes, ordered by ID. The token is the last ID of the previous page; the volume with
+    /// this ID may have been deleted.
     pub(super) fn list(&self, after: Option<&str>, limit: usize) -> Result<Page, Failure> {
         refuse_foreign_token(after)?;
         let mut page = Page::default();
@@ -142,8 +143,7 @@ impl Store {
         Ok(page)
     }
 
-    /// Returns the list entry of a volume whose record cannot be read, so that only its ID is
-    /// known.
+    /// Returns the list entry of a volume whose record cannot be read. Only its ID is known.
     fn unreadable(&self, id: &str, failure: Failure) -> Result<Volume, Failure> {
         if failure.kind != Kind::Bug {
             return Err(failure);
@@ -155,19 +155,19 @@ impl Store {
         })
     }
 
-    /// Opens the file of a volume that was ready a moment ago.
+    /// Opens, for reading and writing, the file of a volume that was ready a moment ago.
     pub(super) fn backing(&self, id: &str) -> Result<Backing, Failure> {
         self.own(id, self.files.get(id))
     }
 
-    /// Opens the file of a volume that was ready a moment ago, read-only.
+    /// Opens, read-only, the file of a volume that was ready a moment ago.
     pub(super) fn backing_for_reading(&self, id: &str) -> Result<Backing, Failure> {
         self.own(id, self.files.get_for_reading(id))
     }
 
     fn own(&self, id: &str, found: Result<Backing, Failure>) -> Result<Backing, Failure> {
         let file = found.or_else(|missing| {
-            // Check whether the file was deleted with its volume, and not lost.
+            // Check whether the file is missing because its volume was deleted.
             ready(id, self.ledger.get(id)?)?;
             Err(missing)
         })?;
@@ -175,18 +175,18 @@ impl Store {
         Ok(file)
     }
 
-    /// Whether the snapshot was cut and its file is still being filled.
+    /// Whether the snapshot was taken and its file is still being filled.
     pub(super) fn is_copying(&self, snapshot: &str) -> Result<bool, Failure> {
         let record = self.ledger.snapshot(snapshot)?;
         Ok(record.is_some_and(|record| record.state == SnapshotState::Copying))
     }
 
-    /// Whether a copy of the volume's file may be formatted: the volume was not used before the
-    /// copy was made. Must be called after that.
+    /// Whether a node may format a copy of the volume's file, since the volume was not used before
+    /// the copy was made. Must be called after the copy was made.
     ///
     /// # Errors
-    /// Returns `Busy` for the copy of a half-made filesystem, and `Precondition` if the copy holds
-    /// no data, but a filesystem that was in use must.
+    /// Returns `Busy` if the file was copied while a node was formatting it. Returns `Precondition`
+    /// if the copy has no data, although the filesystem of the volume was used.
     pub(super) fn is_new(
         &self,
         file: &Backing,
@@ -194,7 +194,8 @@ impl Store {
         record: &Record,
     ) -> Result<bool, Failure> {
         match (file.use_so_far()?, copy.holds_data()?) {
-            // The file may hold zeros. Other data is never formatted.
+            // The copy may contain zeros. The node agent does not format a copy that contains other
+            // data.
             (Use::New, _) | (Use::Formatting, false) => Ok(true),
             (Use::Formatting, true) => Err(Failure::busy(format!(
                 "{}: its format has begun and not ended; start a pod that uses the volume, and \
@@ -204,7 +205,7 @@ impl Store {
             (Use::Used, false) if record.is_filesystem() => {
                 Err(Failure::precondition(emptied(file.path().display())))
             }
-            // The user of a raw volume may have discarded all of it.
+            // The user of a raw volume may have discarded all of its blocks.
             (Use::Used, _) => Ok(false),
         }
     }
@@ -230,14 +231,15 @@ impl Store {
         }
     }
 
-    /// Returns the maximum number of bytes that may be provisioned in total.
+    /// Returns the maximum number of bytes that may be provisioned for all volumes and snapshots.
     pub(super) fn ceiling(&self) -> Result<u64, Failure> {
         self.ceiling
             .exact(&self.files, &self.snapshots, &self.ledger)
     }
 
-    /// Makes a change that provisions space, and that [`fits`] under the maximum number of
-    /// provisioned bytes. If an estimate refuses it, makes it again with the exact maximum.
+    /// Makes a change that provisions space, with an estimate of the maximum number of provisioned
+    /// bytes. If the change returns `Quota`, makes it again with the exact maximum. The change must
+    /// call [`fits`].
     pub(super) fn provision<T>(
         &self,
         change: impl Fn(&mut Changes<'_>, u64) -> Result<T, Failure>,
@@ -253,7 +255,7 @@ impl Store {
     }
 }
 
-/// Refuses a token that is not the end of a page of volumes.
+/// Refuses a page token that [`Store::list`] has not returned.
 pub(super) fn refuse_foreign_token(after: Option<&str>) -> Result<(), Failure> {
     let Some(token) = after.filter(|token| !id::is_ours(id::VOLUME, token)) else {
         return Ok(());
@@ -266,7 +268,8 @@ pub(super) fn refuse_foreign_token(after: Option<&str>) -> Result<(), Failure> {
 /// Returns the record of a ready volume.
 ///
 /// # Errors
-/// Returns `NotFound`, and `Busy` while the volume is being created or deleted.
+/// Returns `NotFound` if there is no record, and `Busy` while the volume is being created or
+/// deleted.
 pub(super) fn ready(id: &str, record: Option<Record>) -> Result<Record, Failure> {
     let record = record.ok_or_else(|| Failure::not_found(format!("volume {id}: not found")))?;
     match record.state {
@@ -276,13 +279,13 @@ pub(super) fn ready(id: &str, record: Option<Record>) -> Result<Record, Failure>
     }
 }
 
-/// Refuses `more` bytes if they do not fit under the ceiling.
+/// Returns `Quota` if `more` bytes cannot be provisioned without exceeding the ceiling.
 pub(super) fn fits(changes: &Changes<'_>, ceiling: u64, more: u64) -> Result<(), Failure> {
     let left = ceiling.saturating_sub(changes.totals()?.bytes);
     if more <= left {
         return Ok(());
     }
-    // The remaining space must not look sufficient after rounding.
+    // Show the exact number if the remaining space would look sufficient after rounding.
     let left = match Rounded(left).to_string() {
         rounded if rounded == Rounded(more).to_string() => Exact(left).to_string(),
         rounded => rounded,
@@ -295,7 +298,7 @@ pub(super) fn fits(changes: &Changes<'_>, ceiling: u64, more: u64) -> Result<(),
     )))
 }
 
-/// Checks that the directory exists. It is not created: if it is missing, its filesystem may not be
+/// Checks that the directory exists. Does not create a missing directory: its filesystem may not be
 /// mounted, and all volumes would seem to be deleted.
 fn present(dir: &Path) -> Result<(), Failure> {
     if dir.try_exists().map_err(|error| at("stat", dir, &error))? {
@@ -308,8 +311,8 @@ fn present(dir: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// Returns the error for a state directory whose disk may not be mounted. State that is created in
-/// it would be hidden once the disk is mounted.
+/// Returns the error for a state directory whose disk may not be mounted. State that is created
+/// there now would be hidden once the disk is mounted.
 fn not_mounted(dir: &Path) -> Failure {
     Failure::precondition(format!(
         "{}: has no state.redb, which --require-state demands; mount the disk that holds it, or \
@@ -318,8 +321,8 @@ fn not_mounted(dir: &Path) -> Failure {
     ))
 }
 
-/// Refuses files of volumes or snapshots without a ledger, which was lost. With an empty ledger,
-/// they would count as deleted.
+/// Refuses to start if there are files of volumes or snapshots, but no ledger. The ledger was lost,
+/// and with an empty one all volumes would seem to be deleted.
 fn refuse_orphans(dir: &Path, files: &Files, kind: &str) -> Result<(), Failure> {
     let mut orphan = None;
     files.each(|name, _| {
@@ -336,7 +339,7 @@ fn refuse_orphans(dir: &Path, files: &Files, kind: &str) -> Result<(), Failure> 
     )))
 }
 
-/// Locks the lock file, so that no other process uses the directory.
+/// Locks the file `lock`, so that no other process uses the directory.
 fn lock(dir: &Path) -> Result<File, Failure> {
     let path = dir.join("lock");
     is_there(&path, "remove it")?;
@@ -352,7 +355,7 @@ fn lock(dir: &Path) -> Result<File, Failure> {
     Ok(lock)
 }
 
-/// Locks the directory itself, since a restore may replace the lock file.
+/// Locks the directory itself, since a restore may replace the file `lock`.
 fn lock_dir(dir: &Path) -> Result<File, Failure> {
     let opened = File::open(dir).map_err(|error| at("open", dir, &error))?;
     take(&opened, dir)?;
@@ -370,7 +373,8 @@ fn take(lock: &File, path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Returns the minimum size of the volume's file, after checking that the file is large enough.
+/// Returns the minimum size of the volume's file, in bytes, after checking that the file is large
+/// enough.
 ///
 /// # Errors
 /// Returns `Precondition` if the file is smaller.

@@ -1,5 +1,6 @@
-//! Calls for clusters and instances. Civo does not show the account of a key, but shows a cluster
-//! only to the keys of its account.
+//! Calls for clusters and instances. Civo does not report the account of a key. But it returns a
+//! cluster only for the keys of the account that owns the cluster, so the cluster identifies the
+//! account.
 
 use super::{Client, Request};
 use crate::backend::civo::access::Access;
@@ -10,21 +11,22 @@ use crate::http::encoded;
 use belay_server::call::{Failure, Kind};
 use std::sync::Arc;
 
-/// Maximum number of pages of clusters, and of clusters per page.
+/// Maximum number of pages of clusters that are read.
 const PAGES_MAX: u64 = 100;
+/// The number of clusters per page.
 const CLUSTERS_A_PAGE: u64 = 100;
 
-/// The owner of an instance.
+/// The cluster that owns an instance.
 pub(in super::super) enum Owner {
-    /// This cluster, although the list of its instances lacks the instance. Contains the host name,
-    /// if the list of clusters shows it.
+    /// The configured cluster, although its list of instances lacks the instance. Contains the host
+    /// name, if the list of clusters shows it.
     Ours(Option<String>),
-    /// Another cluster, with this ID.
+    /// Another cluster of the account, with this ID.
     Another(String),
 }
 
 impl Client {
-    /// Returns the cluster, as it was when Civo accepted the first key.
+    /// Returns the configured cluster, in the state when Civo first accepted a key.
     ///
     /// # Errors
     /// Returns the errors of [`Account::confirm`](super::Account::confirm).
@@ -34,19 +36,20 @@ impl Client {
         self.cluster.get().ok_or_else(none)
     }
 
-    /// Returns the instances of the cluster.
+    /// Returns the instances of the configured cluster.
     pub(in super::super) async fn instances(&self) -> Result<Vec<Instance>, Failure> {
         let path = instances_of(&self.access().cluster);
         self.read(Request::get("list_instances", path)).await
     }
 
-    /// Returns the owner of an instance that is not in the list of the cluster's instances; `None`
-    /// if no cluster of the account has it. Civo shows the instances of a cluster in the list of
-    /// clusters and in the list of its instances; an instance in either list counts. A cluster that
-    /// cannot be read does not hide instances of others.
+    /// Returns the cluster that owns an instance, for an instance that the list of the configured
+    /// cluster's instances lacks. Returns `None` if no cluster of the account owns it. Civo shows
+    /// the instances of a cluster in the list of clusters and in the list of the cluster's
+    /// instances; this checks both lists. If one cluster cannot be read, the other clusters are
+    /// checked anyway.
     ///
     /// # Errors
-    /// Returns the errors of a cluster that cannot be read, if no other cluster has the instance.
+    /// Returns the errors of reading a cluster, if no other cluster owns the instance.
     pub(in super::super) async fn owner(&self, instance: &str) -> Result<Option<Owner>, Failure> {
         let own = self.access().cluster.clone();
         let mut unread = None;
@@ -85,8 +88,8 @@ impl Client {
         ))
     }
 
-    /// Whether the cluster has the instance. A cluster that was deleted meanwhile has no instances,
-    /// and the list of a cluster without instances may be `null`.
+    /// Whether the cluster owns the instance. A cluster that was deleted meanwhile has no
+    /// instances. Civo may return `null` as the list of a cluster without instances.
     async fn has_instance(&self, cluster: &str, instance: &str) -> Result<bool, Failure> {
         let request = Request::get("list_instances", instances_of(cluster));
         let all: Option<Option<Vec<Instance>>> = self.find(Object::Cluster, request).await?;
@@ -94,8 +97,8 @@ impl Client {
         Ok(all.any(|it| it.id == instance))
     }
 
-    /// Returns an instance; `None` only if Civo reports that it does not exist, since callers rely
-    /// on that. Fails if Civo cannot have the ID.
+    /// Returns an instance; `None` only if Civo itself reports that the instance does not exist,
+    /// since callers rely on that. Fails if the ID does not have the form of Civo's IDs.
     pub(in super::super) async fn instance(&self, id: &str) -> Result<Option<Instance>, Failure> {
         if !is_word(id) {
             let message = format!("instance {id:?}: not the ID of an instance of Civo");
@@ -131,7 +134,7 @@ impl Login for Client {
     }
 }
 
-/// Returns the account that has the volumes of the controller.
+/// Returns the identity of the account that owns the controller's volumes.
 pub(super) fn account_of(access: &Access) -> Identity {
     Identity::Known(format!("the account with {}", described(access)))
 }

@@ -1,5 +1,5 @@
-//! Reads the team of a token. A token may lack the scope for this (`account:read`), which no other
-//! call requires.
+//! Reads the team to which a token belongs. The token may lack the required scope `account:read`,
+//! which no other call requires.
 
 use super::{Client, Request, wire};
 use crate::backend::cloud::account::{Identity, Login};
@@ -8,10 +8,10 @@ use belay_server::call::{Failure, Kind};
 use http::{HeaderValue, Method, StatusCode};
 use std::time::Duration;
 
-/// The deadline of the query.
+/// Maximum duration of the query.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Returns the team of a token, or the user of an account without teams.
+/// Returns the team that owns the token, or the user if the account has no team.
 fn identity(answer: &Answer) -> Result<Identity, Failure> {
     let user: String = answer.member("/account/uuid")?;
     Ok(Identity::Known(
@@ -23,7 +23,7 @@ fn identity(answer: &Answer) -> Result<Identity, Failure> {
 }
 
 impl Client {
-    /// Makes sure that the cloud accepts the token, and learns its team.
+    /// Checks that the cloud accepts the token, and records the team of the token.
     ///
     /// # Errors
     /// Returns the errors of [`Account::confirm`](super::Account::confirm).

@@ -1,7 +1,8 @@
-//! Records of a volume's file in its extended attributes (xattr(7)), described in
-//! [`belay_contract::drivers::local`]: whether it was ever used, its recorded size, and the
-//! controller's claim. A file with a recorded size is complete: it is never copied again, even if
-//! its record is older than the file. A copy that shares its blocks does not have the attributes.
+//! Extended attributes (xattr(7)) of a volume's file, which [`belay_contract::drivers::local`]
+//! defines: whether the file was ever used, its recorded size, and the controller's claim. A file
+//! with a recorded size is complete, and is never filled again, even if an older backup of the
+//! ledger lists it as incomplete. A file that shares the blocks of another file does not inherit
+//! the attributes.
 
 #[cfg(test)]
 use super::journal::{self, Call};
@@ -14,25 +15,25 @@ use belay_server::call::Failure;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-/// The length of a UUID as text.
+/// The length of a UUID in text form.
 const UUID_DIGITS: usize = 36;
 
-/// Whether a file was used, by its attribute.
+/// Whether a file was used, according to its attribute [`NEW`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backend::local) enum Use {
     /// The file was never used.
     New,
     /// The node is formatting the file.
     Formatting,
-    /// The file was used, or nothing shows that it was not.
+    /// The file was used, or has no attribute that shows the opposite.
     Used,
 }
 
 impl Backing {
-    /// Marks the file as never used. A power cut may undo that until [`Self::sync`].
+    /// Marks the file as never used. A power failure may undo this until [`Self::sync`] returns.
     ///
     /// # Errors
-    /// Returns `Unreachable` on a filesystem without extended attributes: no volume on it could be
+    /// Returns `Unreachable` on a filesystem without extended attributes. No volume on it could be
     /// formatted.
     pub(in crate::backend::local) fn mark_new(&self) -> Result<(), Failure> {
         self.set(NEW, IS_NEW)
@@ -49,7 +50,7 @@ impl Backing {
         })
     }
 
-    /// Enlarges the file to at least `bytes`; never shrinks it.
+    /// Enlarges the file to at least `bytes`, and records the size. Never shrinks the file.
     ///
     /// # Errors
     /// Returns `Range` if the filesystem does not support a file of this size, and otherwise
@@ -57,15 +58,17 @@ impl Backing {
     pub(in crate::backend::local) fn grow(&self, bytes: u64) -> Result<(), Failure> {
         self.enlarge(bytes)?;
         if self.recorded_bytes()?.unwrap_or(0) < bytes {
-            // Record the size after the change is on disk: a crash in between leaves an expansion
-            // that the next call completes. In the opposite order, the file would look truncated.
+            // Record the size only after the change is on disk. A crash between the two steps then
+            // leaves an expansion that the next call completes. In the opposite order, the file
+            // would look truncated.
             self.sync()?;
             self.record_bytes(bytes)?;
         }
         self.sync()
     }
 
-    /// Enlarges the file to at least `bytes`. A power cut may undo that until [`Self::sync`].
+    /// Enlarges the file to at least `bytes`, without recording the size. A power failure may undo
+    /// this until [`Self::sync`] returns.
     ///
     /// # Errors
     /// Returns the errors of [`Self::grow`].
@@ -80,25 +83,26 @@ impl Backing {
         Ok(())
     }
 
-    /// Records the size of the file, whose data is on disk. A power cut may undo that until
-    /// [`Self::sync`].
+    /// Records the size of the file, which marks it as complete. Its data must be on disk before. A
+    /// power failure may undo the record until [`Self::sync`] returns.
     pub(in crate::backend::local) fn record_bytes(&self, bytes: u64) -> Result<(), Failure> {
         self.set(BYTES, bytes.to_string().as_bytes())
     }
 
-    /// Returns the recorded size of the file; `None` if it is not complete, or a copy.
+    /// Returns the recorded size of the file; `None` if the file is incomplete, or was copied by a
+    /// program that omits attributes.
     pub(in crate::backend::local) fn recorded_bytes(&self) -> Result<Option<u64>, Failure> {
         let mut value = [0; BYTES_DIGITS_MAX];
         Ok(self.read(BYTES, &mut value)?.map(parse_bytes))
     }
 
-    /// Sets the claim. Each call triggers an event at the node agent, even if the claim exists. A
-    /// power cut may undo it until [`Self::sync`].
+    /// Sets the claim. Each call triggers an event in the node agent, even if the file already has
+    /// this claim. A power failure may undo the claim until [`Self::sync`] returns.
     pub(in crate::backend::local) fn claim(&self, claim: &Claim) -> Result<(), Failure> {
         self.set(CLAIM, claim.value().as_bytes())
     }
 
-    /// Sets the claim, unless there is one by now.
+    /// Sets the claim, unless the file already has a claim.
     pub(in crate::backend::local) fn claim_first(&self, claim: &Claim) -> Result<(), Failure> {
         let (name, value) = (CLAIM, claim.value());
         #[cfg(test)]
@@ -109,13 +113,13 @@ impl Backing {
         }
     }
 
-    /// Returns the claim.
+    /// Returns the claim; `None` if the file has none.
     pub(in crate::backend::local) fn claimed(&self) -> Result<Option<Claim>, Failure> {
         let mut value = [0; CLAIM_BYTES_MAX];
         Ok(self.read(CLAIM, &mut value)?.and_then(Claim::parse))
     }
 
-    /// Removes this claim, if the file has it.
+    /// Removes the claim of the file, if it is equal to `claim`.
     pub(in crate::backend::local) fn end_claim(&self, claim: &Claim) -> Result<(), Failure> {
         if self.claimed()?.as_ref() != Some(claim) {
             return Ok(());
@@ -134,7 +138,8 @@ impl Backing {
             .map_err(|errno| os("fsetxattr", &self.path, errno))
     }
 
-    /// Returns the value of an attribute; empty if it is longer than all known values.
+    /// Returns the value of an attribute; `None` if the file does not have it. The value is empty
+    /// if it is longer than `value`, and so longer than any known value.
     fn read<'a>(&self, name: &str, value: &'a mut [u8]) -> Result<Option<&'a [u8]>, Failure> {
         let read = rustix::fs::fgetxattr(&self.file, name, &mut *value);
         shown(read, value).map_err(|errno| os("fgetxattr", &self.path, errno))
@@ -142,7 +147,8 @@ impl Backing {
 }
 
 impl Files {
-    /// Returns the recorded size of the file with this ID, without opening it; 0 if there is none.
+    /// Returns the recorded size of the file with this ID, without opening the file; 0 if no size
+    /// is recorded.
     pub(in crate::backend::local) fn recorded_bytes(&self, id: &str) -> Result<u64, Failure> {
         let path = self.path_of(id);
         let mut value = [0; BYTES_DIGITS_MAX];

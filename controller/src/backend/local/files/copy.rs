@@ -1,5 +1,5 @@
-//! Fills a backing file from another file: shares blocks if the filesystem supports it, and
-//! otherwise copies the data without the holes.
+//! Fills a backing file from another file. Shares the blocks if the filesystem supports this
+//! (reflink), and otherwise copies the data, but not the holes.
 
 use super::Backing;
 #[cfg(test)]
@@ -11,13 +11,13 @@ use rustix::io::Errno;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt as _;
 
-/// Bytes copied between two checks for cancellation.
+/// Number of bytes that are copied between two checks for cancellation.
 const PIECE_BYTES: u64 = 64 << 20;
 
-/// The counter of copied bytes.
+/// The name of the counter of copied bytes.
 pub(in crate::backend::local) const COPIED_BYTES: &str = "belay_controller_copied_bytes_total";
 
-/// The end of a copy.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backend::local) enum Copied {
     /// The copy is complete.
@@ -27,13 +27,13 @@ pub(in crate::backend::local) enum Copied {
 }
 
 impl Backing {
-    /// Takes over the content that the other file has at one instant, by sharing its blocks. No
-    /// write can fall in between. Returns false, without effect, if the filesystem cannot share
-    /// blocks.
+    /// Replaces the content with the content of the other file at one instant, by sharing its
+    /// blocks. The operation is atomic with regard to concurrent writes (ioctl_ficlone(2)). Returns
+    /// false, and changes nothing, if the filesystem cannot share blocks.
     ///
     /// # Errors
-    /// Returns `Precondition` if the other file was smaller than `least_bytes` at that instant, and
-    /// otherwise `Quota` or `Unreachable`.
+    /// Returns `Precondition` if the other file was smaller than `least_bytes`, and otherwise
+    /// `Quota` or `Unreachable`.
     pub(in crate::backend::local) fn share(
         &self,
         from: &Self,
@@ -51,18 +51,19 @@ impl Backing {
                 ))),
                 _ => Ok(true),
             },
-            // Per ioctl_ficlone(2), these mean no reflink support, two filesystems, or files that
-            // cannot share.
+            // Per ioctl_ficlone(2), these errors mean that the filesystem does not support
+            // reflinks, or that the two files cannot share blocks.
             Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY) => Ok(false),
             Err(errno) => Err(os("ioctl FICLONE", &self.path, errno)),
         }
     }
 
-    /// Replaces the content with the first `bytes` of the other file. No process may write to the
-    /// other file meanwhile. Holes remain holes. Calls `go_on` before every piece.
+    /// Replaces the content with the first `bytes` of the other file, which no process may change
+    /// meanwhile. Holes remain holes. Calls `go_on` before each piece, and stops if it returns
+    /// false.
     ///
     /// # Errors
-    /// Returns `Precondition` if the other file is smaller, `Busy` if it changed meanwhile, and
+    /// Returns `Precondition` if the other file is smaller, `Busy` if it has changed meanwhile, and
     /// otherwise `Quota` or `Unreachable`.
     pub(in crate::backend::local) fn copy(
         &self,
@@ -95,7 +96,7 @@ impl Backing {
             }
             at = end;
         }
-        // If the file was truncated meanwhile, the rest of the copy is a hole.
+        // If the file was truncated during the copy, the end of the copy is a hole.
         from.refuse_truncated(bytes)?;
         if from.version()? != before {
             return Err(Failure::busy(format!(
@@ -118,9 +119,10 @@ impl Backing {
         }
     }
 
-    /// Returns a value that differs after every change of the content: the size, and the ctime with
-    /// nanoseconds. The mtime can be set to an earlier time (utimensat(2)). A change of an
-    /// attribute changes the ctime, too; the copy then fails unnecessarily.
+    /// Returns a value that changes with each change of the content: the size, and the ctime with
+    /// its nanoseconds. The mtime is unsuitable, since a program can set it to an earlier time
+    /// (utimensat(2)). A change of an attribute changes the ctime, too, and makes the copy fail
+    /// unnecessarily.
     fn version(&self) -> Result<(i64, i64, i64), Failure> {
         let stat = self.stat()?;
         let nanoseconds = i64::try_from(stat.st_ctime_nsec).unwrap_or_default();
@@ -141,7 +143,8 @@ impl Backing {
         .map_err(|errno| os("copy_file_range", &self.path, errno))
     }
 
-    /// Returns the start and end of the next data from `at` on and before `limit`.
+    /// Returns the start and the end of the next data at or after `at` and before `limit`; `None`
+    /// if there is no data.
     fn data_after(&self, at: u64, limit: u64) -> Result<Option<(u64, u64)>, Failure> {
         if at >= limit {
             return Ok(None);
@@ -149,7 +152,7 @@ impl Backing {
         let failed = |errno| os("lseek", &self.path, errno);
         let begin = match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
             Ok(begin) if begin < limit => begin,
-            // Per lseek(2), there is no data at or after the offset.
+            // Per lseek(2), ENXIO means that there is no data at or after the offset.
             Ok(_) | Err(Errno::NXIO) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
         };

@@ -1,10 +1,10 @@
-//! Special properties of filesystems. btrfs writes overwritten blocks to new locations, and keeps
-//! an old extent while any block of it is in use. So a full volume that is overwritten at random
-//! uses far more space than its size. Files with the attribute NOCOW (chattr(1), C) are overwritten
-//! in place.
+//! Properties of individual filesystems. btrfs writes overwritten blocks to new locations, and
+//! keeps an old extent while any of its blocks is in use. So a full volume that is overwritten at
+//! random uses far more space than its size. Files with the attribute NOCOW (chattr(1), C) are
+//! overwritten in place.
 //!
 //! ext4 stops all writes after an internal error. Since Linux 6.15, statvfs(3) does not report
-//! that, but the options in proc_pid_mountinfo(5) do.
+//! this, but the mount options in /proc/self/mountinfo do (proc_pid_mountinfo(5)).
 
 use super::{Backing, Files};
 use crate::backend::local::fault::os;
@@ -13,16 +13,16 @@ use rustix::fs::{AtFlags, IFlags, StatxFlags};
 use rustix::io::Errno;
 use std::fs::File;
 
-/// The magic number of btrfs, `BTRFS_SUPER_MAGIC` of statfs(2).
+/// The magic number of btrfs: `BTRFS_SUPER_MAGIC` in statfs(2).
 const BTRFS: u64 = 0x9123_683e;
 
-/// Whether the filesystem of the directory is a btrfs.
+/// Whether the directory is on a btrfs.
 pub(super) fn is_btrfs(dir: &File) -> Result<bool, Errno> {
     let magic = rustix::fs::fstatfs(dir)?.f_type;
     Ok(u64::try_from(magic).is_ok_and(|magic| magic == BTRFS))
 }
 
-/// Whether an overwrite allocates space on the file's btrfs.
+/// Whether the file is on a btrfs that allocates new space for each overwrite.
 pub(in crate::backend::local) fn is_copied_on_write(file: &File) -> Result<bool, Errno> {
     match is_btrfs(file)? {
         true => Ok(!rustix::fs::ioctl_getflags(file)?.contains(IFlags::NOCOW)),
@@ -30,14 +30,14 @@ pub(in crate::backend::local) fn is_copied_on_write(file: &File) -> Result<bool,
     }
 }
 
-/// Sets NOCOW on an empty file if it is on a btrfs.
+/// Sets the attribute NOCOW of an empty file on a btrfs.
 pub(in crate::backend::local) fn set_nocow(file: &File) -> Result<(), Errno> {
     let attributes = rustix::fs::ioctl_getflags(file)?;
     rustix::fs::ioctl_setflags(file, attributes | IFlags::NOCOW)
 }
 
 impl Backing {
-    /// Sets NOCOW on this file, which is empty.
+    /// Sets the attribute NOCOW of this file, which must be empty.
     pub(super) fn write_in_place(&self) {
         if let Err(errno) = set_nocow(&self.file) {
             let why = os("ioctl FS_IOC_SETFLAGS NOCOW", &self.path, errno);
@@ -45,8 +45,9 @@ impl Backing {
         }
     }
 
-    /// Sets the NOCOW flag of this empty file to the other file's value, since files with different
-    /// values cannot share blocks. If the call fails, the data is copied.
+    /// Sets the attribute NOCOW of this empty file to the value that the other file has, since
+    /// btrfs cannot share blocks between files with different values. If this fails, the data is
+    /// copied.
     pub(super) fn overwrite_like(&self, from: &Self) {
         let (Ok(ours), Ok(theirs)) = (self.attributes(), from.attributes()) else {
             return;
@@ -61,10 +62,10 @@ impl Backing {
         }
     }
 
-    /// Whether an overwrite allocates space, on a btrfs.
+    /// Whether the file is on a btrfs that allocates new space for each overwrite.
     ///
     /// # Errors
-    /// Returns `Unreachable`.
+    /// Returns `Unreachable` if the filesystem does not report the attributes of the file.
     pub(in crate::backend::local) fn is_copied_on_write(&self) -> Result<bool, Failure> {
         is_copied_on_write(&self.file)
             .map_err(|errno| os("ioctl FS_IOC_GETFLAGS", &self.path, errno))
@@ -75,17 +76,17 @@ impl Backing {
     }
 }
 
-/// The magic number of ext4, `EXT4_SUPER_MAGIC` of statfs(2).
+/// The magic number of ext4: `EXT4_SUPER_MAGIC` in statfs(2).
 const EXT4: u64 = 0xef53;
 
-/// The mount option of a filesystem that stopped all writes.
+/// The mount option that ext4 shows after it has stopped all writes.
 const STOPPED: &[u8] = b"emergency_ro";
 
 const MOUNTS: &str = "/proc/self/mountinfo";
 
 impl Files {
-    /// Whether the filesystem is an ext4 that was stopped. Returns false if this cannot be
-    /// determined: the next write fails anyway.
+    /// Whether the filesystem is an ext4 that has stopped all writes. Returns false if this cannot
+    /// be determined; then the next write fails.
     pub(in crate::backend::local) fn is_stopped(&self) -> bool {
         let magic = rustix::fs::fstatfs(&self.dir).map(|stat| u64::try_from(stat.f_type));
         if magic != Ok(Ok(EXT4)) {
@@ -99,7 +100,8 @@ impl Files {
     }
 }
 
-/// Whether the options of a mount's filesystem, the last field of its line, contain the word.
+/// Whether the line of the mount with this ID has the option [`STOPPED`]. The options of the
+/// filesystem are the last field of the line.
 fn is_stopped(mounts: &[u8], id: u64) -> bool {
     let id = id.to_string();
     let mut lines = mounts.split(|&byte| byte == b'\n');

@@ -1,28 +1,28 @@
-//! For tests: records the order in which this thread has changed, synced and marked files. A power
-//! loss keeps only synced changes, in any order, so a missing sync is detected here on any
-//! filesystem. Tests can run another call before any of these steps.
+//! For tests: records the order in which this thread changes, syncs and marks files. After a power
+//! failure, only the synced changes are certain to be on disk. The recorded order shows a missing
+//! sync on any filesystem. A test can also make another call before any of these steps.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// A step on a file or directory, or on the database.
+/// A step of this thread on a file, a directory or the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::backend::local) enum Call {
-    /// A change of content or names.
+    /// A change of the content of a file, or of the names in a directory.
     Change(PathBuf),
-    /// The size is recorded, which marks the content as complete.
+    /// The size of the file is recorded, which marks its content as complete.
     Mark(PathBuf),
     Sync(PathBuf),
     Commit,
-    /// Another thread has tried to commit this thread's change with its own; contains whether it
-    /// has succeeded.
+    /// Another thread has tried to commit this thread's change together with its own; contains
+    /// whether the commit has succeeded.
     Share(bool),
-    /// The file is opened, if it exists.
+    /// A file is opened, if it exists.
     Open(PathBuf),
 }
 
-/// The step before which an action runs, and the action.
+/// A step, and the action that must run before it.
 type Meanwhile = (Call, Box<dyn FnOnce()>);
 
 thread_local! {
@@ -30,12 +30,12 @@ thread_local! {
     static MEANWHILE: RefCell<Option<Meanwhile>> = const { RefCell::new(None) };
 }
 
-/// Runs `act` immediately before the next such step of this thread.
+/// Runs `act` immediately before this thread next makes this step.
 pub(in crate::backend::local) fn before(call: Call, act: impl FnOnce() + 'static) {
     MEANWHILE.set(Some((call, Box::new(act))));
 }
 
-/// Records a step.
+/// Records a step, after running the action that must run before it.
 pub(in crate::backend::local) fn note(call: Call) {
     let due = MEANWHILE.with_borrow_mut(|due| due.take_if(|(awaited, _)| *awaited == call));
     if let Some((_, act)) = due {
@@ -48,8 +48,8 @@ fn is_commit(call: &Call) -> bool {
     matches!(call, Call::Commit | Call::Share(true))
 }
 
-/// Runs `work`, and returns the number of transactions that this thread has committed, and the
-/// number of its changes that other threads have committed.
+/// Runs `work`. Returns its result, the number of transactions that this thread has committed, and
+/// the number of its changes that other threads have committed.
 pub(in crate::backend::local) fn commits<T>(work: impl FnOnce() -> T) -> (T, [usize; 2]) {
     CALLS.take();
     let result = work();
@@ -58,14 +58,15 @@ pub(in crate::backend::local) fn commits<T>(work: impl FnOnce() -> T) -> (T, [us
     (result, [count(Call::Commit), count(Call::Share(true))])
 }
 
-/// Runs `work`, and checks that its effect survives a power loss: content is on disk before its
-/// mark, and everything is on disk before the last commit.
+/// Runs `work`, and checks that its effect survives a power failure: content is on disk before the
+/// file is marked as complete, and all changes are on disk before the last commit.
 pub(in crate::backend::local) fn expect_durable<T>(what: &str, work: impl FnOnce() -> T) -> T {
     expect_synced(what, true, work)
 }
 
-/// Like [`expect_durable`], for a new volume without a source. It has no content, and the start
-/// removes a file whose creation is not committed, so the mark may be on disk before the size.
+/// Like [`expect_durable`], for a new volume without a source: the file may be marked before its
+/// size is on disk. The file has no content, and if its creation is not committed, the next start
+/// removes it.
 pub(in crate::backend::local) fn expect_durable_blank<T>(work: impl FnOnce() -> T) -> T {
     expect_synced("a blank volume", false, work)
 }

@@ -1,27 +1,28 @@
 //! Detects whether another program can write to a file. `mount -o loop`, `e2fsck` and `qemu-img`
-//! take no lock, but the kernel grants no read lease while any descriptor for writing is open
-//! (fcntl(2)). Contains unsafe code, but no policy.
+//! take no lock on a file. But the kernel grants no read lease while any process has the file open
+//! for writing (fcntl(2)). Contains unsafe code, but no policy.
 
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::sync::Once;
 
-/// Whether other programs can write to a file.
+/// Whether a process can write to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writers {
     /// No process has the file open for writing.
     None,
     /// A process has the file open for writing.
     Some,
-    /// The filesystem grants no leases (NFS, FUSE), or none to this user.
+    /// The filesystem does not support leases (NFS, FUSE), or refuses them to this user.
     Unknown(Errno),
 }
 
-/// Takes a read lease and releases it at once; the descriptor must be read-only.
+/// Takes a read lease on the file and releases it at once. The file must be open read-only.
 pub(super) fn writers(file: &File) -> Writers {
     static IGNORE: Once = Once::new();
-    // If the file is opened for writing in between, SIGIO is sent, which would end this process.
+    // If another process opens the file for writing between the two calls, the kernel sends SIGIO,
+    // which would end this process.
     IGNORE.call_once(ignore_sigio);
     match set_lease(file, libc::F_RDLCK).and_then(|()| set_lease(file, libc::F_UNLCK)) {
         Ok(()) => Writers::None,
@@ -35,7 +36,8 @@ pub(super) fn writers(file: &File) -> Writers {
     reason = "rustix has no signal(2); tokio's handler would need a runtime"
 )]
 fn ignore_sigio() {
-    // SAFETY: no code of ours runs as a handler, and no other code here uses SIGIO.
+    // SAFETY: the signal is ignored, so no handler of this program runs, and no other code uses
+    // SIGIO.
     unsafe {
         libc::signal(libc::SIGIO, libc::SIG_IGN);
     }
@@ -43,7 +45,8 @@ fn ignore_sigio() {
 
 #[expect(unsafe_code, reason = "rustix has no F_SETLEASE")]
 fn set_lease(file: &File, kind: libc::c_int) -> Result<(), Errno> {
-    // SAFETY: the descriptor is open for as long as `file` is borrowed; no memory is passed.
+    // SAFETY: the descriptor remains open while `file` is borrowed, and the call receives no
+    // pointer.
     let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) };
     match done {
         0 => Ok(()),
@@ -67,7 +70,7 @@ mod tests {
         let reader = File::open(&path).unwrap();
         flock(&reader, FlockOperation::LockExclusive).unwrap();
         assert_eq!(writers(&file), Writers::None);
-        // The lease is released; otherwise this would wait for the lease to break.
+        // The lease is released; otherwise this open would wait until the lease is broken.
         File::options().write(true).open(&path).unwrap();
         assert_eq!(writers(&file), Writers::None);
     }

@@ -1,4 +1,4 @@
-//! The names (hard links) and the lock of a file.
+//! The names (hard links) and the lock of a backing file.
 
 use super::{Backing, patiently};
 use crate::backend::local::fault::os;
@@ -7,7 +7,7 @@ use belay_server::call::Failure;
 use rustix::fs::{FlockOperation, Stat};
 use rustix::io::Errno;
 
-/// The identity of a file while it is open; the numbers change at a reboot.
+/// The identity of a file, valid while the file is open. The device number may change at a reboot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backend::local) struct Inode {
     dev: u64,
@@ -23,7 +23,8 @@ impl From<Stat> for Inode {
     }
 }
 
-/// Returns the number of names of a file. The type of the field depends on the architecture.
+/// Returns the number of names (hard links) of a file. The type of `st_nlink` depends on the
+/// architecture.
 pub(in crate::backend::local) fn names_of(stat: &Stat) -> u64 {
     fn widened(names: impl Into<u64>) -> u64 {
         names.into()
@@ -32,11 +33,12 @@ pub(in crate::backend::local) fn names_of(stat: &Stat) -> u64 {
 }
 
 impl Backing {
-    /// Refuses a file with several names, since it may also be the file of another volume or
-    /// snapshot. Reads the number again only if there were several when the file was opened.
+    /// Refuses a file with several names (hard links), since it may also be the file of another
+    /// volume or snapshot. Reads the number of names again only if there were several when the file
+    /// was opened.
     ///
     /// # Errors
-    /// Returns `Precondition`, with the remedy.
+    /// Returns `Precondition`, with the remedy, if the file has several names.
     pub(in crate::backend::local) fn refuse_linked(&self) -> Result<(), Failure> {
         if self.names <= 1 {
             return Ok(());
@@ -47,9 +49,9 @@ impl Backing {
         }
     }
 
-    /// Locks the file until this is dropped; returns false if another process holds the lock. The
-    /// node agent locks a file before it binds it, and the loop device holds that lock while it is
-    /// bound.
+    /// Locks the file until `self` is dropped. Returns false if another process holds the lock. The
+    /// node agent locks a file before it binds the file to a loop device, and the loop device then
+    /// holds the lock.
     pub(in crate::backend::local) fn try_lock(&self) -> Result<bool, Failure> {
         match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),
@@ -58,8 +60,8 @@ impl Backing {
         }
     }
 
-    /// Like [`Self::try_lock`], but waits if the lock is held for a moment only, as by a stage that
-    /// is refused, or by [`Self::is_locked`].
+    /// Locks the file like [`Self::try_lock`], but waits for up to a second if the lock is held. A
+    /// refused NodeStageVolume and [`Self::is_locked`] hold it for a moment.
     pub(in crate::backend::local) fn lock_soon(&self) -> Result<bool, Failure> {
         let mut locked = Ok(false);
         patiently(|| {
@@ -69,8 +71,8 @@ impl Backing {
         locked
     }
 
-    /// Whether the lock of the file is held. Takes it shared for a moment, so concurrent checks do
-    /// not notice each other.
+    /// Whether a process holds the lock of the file. Takes a shared lock for a moment, so that
+    /// concurrent checks do not conflict.
     pub(in crate::backend::local) fn is_locked(&self) -> Result<bool, Failure> {
         let flock = |operation| rustix::fs::flock(&self.file, operation);
         match flock(FlockOperation::NonBlockingLockShared) {

@@ -1,4 +1,4 @@
-//! Opens backing files. Refuses a directory or another object that has the name of a backing file.
+//! Opens backing files. Refuses other objects with the name of a backing file, such as directories.
 
 #[cfg(test)]
 use super::journal::{self, Call};
@@ -13,8 +13,8 @@ impl Files {
     /// Opens the file with this ID; `None` if it does not exist.
     ///
     /// # Errors
-    /// Returns `Precondition` if it is not a regular file, and `Busy` while another program holds a
-    /// lease on it, as the node agent does for a moment.
+    /// Returns `Precondition` if the object with this name is not a regular file, and `Busy` if
+    /// another program holds a lease on the file for more than a second.
     pub(in crate::backend::local) fn find(&self, id: &str) -> Result<Option<Backing>, Failure> {
         self.find_for(id, OFlags::RDWR)
     }
@@ -33,7 +33,7 @@ impl Files {
     /// Opens the file with this ID read-only.
     ///
     /// # Errors
-    /// Returns `Precondition` if it does not exist, and the errors of [`Self::find`].
+    /// Returns `Precondition` if the file does not exist, and the errors of [`Self::find`].
     pub(in crate::backend::local) fn get_for_reading(&self, id: &str) -> Result<Backing, Failure> {
         self.find_for_reading(id)?
             .ok_or_else(|| Failure::precondition(missing(&self.path_of(id))))
@@ -41,7 +41,8 @@ impl Files {
 
     fn find_for(&self, id: &str, access: OFlags) -> Result<Option<Backing>, Failure> {
         let path = self.path_of(id);
-        // With NONBLOCK, open(2) fails at once if there is a lease; otherwise it waits up to 45 s.
+        // With `O_NONBLOCK`, open(2) fails at once while there is a lease. Without it, open(2)
+        // waits for up to 45 s.
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let mut opened = Err(Errno::WOULDBLOCK);
         #[cfg(test)]
@@ -65,8 +66,8 @@ impl Files {
                 }
             }
             Err(Errno::NOENT) => Ok(None),
-            // Per open(2), these mean a link with NOFOLLOW, a directory opened for writing, or a
-            // socket.
+            // Per open(2), these errors mean a symbolic link with `O_NOFOLLOW`, a directory opened
+            // for writing, and a socket.
             Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {
                 Err(Failure::precondition(foreign(&path)))
             }
@@ -81,14 +82,14 @@ impl Files {
     /// Opens the file with this ID.
     ///
     /// # Errors
-    /// Returns `Precondition` if it does not exist, and the errors of [`Self::find`].
+    /// Returns `Precondition` if the file does not exist, and the errors of [`Self::find`].
     pub(in crate::backend::local) fn get(&self, id: &str) -> Result<Backing, Failure> {
         self.find(id)?
             .ok_or_else(|| Failure::precondition(missing(&self.path_of(id))))
     }
 }
 
-/// Returns the message for a missing file.
+/// Returns the message for a missing backing file.
 pub(in crate::backend::local) fn missing(path: &Path) -> String {
     format!(
         "{}: the file is missing; mount the filesystem that holds it, or restore it (to abandon \
@@ -97,7 +98,7 @@ pub(in crate::backend::local) fn missing(path: &Path) -> String {
     )
 }
 
-/// Returns the message for a directory, link or device with the name of a file.
+/// Returns the message for a directory, link or device with the name of a backing file.
 pub(in crate::backend::local) fn foreign(path: &Path) -> String {
     format!(
         "{}: is not a regular file; move it away and restore the file",

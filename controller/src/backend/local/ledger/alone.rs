@@ -1,5 +1,5 @@
-//! Detects calls that use the ledger while their own thread already uses it. They would deadlock,
-//! but only while another thread waits to reopen the database.
+//! For tests: detects a call that uses the ledger while its own thread already uses it. Such a call
+//! would deadlock, but only if another thread is waiting to reopen the database.
 
 use std::cell::Cell;
 
@@ -7,10 +7,10 @@ thread_local! {
     static IS_OPEN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Exists while this thread has the database open.
+/// A guard that exists while this thread has the database open.
 pub(super) struct Alone;
 
-/// Records that this thread opens the database.
+/// Records that this thread opens the database, until the guard is dropped.
 ///
 /// # Panics
 /// Panics if this thread already has the database open.

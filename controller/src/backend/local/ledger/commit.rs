@@ -1,7 +1,7 @@
-//! Shares transactions between changes: changes that wait while one transaction is written are
-//! combined in the next one, with a single flush. The callers make their changes one after the
-//! other, and the last caller commits; a caller without concurrent callers commits at once.
-//! Independent of the tables.
+//! Combines the changes of concurrent callers into shared transactions ("group commit"). Callers
+//! that arrive while a transaction is written to disk share the next one, which needs only one
+//! flush. They make their changes one after the other, and the last of them commits. A caller
+//! without concurrent callers commits at once. Does not depend on the tables.
 
 use super::totals::Totals;
 use super::{Changes, Ledger, closed};
@@ -15,34 +15,35 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock};
 
-/// The state of concurrent callers of [`Ledger::change`].
+/// The concurrent callers of [`Ledger::change`].
 #[derive(Debug, Default)]
 pub(super) struct Callers {
-    /// The number of callers that have yet to make their change.
+    /// The number of callers that have not made their change yet.
     waiting: AtomicUsize,
-    /// The lock of the caller that makes its change or commits. It contains the batch that the
-    /// previous caller has left for the next one; `None` without waiting callers.
+    /// The lock that a caller holds while it makes its change or commits. Contains the batch that
+    /// the previous caller has left open; `None` if no batch is open.
     turn: Lock<Option<Batch>>,
 }
 
-/// A transaction with the changes of callers.
+/// An open transaction with the changes of one or more callers.
 struct Batch {
     transaction: WriteTransaction,
-    /// The totals after the last change.
+    /// The totals over all records, after the last change.
     totals: Totals,
-    /// The outcome for callers that have left their changes in the batch, if any.
+    /// The outcome for callers that have made their change and wait for the commit; `None` if no
+    /// caller waits.
     outcome: Option<Arc<Outcome>>,
 }
 
-/// Whether a batch is on disk, once this is known.
+/// Whether the transaction of a batch is on disk, once this is known.
 type Outcome = OnceLock<Result<(), Failure>>;
 
-/// The effect of a caller on its batch.
+/// The result of a caller's change to the open batch.
 enum Changed<T> {
     Made(T),
-    /// The caller has changed nothing, for this reason.
+    /// The caller has changed nothing, because of this failure.
     Refused(Failure),
-    /// The caller may have made a part of its change.
+    /// The caller may have made part of its change before this failure.
     Broken(Failure),
 }
 
@@ -53,14 +54,15 @@ impl fmt::Debug for Batch {
 }
 
 impl Callers {
-    /// Waits for the turn. A batch waits for all callers that wait here, so they must not wait for
-    /// anything else. The caller has the database open, since [`Ledger::mend`] only closes it after
-    /// the last change.
+    /// Waits until this caller may make its change. The last caller to arrive commits for all, so a
+    /// caller must not wait for anything else between arriving here and its change. The argument
+    /// proves that the caller has the database open: [`Ledger::mend`] closes it only after the last
+    /// change.
     fn turn(&self, _open: &Database) -> MutexGuard<'_, Option<Batch>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let turn = self.turn.lock();
-        // Decrement only once this caller holds the turn, so that no caller counts itself as
-        // waiting when it decides whether to leave the batch open.
+        // Decrement only while holding the lock, so that a caller does not count itself when it
+        // checks for waiting callers.
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         turn
     }
@@ -99,20 +101,20 @@ impl Batch {
 }
 
 impl Ledger {
-    /// Returns the number of callers that have yet to make their change.
+    /// Returns the number of callers that have not made their change yet.
     #[cfg(test)]
     pub(in crate::backend::local) fn waiting(&self) -> usize {
         self.callers.waiting()
     }
 
-    /// Runs `work` in a transaction, which is on disk when this returns, or has no effect. The
-    /// transaction may contain the changes of other callers, which `work` sees; either all are
-    /// written, or none. `work` must not use the ledger again, for the same reason as in
-    /// [`Ledger::read`].
+    /// Runs `work` in a transaction. When this returns, the changes of `work` are on disk, or have
+    /// no effect. The transaction may contain the changes of other callers, which `work` sees.
+    /// Either all of these changes are written, or none. `work` must not use the ledger again,
+    /// since that could deadlock (see [`Ledger::read`]).
     ///
     /// # Errors
     /// Returns the errors of `work`, once the changes that it has seen are on disk. Returns
-    /// `Unreachable` if the database cannot be written, is damaged or was replaced; if it is
+    /// `Unreachable` if the database cannot be written, is damaged or was replaced. If it is
     /// unknown whether the change is on disk, the failure has `Certainty::MayBeRunning`.
     pub(in crate::backend::local) fn change<T>(
         &self,
@@ -120,20 +122,21 @@ impl Ledger {
     ) -> Result<T, Failure> {
         #[cfg(test)]
         let _alone = super::alone::begin();
-        // Hold it to the end, so that the database is not closed during the transaction.
+        // Hold the read lock to the end, so that no other call closes the database during the
+        // transaction.
         let database = self.opened()?;
         let database = database.as_ref().ok_or_else(closed)?;
         let mut turn = self.callers.turn(database);
         let mut batch = match turn.take() {
             Some(batch) => batch,
-            // After a panic, redb may still hold the lock of its single transaction.
+            // After a panic, redb may still hold the lock that allows only one write transaction.
             None if self.is_suspect() => return Err(panicked()),
             None => self.caught(|| Batch::begin(database)).flatten()?,
         };
         let changed = self.caught(|| batch.make(work));
         match changed.unwrap_or_else(Changed::Broken) {
             Changed::Made(made) => self.end(turn, batch).map(|()| made),
-            // The refusal may depend on earlier changes that are not on disk yet.
+            // The refusal may depend on earlier changes in the batch that are not on disk yet.
             Changed::Refused(failure) if batch.outcome.is_some() => {
                 self.end(turn, batch).and(Err(failure))
             }
@@ -143,7 +146,8 @@ impl Ledger {
         }
     }
 
-    /// Leaves the batch to a waiting caller and waits for its outcome, or commits the batch.
+    /// If other callers are waiting, leaves the batch to them and waits for its outcome. Otherwise,
+    /// commits the batch.
     fn end(
         &self,
         mut turn: MutexGuard<'_, Option<Batch>>,
@@ -168,8 +172,8 @@ impl Ledger {
         written
     }
 
-    /// Commits a batch. The caller must hold the turn, since older totals must not be shown after
-    /// newer ones.
+    /// Commits a batch. The caller must hold the turn, so that the metrics never show older totals
+    /// after newer ones.
     fn commit(&self, batch: Batch) -> Result<(), Failure> {
         batch.transaction.commit().map_err(failed)?;
         #[cfg(test)]
@@ -179,7 +183,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Rolls back all changes of the batch, and returns the failure of the caller. The caller must
+    /// Rolls back all changes of the batch, and returns the failure for the caller. The caller must
     /// hold the turn.
     fn roll_back(&self, batch: Batch, why: Failure) -> Failure {
         let Batch {
@@ -187,7 +191,7 @@ impl Ledger {
             outcome,
             ..
         } = batch;
-        // A panic is logged, and changes nothing on disk.
+        // If dropping the transaction panics, the panic is logged, and nothing on disk changes.
         self.caught(|| drop(transaction)).unwrap_or_default();
         let Some(outcome) = outcome else { return why };
         let failure = Failure::new(

@@ -1,5 +1,5 @@
-//! Passes all records to a receiver. They are read in pieces, and passed while the database is not
-//! in use, so the receiver may use the ledger, and wait for files.
+//! Passes all records to a function. Reads the records in pieces, and does not use the database
+//! while the function runs. So the function may use the ledger and wait for files.
 
 use super::snapshots::read;
 use super::{Ledger, SNAPSHOTS, SNAPSHOTS_OF, VOLUMES, failed};
@@ -10,16 +10,17 @@ use redb::{ReadTransaction, TableDefinition};
 use std::ops::Bound;
 
 /// The number of records in the first piece. Each further piece has twice as many, up to
-/// [`PIECE_MAX`]. Few calls need more than a page.
+/// [`PIECE_MAX`]. Most calls need only one page of records.
 const FIRST_PIECE: usize = 32;
 const PIECE_MAX: usize = 1024;
 
-/// Records by ID. For an unreadable record, it contains the error.
+/// Records, ordered by ID. Contains an error for each record that cannot be read.
 type Piece<T> = Vec<(String, Result<T, Failure>)>;
 
 impl Ledger {
-    /// Passes the records after `after`, ordered by ID, to `take` until it returns false. For an
-    /// unreadable record, it passes the error. Records may have changed meanwhile.
+    /// Passes the records whose IDs follow `after` to `take`, ordered by ID, until `take` returns
+    /// false. Passes an error for a record that cannot be read. Other calls may change records
+    /// between two pieces.
     pub(in crate::backend::local) fn scan(
         &self,
         after: Option<&str>,
@@ -31,8 +32,8 @@ impl Ledger {
         by_pieces(after, piece, take)
     }
 
-    /// Passes the records of snapshots like [`Self::scan`]; only those of the volume `of`, if it is
-    /// set.
+    /// Passes the records of snapshots to `take`, like [`Self::scan`]. If `of` is set, passes only
+    /// the snapshots of this volume.
     pub(in crate::backend::local) fn scan_snapshots(
         &self,
         of: Option<&str>,
@@ -76,7 +77,7 @@ fn by_pieces<T>(
     }
 }
 
-/// Returns at most `most` records after `after`.
+/// Returns the first `most` records whose IDs follow `after`.
 fn rows<T>(
     transaction: &ReadTransaction,
     table: TableDefinition<'_, &'static str, &'static [u8]>,
@@ -95,7 +96,7 @@ fn rows<T>(
     Ok(rows)
 }
 
-/// Returns at most `most` snapshots of the volume, after `after`.
+/// Returns the first `most` snapshots of the volume whose IDs follow `after`.
 fn rows_of(
     transaction: &ReadTransaction,
     volume: &str,

@@ -1,4 +1,4 @@
-//! The snapshots in the database.
+//! Reads and changes the records of snapshots in the database.
 
 use super::{Changes, Ledger, SNAPSHOTS, Totals, failed};
 use crate::backend::local::snapshot_record::SnapshotRecord;
@@ -7,7 +7,7 @@ use redb::ReadableTable as _;
 use std::collections::HashSet;
 
 impl Ledger {
-    /// Returns the record of a snapshot.
+    /// Returns the record of a snapshot; `None` if there is none.
     pub(in crate::backend::local) fn snapshot(
         &self,
         id: &str,
@@ -22,7 +22,7 @@ impl Ledger {
 }
 
 impl Changes<'_> {
-    /// Returns the record of a snapshot.
+    /// Returns the record of a snapshot; `None` if there is none.
     pub(in crate::backend::local) fn snapshot(
         &self,
         id: &str,
@@ -30,7 +30,7 @@ impl Changes<'_> {
         read(&self.snapshots, id)
     }
 
-    /// Returns the ID of the snapshot with this name.
+    /// Returns the ID of the snapshot with this name; `None` if there is none.
     pub(in crate::backend::local) fn snapshot_named(
         &self,
         name: &str,
@@ -39,7 +39,7 @@ impl Changes<'_> {
         Ok(id.map(|id| id.value().to_owned()))
     }
 
-    /// Writes a new or changed record and its index entries.
+    /// Writes a new or changed record and its index entries, and updates the totals.
     pub(in crate::backend::local) fn put_snapshot(
         &mut self,
         id: &str,
@@ -65,7 +65,8 @@ impl Changes<'_> {
         })
     }
 
-    /// Removes a record, if it exists, and its index entries.
+    /// Removes a record and its index entries, and updates the totals. Does nothing if there is no
+    /// record.
     pub(in crate::backend::local) fn forget_snapshot(&mut self, id: &str) -> Result<(), Failure> {
         let Some(record) = self.snapshot(id)? else {
             return Ok(());

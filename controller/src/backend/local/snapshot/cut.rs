@@ -1,6 +1,7 @@
-//! Cutting a snapshot: writes the intent, shares the volume's blocks with the snapshot's file, and
-//! marks the snapshot as ready. If blocks cannot be shared, the cut is the moment from which no
-//! process can write to the volume, and the file is filled in the background.
+//! Takes ("cuts") a snapshot: records the intent, shares the blocks of the volume's file with the
+//! snapshot's file, and records that the snapshot is ready. If the filesystem cannot share blocks,
+//! the data is that of the moment from which no process can write to the volume, and a background
+//! thread, the copier, copies it.
 
 use super::fill::{refuse_growing, torn};
 use super::{SnapshotRecord, SnapshotState};
@@ -17,11 +18,12 @@ use std::time::SystemTime;
 
 /// The result of looking up the name of a new snapshot.
 pub(in crate::backend::local) enum Intent {
-    /// A snapshot that was cut has the name.
+    /// A snapshot with this name was taken before.
     Exists(Snapshot),
-    /// No snapshot has the name, and this ID is now reserved for it.
+    /// No snapshot had this name. A record with the state `Cutting` and this ID now reserves it.
     Made(String),
-    /// The name belongs to a snapshot whose cut or deletion was started and failed.
+    /// The snapshot with this name is incomplete: an earlier creation or deletion has begun but not
+    /// ended.
     Remains(String),
 }
 
@@ -39,18 +41,20 @@ impl Store {
                 return match self.copies.failure(snapshot.id.as_str()) {
                     None if snapshot.ready => Ok(snapshot),
                     None => {
-                        // The call that has cut it may have failed before it was queued.
+                        // The call that took the snapshot may have failed before it queued the
+                        // copy.
                         let (id, source) = (snapshot.id.as_str(), snapshot.source.as_str());
                         self.copies.resume(id, source);
                         Ok(snapshot)
                     }
                     Some(failure) => match self.complete_whole_snapshot(snapshot.id.as_str())? {
-                        // Only the last change of the ledger has failed.
+                        // The copy is complete; only the last change of the ledger has failed.
                         Some(snapshot) => {
                             self.copies.end(snapshot.id.as_str());
                             Ok(snapshot)
                         }
-                        // It was cut, so the caller must not conclude that nothing happened.
+                        // The snapshot was taken, so the caller must not conclude that nothing has
+                        // happened.
                         None => Err(failure.may_be_running()),
                     },
                 };
@@ -59,8 +63,8 @@ impl Store {
         self.fill_or_discard(&id, order.source.as_str())
     }
 
-    /// Looks up the name and writes the intent, after completing or removing the remains of a
-    /// failed call.
+    /// Looks up the name, and records the intent if no snapshot has it. If an earlier call has
+    /// failed, first completes or removes the snapshot of that call.
     fn intended_snapshot(&self, order: &SnapshotOrder) -> Result<Intent, Failure> {
         let intent = self.intend_snapshot(order)?;
         let Intent::Remains(old) = intent else {
@@ -73,7 +77,7 @@ impl Store {
         self.intend_snapshot(order)
     }
 
-    /// Completes a snapshot with a new ID, or removes its remains.
+    /// Takes the snapshot with this new ID. If that fails, removes its file and record.
     pub(in crate::backend::local) fn fill_or_discard(
         &self,
         id: &str,
@@ -89,7 +93,7 @@ impl Store {
             })
     }
 
-    /// Looks up the name; if no snapshot has it, writes the intent.
+    /// Looks up the name; if no snapshot has it, records the intent to take a snapshot.
     pub(in crate::backend::local) fn intend_snapshot(
         &self,
         order: &SnapshotOrder,
@@ -104,7 +108,7 @@ impl Store {
                 })?;
                 return Ok(match record.snapshot(&id)? {
                     Some(snapshot) => Intent::Exists(snapshot),
-                    // The thread that began has ended, since only one thread at a time works on a
+                    // The call that began has ended, since only one thread at a time works on a
                     // name.
                     None => Intent::Remains(id),
                 });
@@ -119,13 +123,14 @@ impl Store {
     }
 
     fn fill_snapshot(&self, id: &str, source: &str) -> Result<Snapshot, Failure> {
-        // Volumes do not shrink, so the current minimum size of the file also applies at the cut.
+        // Volumes do not shrink, so the current minimum size of the file also applies when the
+        // blocks are shared.
         let volume = ready(source, self.ledger.get(source)?)?;
         let from = self.backing_for_reading(source)?;
         let least_bytes = whole_bytes(&from, &volume)?;
         self.refuse_replaced(source, &from, false)?;
-        // FICLONE writes dirty data back with the file locked, which blocks the volume's users, so
-        // write most of it before.
+        // FICLONE locks the file while it writes dirty data to disk, which blocks pods that use the
+        // volume. So write most of the dirty data before.
         from.sync()?;
         let file = self.snapshots.begin(id)?;
         if !file.share(&from, least_bytes)? {
@@ -136,7 +141,8 @@ impl Store {
         self.complete_snapshot(id, &file, cut_at)
     }
 
-    /// Records on the complete file of a snapshot whether it is new, and its size.
+    /// Marks the complete file of a snapshot as never used, if the volume was never used, and
+    /// records its size.
     fn finish_file(&self, file: &Backing, from: &Backing, volume: &Record) -> Result<(), Failure> {
         if self.is_new(from, file, volume)? {
             file.mark_new()?;
@@ -145,7 +151,7 @@ impl Store {
         self.snapshots.sync()
     }
 
-    /// Marks the snapshot as ready, and records the size of its file.
+    /// Records that the snapshot is ready, and the size of its file.
     pub(in crate::backend::local) fn complete_snapshot(
         &self,
         id: &str,
@@ -164,15 +170,16 @@ impl Store {
         })
     }
 
-    /// Completes a snapshot whose file is complete although its record is not: a crash came in
-    /// between, or state.redb was restored from an older backup. Returns `None` if the file has no
-    /// recorded size.
+    /// Completes a snapshot whose file is complete although its record is not. The record is older
+    /// than the file after a crash between the two steps, or after a restore of state.redb from an
+    /// older backup. Returns `None` if the file has no recorded size, and so is not known to be
+    /// complete.
     pub(in crate::backend::local) fn complete_whole_snapshot(
         &self,
         id: &str,
     ) -> Result<Option<Snapshot>, Failure> {
         let Some(record) = self.ledger.snapshot(id)? else {
-            // The deletion of the snapshot has ended since the name was looked up.
+            // Another call has deleted the snapshot since the name was looked up.
             return Ok(None);
         };
         let is_copied = match record.state {
@@ -186,7 +193,8 @@ impl Store {
         if file.recorded_bytes()?.is_none() {
             return Ok(None);
         }
-        // The time of the cut is not recorded yet; the file's mtime is the closest.
+        // The time of the snapshot is not recorded yet. The mtime of the file is the best
+        // approximation.
         let (bytes, modified) = (file.bytes()?, file.modified()?);
         let completed = self.ledger.change(|changes| {
             let mut record = known(id, changes.snapshot(id)?)?;
@@ -202,8 +210,8 @@ impl Store {
         completed.map(Some)
     }
 
-    /// Hands a snapshot whose blocks cannot be shared over to the copier. From here on the volume
-    /// is locked, and a claim on its file keeps it from being staged if this process ends.
+    /// Queues the copy of a snapshot whose blocks cannot be shared. From here on, the volume is
+    /// locked. A claim on its file prevents the node from staging it if this process is killed.
     pub(in crate::backend::local) fn leave_to_copier(
         &self,
         id: &str,
@@ -217,14 +225,14 @@ impl Store {
             .and_then(|()| lock.sync())
             .and_then(|()| self.hold(id, source, from));
         match held {
-            // Queue the copy only now, since the copier must find the record written.
+            // Queue the copy only after the record is written, since the copier reads the record.
             Ok(_) => self.copies.queue(id, source, Some(lock)),
             Err(_) => self.copies.end(id),
         }
         held
     }
 
-    /// Records that a snapshot was cut and is being copied from the locked volume.
+    /// Records that the snapshot was taken and is being copied from the locked volume.
     fn hold(&self, id: &str, source: &str, from: &Backing) -> Result<Snapshot, Failure> {
         self.ledger.change(|changes| {
             let volume = ready(source, changes.get(source)?)?;
@@ -241,7 +249,7 @@ impl Store {
         })
     }
 
-    /// Copies a snapshot. Called by the copier.
+    /// Copies the data of a snapshot. Called by the copier.
     pub(in crate::backend::local) fn copy_snapshot(&self, id: &str) -> Result<(), Failure> {
         match self.try_copy_snapshot(id) {
             Ok(Copied::Whole) => {
@@ -249,7 +257,7 @@ impl Store {
                 self.copies.end(id);
                 ended
             }
-            // The claim remains: the next start resumes the copy.
+            // The claim remains, so that the next start resumes the copy.
             Ok(Copied::Stopped) => {
                 let failure = Failure::busy(format!("snapshot {id}: copy cancelled"));
                 self.copies.fail(id, failure);
@@ -269,8 +277,9 @@ impl Store {
         }
     }
 
-    /// Ends the claim of a copy that has ended, by its open file if possible. The disk has no claim
-    /// when this returns: a claim that a power loss restores would resume a copy that has failed.
+    /// Ends the claim of a copy that has ended, on the open file if possible. The removal of the
+    /// claim is on disk when this returns. If a power failure restored the claim, the next start
+    /// would resume a copy that has failed.
     fn end_copy(&self, id: &str) -> Result<(), Failure> {
         match self.copies.lock(id) {
             Some(source) => {
@@ -316,8 +325,8 @@ impl Store {
 }
 
 impl Store {
-    /// Locks a volume whose copy began before this process did. Without the claim, the volume may
-    /// have changed since the cut.
+    /// Locks a volume whose copy was begun before this process started. Fails if the claim is
+    /// missing, since the volume may have changed after the snapshot was taken.
     fn lock_again(&self, id: &str, source: &str) -> Result<Arc<Backing>, Failure> {
         self.refuse_writer(source, &self.files.get_for_reading(source)?)?;
         let backing = self.backing(source)?;

@@ -1,5 +1,5 @@
-//! Detects damage that prevents a finished snapshot from being restored: its file is missing or
-//! differs from the cut. Repairs nothing.
+//! Detects damage that prevents the restore of a ready snapshot: its file is missing, or has
+//! changed since the snapshot was taken. Repairs nothing.
 
 use super::{SnapshotRecord, SnapshotState};
 use crate::backend::Snapshot;
@@ -11,7 +11,8 @@ use belay_server::call::Failure;
 use belay_server::size::Exact;
 
 impl Store {
-    /// Returns the snapshot for callers, after a check of its file; `None` if it is hidden.
+    /// Converts the record to a snapshot for callers, and checks its file. Returns `None` if no
+    /// call may return the snapshot, since it is being created or deleted.
     pub(in crate::backend::local) fn visible(
         &self,
         id: &str,
@@ -21,8 +22,8 @@ impl Store {
             return Ok(None);
         };
         let damage = || self.damage(id, record);
-        // The file of a snapshot that is being deleted is not lost; the record is marked before the
-        // file is removed.
+        // If the snapshot is being deleted, its missing file is not damage. The record is marked
+        // before the file is removed, so read the record after inspecting the file.
         if record.state == SnapshotState::Ready
             && let Some(damage) = damage()
         {
@@ -50,7 +51,7 @@ impl Store {
             Ok(Named::File { bytes, .. }) if bytes != recorded => {
                 Some(resized(path.display(), bytes, recorded))
             }
-            // A file with allocated blocks is not opened, so that a list stays cheap.
+            // Do not open a file with allocated blocks, so that a list remains cheap.
             Ok(Named::File { allocated, .. }) if allocated > HARDLY_ANY => None,
             Ok(Named::File { .. }) if !record.is_filesystem() => None,
             Ok(Named::File { .. }) => {
@@ -67,11 +68,11 @@ impl Store {
     }
 }
 
-/// Refuses the file of a finished snapshot if its size has changed since the cut, or if it may also
-/// be the file of a volume or of another snapshot.
+/// Refuses the file of a ready snapshot if its size has changed since the snapshot was taken, or if
+/// it may also be the file of a volume or of another snapshot.
 ///
 /// # Errors
-/// Returns `Precondition`.
+/// Returns `Precondition` if the file has another size or several names.
 pub(super) fn refuse_changed(file: &Backing, recorded: u64) -> Result<(), Failure> {
     file.refuse_linked()?;
     match file.bytes()? {

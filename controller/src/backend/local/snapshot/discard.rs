@@ -1,5 +1,5 @@
-//! Deleting a snapshot: marks it in the ledger, unlinks the file, and removes the record. Volumes
-//! restored from it are not affected.
+//! Deletes a snapshot: marks it as being deleted in the ledger, unlinks its file, and removes its
+//! record. Volumes that were restored from it are not affected.
 
 use super::SnapshotState;
 use crate::backend::local::store::Store;
@@ -18,11 +18,11 @@ impl Store {
         self.finish_discard(id)
     }
 
-    /// Marks the snapshot, unlinks its file and removes its record. Some of this may already have
-    /// been done.
+    /// Marks the snapshot as being deleted, unlinks its file and removes its record. Continues a
+    /// deletion that was interrupted between these steps.
     ///
     /// # Errors
-    /// Returns `Precondition`, before any change, if the file may also belong to a volume or
+    /// Returns `Precondition`, and changes nothing, if the file may also belong to a volume or
     /// another snapshot.
     pub(in crate::backend::local) fn finish_discard(&self, id: &str) -> Result<(), Failure> {
         let named = self.snapshots.named(id)?;
@@ -40,7 +40,7 @@ impl Store {
             .map_err(Failure::may_be_running)
     }
 
-    /// Ends the claim of a copy to this snapshot.
+    /// Ends the claim on the source volume's file of a copy to this snapshot.
     pub(in crate::backend::local) fn end_claim(&self, id: &str) -> Result<(), Failure> {
         let Some(record) = self.ledger.snapshot(id)? else {
             return Ok(());
@@ -51,13 +51,13 @@ impl Store {
                 source.sync()
             }
             Ok(None) => Ok(()),
-            // Another object has the name of the file, so there is no claim.
+            // Another object has the name of the file. Such an object has no claim.
             Err(failure) if failure.kind == Kind::Precondition => Ok(()),
             Err(failure) => Err(failure),
         }
     }
 
-    /// Marks the snapshot as being deleted; from then on it does not exist for callers.
+    /// Marks the snapshot as being deleted. From then on, no lookup returns it.
     pub(in crate::backend::local) fn begin_discard(&self, id: &str) -> Result<(), Failure> {
         self.ledger.change(|changes| {
             let Some(mut record) = changes.snapshot(id)? else {

@@ -1,14 +1,13 @@
-//! Checks whether the filesystem that a new volume takes over from its source can be the requested
-//! one. The node agent never formats such a volume, so it would refuse to stage it with another
-//! filesystem.
+//! Refuses to copy a volume or snapshot whose filesystem is not the requested one. The node agent
+//! never formats a copy, and would refuse to stage a volume with another filesystem.
 
 use crate::backend::local::files::Backing;
 use crate::backend::local::record::StoredUsage;
 use crate::backend::local::store::Store;
 use belay_server::call::Failure;
 
-/// The filesystems, each with the offset of its magic number in bytes, and the magic number on
-/// disk.
+/// The names of filesystems, each with the offset of its magic number in bytes, and the magic
+/// number as it is on disk.
 const MAGIC: [(&str, u64, &[u8]); 3] = [
     // Source: Documentation/filesystems/ext4/super.rst of Linux, `s_magic`. ext2 and ext3 have the
     // same magic number.
@@ -21,12 +20,13 @@ const MAGIC: [(&str, u64, &[u8]); 3] = [
 ];
 
 impl Store {
-    /// Refuses a source whose filesystem differs from the one requested for the volume `id`;
-    /// `origin` is the source's file. If the source has the magic number of the requested
-    /// filesystem, or no known one, the node agent decides.
+    /// Refuses a source whose filesystem is not the one that was requested for the volume `id`.
+    /// `origin` is the source's file. Accepts a source with the magic number of the requested
+    /// filesystem, or without a known magic number: the node agent then checks the filesystem.
     ///
     /// # Errors
-    /// Returns `Invalid`, as the CSI specification requires for an incompatible source.
+    /// Returns `Invalid` if the source has another filesystem, as the CSI specification requires
+    /// for an incompatible source.
     pub(super) fn refuse_other_filesystem(
         &self,
         id: &str,

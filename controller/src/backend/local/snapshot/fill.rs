@@ -12,12 +12,12 @@ use belay_server::size::Exact;
 use std::sync::Arc;
 
 impl Store {
-    /// Fills the empty file of the volume `id`, which will have at least `bytes`. Returns whether
-    /// the file is as new as a blank one.
+    /// Fills the empty file of the volume `id`, which will have at least `bytes`, with the data of
+    /// the source. Returns whether a node may format the volume, since its source was never used.
     ///
     /// # Errors
-    /// Returns `NotFound` for the source, `Precondition` if it cannot be read now, and `Invalid` if
-    /// its filesystem differs from the requested one.
+    /// Returns `NotFound` if the source does not exist, `Precondition` if it cannot be copied now,
+    /// and `Invalid` if its filesystem differs from the requested one.
     pub(in crate::backend::local) fn fill(
         &self,
         id: &str,
@@ -44,8 +44,8 @@ impl Store {
     fn fill_from_snapshot(&self, id: &str, file: &Backing, from: &str) -> Result<bool, Failure> {
         let record = cut(from, self.ledger.snapshot(from)?)?;
         let origin = self.snapshots.get_for_reading(from).or_else(|missing| {
-            // If the snapshot was deleted meanwhile, and its file with it, return `NotFound`.
-            // Otherwise the file is missing.
+            // If the snapshot was deleted meanwhile together with its file, return `NotFound`.
+            // Otherwise, its file is missing.
             cut(from, self.ledger.snapshot(from)?)?;
             Err(missing)
         })?;
@@ -64,10 +64,11 @@ impl Store {
     }
 
     /// Refuses the file of a snapshot that has lost all its data, if the volume `id` has a
-    /// filesystem. A raw volume may have been discarded before the cut.
+    /// filesystem. A raw volume may have no data, since its user may have discarded all blocks
+    /// before the snapshot was taken.
     ///
     /// # Errors
-    /// Returns `Precondition`.
+    /// Returns `Precondition` if the file has lost all its data.
     fn refuse_emptied(&self, id: &str, origin: &Backing) -> Result<(), Failure> {
         let target = self.ledger.get(id)?;
         let is_filesystem = target.is_some_and(|target| target.is_filesystem());
@@ -78,14 +79,15 @@ impl Store {
     }
 
     fn fill_from_volume(&self, id: &str, file: &Backing, from: &str) -> Result<bool, Failure> {
-        // Volumes do not shrink, so the current minimum size of the file also applies at the cut.
+        // Volumes do not shrink, so the current minimum size of the file also applies when the
+        // blocks are shared.
         let volume = ready(from, self.ledger.get(from)?)?;
         let origin = self.backing_for_reading(from)?;
         let least_bytes = whole_bytes(&origin, &volume)?;
         self.refuse_replaced(from, &origin, false)?;
         self.refuse_other_filesystem(id, &format!("volume {from}"), &origin)?;
-        // FICLONE writes dirty data back with the file locked, which blocks the volume's users, so
-        // write most of it before.
+        // FICLONE locks the file while it writes dirty data to disk, which blocks pods that use the
+        // volume. So write most of the dirty data before.
         origin.sync()?;
         if !file.share(&origin, least_bytes)? {
             self.refuse_writer(from, &origin)?;
@@ -101,7 +103,7 @@ impl Store {
         self.is_new(&origin, file, &volume)
     }
 
-    /// Performs a copy that was added by [`Copies::begin`](super::super::copies::Copies::begin).
+    /// Makes a copy that was added with [`Copies::begin`](super::super::copies::Copies::begin).
     fn copy_volume(
         &self,
         id: &str,
@@ -118,10 +120,11 @@ impl Store {
         }
     }
 
-    /// Refuses to copy a volume while another program, which takes no lock, can write to it.
+    /// Refuses to copy a volume while another program, which holds no lock on its file, can write
+    /// to the file.
     ///
     /// # Errors
-    /// Returns `Precondition`.
+    /// Returns `Precondition` if another program can write to the file.
     pub(in crate::backend::local) fn refuse_writer(
         &self,
         id: &str,
@@ -136,10 +139,10 @@ impl Store {
         ))
     }
 
-    /// Refuses a volume that is being copied.
+    /// Refuses a volume whose data is being copied.
     ///
     /// # Errors
-    /// Returns `Busy`.
+    /// Returns `Busy` if the volume is being copied.
     pub(in crate::backend::local) fn refuse_while_copied(&self, id: &str) -> Result<(), Failure> {
         match self.copies.reading(id) {
             None => Ok(()),
@@ -147,11 +150,11 @@ impl Store {
         }
     }
 
-    /// Adds a copy of a volume to `target`, which holds the volume's lock.
+    /// Adds a copy of the volume `id` to `target`, and locks the volume's file for the copy.
     ///
     /// # Errors
-    /// Returns `Busy` while another copy is made of it, and `Precondition` if another process may
-    /// write to it.
+    /// Returns `Busy` if another copy of the volume is running, and `Precondition` if another
+    /// process may write to the file.
     pub(in crate::backend::local) fn lock_source(
         &self,
         target: &str,
@@ -177,6 +180,10 @@ impl Store {
 }
 
 /// Returns the record of a snapshot that can be restored.
+///
+/// # Errors
+/// Returns `NotFound` if the snapshot does not exist, and `Precondition` if its data is still being
+/// copied.
 fn cut(id: &str, record: Option<SnapshotRecord>) -> Result<SnapshotRecord, Failure> {
     let record = record.filter(|record| {
         !matches!(
@@ -193,10 +200,10 @@ fn cut(id: &str, record: Option<SnapshotRecord>) -> Result<SnapshotRecord, Failu
     )))
 }
 
-/// Refuses to copy a volume that is being expanded: its file changes.
+/// Refuses to copy a volume that is being expanded, since its file changes.
 ///
 /// # Errors
-/// Returns `Busy`.
+/// Returns `Busy` if the volume is being expanded.
 pub(super) fn refuse_growing(id: &str, record: &Record) -> Result<(), Failure> {
     match record.growing_from {
         None => Ok(()),
@@ -206,7 +213,7 @@ pub(super) fn refuse_growing(id: &str, record: &Record) -> Result<(), Failure> {
     }
 }
 
-/// Returns the error for a volume of which a copy is being made.
+/// Returns the error for a volume from which `target` is being copied.
 fn copied(id: &str, target: &str) -> Failure {
     Failure::busy(format!(
         "volume {id}: {target} is being copied from it; repeat the call when {target} is ready"

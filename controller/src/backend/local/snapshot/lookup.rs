@@ -1,4 +1,4 @@
-//! Gets and lists snapshots.
+//! Reads and lists snapshots.
 
 use crate::backend::local::id;
 use crate::backend::local::store::Store;
@@ -7,10 +7,10 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 use std::time::Duration;
 
-/// Maximum time that a call waits for a copy, so that small copies need no second call.
+/// Maximum time that CreateSnapshot waits for a copy, so that small copies need no second call.
 const COPY_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Returns the snapshot; `None` if its record cannot be read.
+/// Returns the snapshot; `None` if its record is damaged.
 fn known(found: Result<Option<Snapshot>, Failure>) -> Result<Option<Snapshot>, Failure> {
     match found {
         Err(failure) if failure.kind == Kind::Bug => Ok(None),
@@ -29,7 +29,7 @@ impl Store {
         }
     }
 
-    /// Returns the snapshot after a short wait, if it was not ready.
+    /// Returns the snapshot. If it is not ready, waits a short time for the end of its copy before.
     pub(in crate::backend::local) fn settled(&self, cut: Snapshot) -> Result<Snapshot, Failure> {
         if cut.ready {
             return Ok(cut);
@@ -38,8 +38,8 @@ impl Store {
         Ok(self.snapshot(&cut.id)?.unwrap_or(cut))
     }
 
-    /// Lists snapshots. The token is the last ID of the previous page; that snapshot may have been
-    /// deleted.
+    /// Lists snapshots, ordered by ID. The token is the last ID of the previous page; the snapshot
+    /// with this ID may have been deleted.
     pub(in crate::backend::local) fn list_snapshots(
         &self,
         of: Option<&VolumeId>,
@@ -55,8 +55,8 @@ impl Store {
         let mut page = SnapshotPage::default();
         let of = of.map(VolumeId::as_str);
         self.ledger.scan_snapshots(of, after, |id, record| {
-            // An unreadable record has no source and no time, which an entry requires. The start
-            // has reported it.
+            // An unreadable record has no source and no time, which an entry of the list requires,
+            // so omit it. The start has logged it.
             let Some(snapshot) = known(record.and_then(|record| self.visible(id, &record)))? else {
                 return Ok(true);
             };

@@ -1,4 +1,5 @@
-//! Snapshots: separate files, cut by sharing blocks, or copied while no process uses the volume.
+//! Snapshots of volumes. A snapshot is a separate file, which shares the blocks of the volume's
+//! file, or is copied from it while no process uses the volume.
 
 mod cut;
 mod damage;

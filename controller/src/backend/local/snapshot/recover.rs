@@ -1,6 +1,7 @@
-//! Crash recovery of snapshots at start. A snapshot that was being cut was never returned, so it is
-//! deleted; a deletion is completed; a copy is started again. If the file is marked as complete,
-//! the snapshot becomes ready instead.
+//! Crash recovery of snapshots at start. If the creation of a snapshot was interrupted, no caller
+//! has received it, so recovery deletes it. An interrupted deletion is completed, and an
+//! interrupted copy is queued again. But if the file of the snapshot is marked as complete, the
+//! snapshot becomes ready.
 
 use super::damage::refuse_changed;
 use super::{SnapshotRecord, SnapshotState};
@@ -10,7 +11,7 @@ use belay_server::call::Failure;
 use std::collections::HashSet;
 
 impl Store {
-    /// Recovers the snapshots. A problem with one snapshot does not prevent the use of the others.
+    /// Recovers all snapshots. A problem with one snapshot does not prevent the use of the others.
     ///
     /// # Errors
     /// Fails only if the ledger or the directory cannot be read.
@@ -74,7 +75,8 @@ impl Store {
                 done.deleted += 1;
             }
             SnapshotState::Copying => {
-                // The claim has prevented the use of the volume; the copier locks it.
+                // The claim has prevented the node from using the volume. The copier locks the
+                // volume again.
                 self.copies.queue(id, &record.source, None);
                 done.resumed += 1;
             }

@@ -17,10 +17,10 @@ use std::fs;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-/// The change of one caller.
+/// A change that one caller makes.
 type Change = fn(&mut Changes<'_>) -> Result<(), Failure>;
-/// The result, the number of transactions that the thread has committed, and the number of its
-/// changes that others have committed.
+/// The result of a change, the number of transactions that its thread has committed, and the number
+/// of its changes that other threads have committed.
 type Changed = (Result<(), Failure>, [usize; 2]);
 
 const COMMITS_ITSELF: [usize; 2] = [1, 0];
@@ -176,7 +176,7 @@ fn a_change_sees_those_before_it_in_its_transaction() {
     let (first, [(result, commits)]) = together(&store, put_one, [sees]);
     assert_eq!(first, (Ok(()), IS_COMMITTED));
     let failure = result.unwrap_err();
-    // The change that was seen is now on disk, so the failure is correct.
+    // The refusal depends on a change that is on disk by now, so the refusal is correct.
     assert_eq!(failure.kind, Kind::Precondition, "{failure}");
     assert_eq!(commits, COMMITS_ITSELF);
     assert_eq!(volumes(&store), ["vol-1"]);

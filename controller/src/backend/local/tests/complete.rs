@@ -1,5 +1,5 @@
-//! A volume or snapshot that was once ready remains complete although its record is older, after a
-//! restore of state.redb or a crash between the last two steps.
+//! A volume or snapshot that was once ready remains complete if its record is older, after a
+//! restore of state.redb or a crash before the last step.
 
 use super::copied::left_to_copier;
 use super::emptied::{empty, written};
@@ -101,7 +101,8 @@ fn a_snapshot_that_was_ready_once_is_not_copied_again(folder: &Path) {
     }
 }
 
-/// If blocks are shared, the attributes are all that a crash between the cut and its record leaves.
+/// If blocks are shared, a crash between the cloning of the blocks and its record leaves only the
+/// attributes.
 fn the_file_of_a_snapshot_says_its_size_and_whether_its_volume_was_ever_used(folder: &Path) {
     let bed = Bed::beneath(folder);
     let store = bed.open();

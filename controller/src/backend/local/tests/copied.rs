@@ -15,7 +15,7 @@ use belay_server::request::{ContentSource, SnapshotId};
 use std::fs::{self, File};
 use std::path::Path;
 
-/// Creates a snapshot that waits for the copier, which does not happen with reflink.
+/// Creates a snapshot that waits for the copier. With reflink, no snapshot does.
 pub(super) fn left_to_copier(bed: &Bed, store: &Store, volume: &Volume) -> SnapshotId {
     let order = snapshot_order("snap", volume);
     let id = intended_snapshot(store, &order);
@@ -185,7 +185,7 @@ fn a_copy_that_died_begins_again_and_its_volume_waits_for_it(folder: &Path) {
     assert!(fs::read(is).unwrap() == fs::read(should).unwrap());
 }
 
-/// The record of the cut was written, but the call has failed.
+/// The record that the snapshot was taken is written, but the call has failed.
 fn a_copy_that_was_never_queued_begins_with_the_next_call(folder: &Path) {
     let bed = Bed::beneath(folder);
     let (store, volume) = made(&bed);
@@ -269,8 +269,8 @@ fn a_failed_copy_is_told_to_every_caller_and_frees_its_volume(folder: &Path) {
     assert_eq!(new.bytes, 2 * MIB);
 }
 
-/// The copier ends the claim after it has recorded that the snapshot is ready, and the start when
-/// it finds the file of the snapshot complete.
+/// The copier ends the claim only after it has recorded that the snapshot is ready. After a crash
+/// between the two steps, the start ends the claim, since the file of the snapshot is complete.
 fn a_claim_whose_end_died_is_ended_by_the_next_start(folder: &Path) {
     for is_recorded in [true, false] {
         let bed = Bed::beneath(folder);

@@ -49,7 +49,7 @@ fn a_snapshot_whose_file_has_another_size_is_not_ready_and_not_restored() {
     }
 }
 
-/// A list inspects only the file names, except for files with hardly any blocks.
+/// A list does not open the files of snapshots, except files with few allocated blocks.
 #[test]
 fn a_snapshot_is_inspected_for_data_only_if_its_file_has_hardly_any_blocks() {
     let bed = Bed::new();

@@ -1,4 +1,4 @@
-//! Deletions of volumes whose file is in use or gone.
+//! Deletions of volumes whose file is in use or missing.
 
 use super::{Bed, MIB, delete, order};
 use crate::backend::Backend as _;
@@ -43,7 +43,7 @@ fn a_file_that_a_loop_device_has_is_not_deleted_and_asked_back() {
         assert!(failure.message.contains(word), "{failure}");
     }
     assert_eq!(claimed(), Some(Claim::Delete));
-    // A claim that refuses the stage is not replaced.
+    // A claim that refuses NodeStageVolume is not replaced.
     for claim in [Claim::Copy("snap-1".to_owned()), Claim::Deleting] {
         store.files.get(id).unwrap().claim(&claim).unwrap();
         store.refuse_used(id);
@@ -70,7 +70,7 @@ fn a_file_that_is_missing_since_its_volume_is_deleted_is_not_called_lost() {
     assert_eq!(store.backing(id).unwrap_err().kind, Kind::NotFound);
 }
 
-/// A power loss can keep the claim, and lose the record.
+/// A power failure may preserve the claim and lose the record.
 #[test]
 fn a_deletion_that_begins_claims_the_file_and_a_start_ends_a_claim_without_a_deletion() {
     let bed = Bed::new();
@@ -103,7 +103,7 @@ fn a_deletion_that_begins_claims_the_file_and_a_start_ends_a_claim_without_a_del
     delete(&store, id).unwrap();
 }
 
-/// The deletion has begun, and a stage began before it.
+/// The deletion has begun, and a NodeStageVolume began before it.
 #[test]
 fn a_volume_that_is_being_deleted_waits_for_the_node_too() {
     let bed = Bed::new();

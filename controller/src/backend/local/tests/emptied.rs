@@ -1,4 +1,4 @@
-//! Emptied files of filesystem volumes: none counts as complete, and none is copied as such.
+//! Emptied files of filesystem volumes: such a file counts as damaged, and is not copied.
 
 use super::copied::left_to_copier;
 use super::{Bed, MIB, delete, of_snapshot, of_volume, order, snapshot_order};
@@ -126,7 +126,7 @@ fn an_emptied_snapshot_of_a_filesystem_is_not_listed_as_ready(folder: &Path) {
     for id in [&of_filesystem, &of_raw] {
         empty(&bed.snapshot_file(id.as_str()));
     }
-    // A raw volume may have been discarded before the cut.
+    // The user of a raw volume may have discarded all blocks before the snapshot was taken.
     assert_eq!(ready(), [of_raw]);
     let lost = store.snapshot(&of_filesystem).unwrap().unwrap();
     let damage = lost.damage.unwrap();

@@ -1,4 +1,4 @@
-//! The database file, which is created once, and never created again in place of a lost one.
+//! The database file: it is created once, and a lost file is never replaced with an empty one.
 
 use super::{Bed, MIB, cut, delete, opened, order, snapshot_order};
 use crate::backend::Usage;
@@ -88,7 +88,7 @@ fn a_change_during_which_the_book_was_replaced_is_not_acknowledged() {
     assert_eq!(store.ledger.mend(), Err(failure));
 }
 
-/// The owner of the name cannot be looked up, so an earlier call may have created it.
+/// The volume with the name cannot be read, so an earlier call may have created it.
 #[test]
 fn a_creation_whose_name_cannot_be_looked_up_may_have_an_earlier_result() {
     let bed = Bed::new();
@@ -112,15 +112,15 @@ fn a_creation_whose_name_cannot_be_looked_up_may_have_an_earlier_result() {
     store.ledger.mend().unwrap();
     let found = store.create(&order("pvc-1", MIB), None).unwrap();
     assert_eq!(found.id, volume.id);
-    // The index names a record that is lost.
+    // The index refers to a record that was removed.
     store.ledger.lose_records();
     expect(Kind::Bug);
 }
 
-/// The number of records, more than two pieces.
+/// The number of records in a test, which is more than two pieces.
 const MANY: usize = 100;
 
-/// Returns the IDs that a scan passes, up to `most`, if `change` happens after each.
+/// Scans the records, and calls `change` after each. Returns the first `most` IDs.
 fn passed(
     scan: impl FnOnce(&mut dyn FnMut(&str) -> bool) -> Result<(), Failure>,
     most: usize,

@@ -1,4 +1,4 @@
-//! The metrics of alerts and dashboard: every gauge follows the changes.
+//! The metrics that the alerts and the dashboard use: each gauge follows the changes.
 
 use super::{Bed, MIB, cut, delete, order, snapshot_order};
 use crate::backend::local::Local;
@@ -131,7 +131,7 @@ fn the_data_of_a_copy_is_counted_and_its_holes_are_not() {
     });
 }
 
-/// Calls each verb of the backend once; some fail.
+/// Calls each method of the backend once; some calls fail.
 async fn every_verb(local: &Local, done: impl Fn(&str, &str)) {
     let name = |name: &str| Name::new(name).unwrap();
     let none = Secrets::default;

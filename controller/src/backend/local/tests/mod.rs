@@ -63,9 +63,9 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
-/// Returns an xfs for all tests of this process, created by the first one. Its creation starts
-/// child processes, and until its exec a child has copies of the files that other tests have
-/// locked, and so their locks.
+/// Returns the mount point of an xfs that all tests of this process share. The first test creates
+/// it, which starts child processes. Until a child calls exec, it has copies of the descriptors
+/// that other tests have locked, and so holds their locks.
 fn xfs() -> &'static Path {
     static ROOT: LazyLock<(File, PathBuf)> = LazyLock::new(|| {
         let root = Xfs::new().hidden();
@@ -75,8 +75,8 @@ fn xfs() -> &'static Path {
     &ROOT.1
 }
 
-/// Opens the store of a directory that no other process of the test uses. A child process of
-/// another test may hold its lock for a moment.
+/// Opens the store of a directory. Retries while the directory is locked, since a child process of
+/// another test may hold the lock for a moment.
 fn opened(config: &Config) -> Result<Store, Failure> {
     let end = Instant::now() + Duration::from_secs(30);
     let is_held = |failure: &Failure| failure.message.contains("held by another");
@@ -201,7 +201,7 @@ fn of_volume(volume: &Volume) -> Option<ContentSource> {
     Some(ContentSource::Volume(volume.id.clone()))
 }
 
-/// Deletes a volume, or is refused, as a call that does not wait.
+/// Deletes a volume like a call that does not wait: fails if the node uses the file.
 fn delete(store: &Store, id: &str) -> Result<(), Failure> {
     match store.try_delete(id)? {
         Deletion::Done => Ok(()),

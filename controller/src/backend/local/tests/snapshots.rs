@@ -131,7 +131,7 @@ fn a_volume_that_is_being_formatted_gives_no_half_made_filesystem(folder: &Path)
     rustix::fs::setxattr(&path, NEW, UUID, XattrFlags::empty()).unwrap();
     let refused = store.create(&order("pvc-2", MIB), of_volume(&volume).as_ref());
     assert_eq!(refused.unwrap_err().kind, Kind::Busy);
-    // A plain copy is refused at the cut.
+    // If blocks cannot be shared, the call that takes the snapshot is refused.
     let order = snapshot_order("snap", &volume);
     assert_eq!(store.cut(&order).unwrap_err().kind, Kind::Busy);
     assert_eq!((bed.files().len(), bed.snapshot_files()), (1, 0));

@@ -1,4 +1,4 @@
-//! The file that a cut or a clone reads is truncated, or opened by another program.
+//! Tests in which the source of a snapshot or clone is truncated, or opened by another program.
 
 use super::copied::left_to_copier;
 use super::{

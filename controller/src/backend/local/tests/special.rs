@@ -12,8 +12,8 @@ fn mkfifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 
-/// Opens a FIFO for writing. Without the check, the start would wait for a writer; with this one, a
-/// failing test ends.
+/// Opens a FIFO for writing. If the check is missing, the start waits for a writer; with this
+/// writer, the failing test ends.
 fn writer_of(path: &Path) -> File {
     File::options().read(true).write(true).open(path).unwrap()
 }

@@ -71,7 +71,7 @@ fn more_than_the_filesystem_holds_is_not_promised() {
     };
     let store = bed.open();
     let available = store.available_bytes(None).unwrap();
-    // This is far more than can change while the test runs.
+    // Other programs change the free space by far less while the test runs.
     let most = available / 2;
     let failure = store
         .create(&order("pvc-1", available.saturating_mul(2)), None)
@@ -116,7 +116,7 @@ fn a_create_for_another_node_is_refused_without_a_scan() {
     let store = opened(&config).unwrap();
     store.recover().unwrap();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
-    // Space is used that the last scan did not see.
+    // Some space was used after the last scan.
     bed.write(volume.id.as_str());
     let before = store.ceiling.scans();
     let there = Topology::new("example.org/node", "there").unwrap();
@@ -150,7 +150,7 @@ fn a_query_soon_after_a_scan_needs_none() {
     store.ceiling.seem_slow(Duration::ZERO);
     store.available_bytes(None).unwrap();
     assert_eq!(store.ceiling.scans(), before + 1);
-    // A creation that an estimate refuses requires an exact maximum at any time.
+    // If an estimate refuses a creation, the exact maximum is determined, even right after a scan.
     store.ceiling.seem_slow(Duration::from_secs(1));
     store.ceiling().unwrap();
     assert_eq!(store.ceiling.scans(), before + 2);
