@@ -1,4 +1,5 @@
-//! The agent's lifecycle: checks that it can work here, then serves until SIGTERM.
+//! The agent's lifecycle: checks the kernel, the privileges and the kubelet's directory, then
+//! serves calls until SIGTERM.
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -30,16 +31,18 @@ use crate::rpc::{self, NodeService, RemoteService};
 use crate::start::{Machine, Source, Start};
 use crate::work::{self, Pool, Servers, THREADS_MAX};
 
-/// How long an idle thread of the pool stays: for the rest of a burst of pods, and no longer.
+/// Maximum idle time of a thread of the pool. It spans the pauses within a burst of pods.
 const THREAD_IDLE: Duration = Duration::from_secs(5);
-/// How long the start waits for a disk; a driver whose disk takes longer comes up later.
+/// Maximum time that the start of the agent waits for the disks of its drivers. A driver whose disk
+/// takes longer becomes ready later.
 const FIRST_TRY: Duration = Duration::from_secs(2);
-/// How long running operations may take after SIGTERM; the kubelet retries the others.
+/// Maximum time that running operations get to finish after SIGTERM. The kubelet retries the
+/// operations that have not finished by then.
 const DRAIN: Duration = Duration::from_secs(20);
-/// Gauge: whether the sandbox is on.
+/// Gauge: 1 if the seccomp sandbox is active, 0 if it is not.
 const SANDBOX: &str = "belay_sandbox";
 
-/// The reason why the agent did not start, or stopped.
+/// The reason why the agent did not start, or why it stopped.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct StartError(String);
@@ -47,8 +50,8 @@ pub struct StartError(String);
 /// Runs the agent until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// Returns an error if the machine lacks something that the agent needs, or a socket cannot be
-/// opened.
+/// Returns an error if the machine lacks something that the agent needs, or if a socket or the
+/// address of the status pages cannot be opened.
 pub fn run(config: &Config) -> Result<(), StartError> {
     memory::share_one_heap();
     let names = config.drivers().map(|driver| &driver.common.driver_name);
@@ -76,19 +79,20 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         .build()
         .map_err(|error| failed("starting the runtime", &error))?;
     let result = runtime.block_on(serve_drivers(config, &machine, readiness, lacking));
-    // A thread that waits for a dead disk must not block the exit.
+    // The process must exit even if a thread still waits for a disk that does not answer.
     runtime.shutdown_background();
     result
 }
 
-/// Makes the one call of this process, if its arguments make it a helper process.
+/// Serves one call and returns the exit code if the command line makes this process a helper
+/// process; returns `None` otherwise.
 #[must_use]
 pub fn help() -> Option<ExitCode> {
     helper::serve(remote::serve)
 }
 
-/// Adds rings for reads to the kernel, before the sandbox, and only if a driver's volumes are
-/// disks.
+/// Adds io_uring rings for reads to the kernel if the volumes of a driver are disks. Call it before
+/// the sandbox is entered, which forbids the creation of rings.
 fn with_rings(config: &Config, kernel: Linux) -> Linux {
     if !config.drivers().any(Driver::has_disks) {
         return kernel;
@@ -99,9 +103,12 @@ fn with_rings(config: &Config, kernel: Linux) -> Linux {
     })
 }
 
-/// Called this late because a process with fewer capabilities than process 1 may not read its
-/// namespace; but while there is only one thread. Returns why the agent cannot work with its
-/// capabilities.
+/// Drops the capabilities that the agent does not need. Returns the reason why the agent cannot
+/// serve calls if it lacks a capability that it needs.
+///
+/// Call it while the process has only one thread, since capabilities belong to a thread. Call it
+/// after the mount namespace of process 1 was read: the kernel refuses that to a process with fewer
+/// capabilities than process 1.
 fn give_up_privileges() -> Result<Option<String>, StartError> {
     let missing = privileges::keep_needed();
     let missing = missing.map_err(|error| failed("dropping privileges", &error))?;
@@ -122,8 +129,9 @@ fn give_up_privileges() -> Result<Option<String>, StartError> {
     Ok(lacking)
 }
 
-/// Must be called while there is only one thread, like [`give_up_privileges`]. An agent whose
-/// kernel has no filters serves without a sandbox: refusing would stop all pods of the node.
+/// Enters the sandbox, if it is wanted. Call it while the process has only one thread. If the
+/// kernel does not support seccomp filters, the agent serves without a sandbox: otherwise no pod
+/// with a volume could start on the node.
 fn enter_sandbox(wanted: Sandbox) {
     ::metrics::describe_gauge!(SANDBOX, "Whether the sandbox is on.");
     let gauge = ::metrics::gauge!(SANDBOX);
@@ -137,7 +145,8 @@ fn enter_sandbox(wanted: Sandbox) {
     }
 }
 
-/// Whether the kubelet sees mounts in its directory. Only a restart of the agent can change that.
+/// Returns the agent's readiness: `Unhealthy` if the kubelet does not see mounts in its directory.
+/// Only a restart of the agent can change that.
 fn readiness_in(kubelet_dir: Option<&KubeletDir>) -> State {
     match kubelet_dir.and_then(KubeletDir::hidden) {
         None => State::Ready,
@@ -154,7 +163,7 @@ async fn serve_drivers(
     readiness: Readiness,
     lacking: Option<String>,
 ) -> Result<(), StartError> {
-    // Listen before any driver starts: the agent exits if the address cannot be used.
+    // Listen before any driver starts, since the agent must exit if the address cannot be used.
     let pages = serve::listen(config.process.http_endpoint).await;
     let pages = pages.map_err(|error| failed("--http-endpoint", &error))?;
     let local = || config.drivers().filter(|driver| !driver.is_remote());
@@ -199,8 +208,8 @@ async fn serve_drivers(
     }
     let remote = remote_services(config, machine, &readiness, &servers, lacking.as_ref());
     tried(first_tries).await?;
-    // Register the signals before a socket exists: a process that waits for the socket may
-    // terminate the agent at once.
+    // Register the signal handlers before a socket exists: a process that waits for the socket may
+    // send SIGTERM as soon as the socket appears.
     let shutdown = serve::terminations().map_err(|error| failed("signals", &error))?;
     let drivers = services
         .into_iter()
@@ -218,17 +227,18 @@ async fn serve_drivers(
         rest: memory::rest,
         worked: Some(&work::WORKED),
     };
-    // Calls do not need the memory that only the start needed.
+    // Return the memory that only the start needed.
     memory::give_back();
     serve(config, drivers, shutdown)
         .await
         .map_err(|error| failed("serving", &error))
 }
 
-/// A driver with its service, and its part of the readiness.
+/// A driver, its service, and its part of the agent's readiness.
 type Serving<'a, S> = (&'a Driver, Arc<S>, Readiness);
 
-/// The drivers whose volumes are directories of a server. They open nothing, so they are up.
+/// Returns the services of the drivers whose volumes are directories of a server. Such a driver has
+/// nothing to open, so it is ready at once.
 fn remote_services<'a>(
     config: &'a Config,
     machine: &Machine,
@@ -239,7 +249,7 @@ fn remote_services<'a>(
     let drivers = config.drivers().filter(|driver| driver.is_remote());
     let services = drivers.filter_map(|driver| {
         let (node, profile) = (machine.remote_node(), driver.common.kind.profile());
-        // The flags have the ID of the node, since no cloud has it.
+        // The ID always comes from the flags: a driver of this kind reads no cloud metadata.
         let identity = identify::by_flags(driver)?;
         let own = readiness.part(match lacking {
             Some(why) => State::Starting(why.clone()),
@@ -251,8 +261,11 @@ fn remote_services<'a>(
     services.collect()
 }
 
-/// Waits for the first attempt of each driver, so that no call fails shortly before its driver
-/// comes up; but not for a hung disk.
+/// Waits until each driver has tried to start once, for at most [`FIRST_TRY`]: otherwise calls
+/// would fail only because they arrive shortly before their driver is ready.
+///
+/// # Errors
+/// Returns the reason if the configuration prevents a driver from starting.
 async fn tried(first_tries: Vec<oneshot::Receiver<Result<(), String>>>) -> Result<(), StartError> {
     let end = Instant::now() + FIRST_TRY;
     for tried in first_tries {
@@ -263,7 +276,7 @@ async fn tried(first_tries: Vec<oneshot::Receiver<Result<(), String>>>) -> Resul
     Ok(())
 }
 
-/// The driver's services on its socket.
+/// Creates the driver's socket, and the services on it.
 fn served<S: Node + Facts>(
     config: &Config,
     driver: &Driver,
@@ -348,7 +361,7 @@ mod tests {
         let has_rings = |kernel: &Linux| !format!("{kernel:?}").contains("Rings(0)");
         assert!(!has_rings(&with_rings(&config(&LOOPS), kernel.clone())));
         let disks = ["--driver-kind=openstack", "--endpoint=/csi/csi.sock"];
-        // Some machines refuse rings.
+        // Some machines forbid io_uring.
         let can_have = kernel.clone().with_rings().is_ok();
         assert_eq!(has_rings(&with_rings(&config(&disks), kernel)), can_have);
     }
@@ -419,7 +432,7 @@ mod tests {
     async fn the_start_waits_for_each_driver_and_not_for_a_hung_disk() {
         let tries = || -> (Vec<_>, Vec<_>) { (0..3).map(|_| oneshot::channel()).unzip() };
         let (mut senders, receivers) = tries();
-        // The last one hangs.
+        // The last driver's disk hangs.
         let hung = senders.pop();
         for sender in senders {
             sender.send(Ok(())).unwrap();

@@ -1,5 +1,5 @@
-//! Keeps the index of disks up to date: by uevents of the kernel, and by reading the serial of each
-//! new virtio disk, on a separate thread per disk.
+//! Keeps the index of disks up to date: subscribes to the kernel's uevents, and reads the serial
+//! number of each new virtio disk on a separate thread.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,18 +14,19 @@ use crate::kernel::linux::Linux;
 use crate::kernel::linux::uevent::Uevents;
 use crate::work;
 
-/// The maximum number of concurrent reads of serials, each on a thread.
+/// Maximum number of disks whose serial numbers are read at the same time, each on its own thread.
 const ASKED_MAX: usize = 16;
-/// The maximum number of hung ones in addition: a disk that is late does not keep others waiting,
-/// and is not queried again.
+/// Maximum number of threads, in addition to [`ASKED_MAX`], that wait for disks which do not
+/// answer. A disk that is late does not delay the reads of other disks, and is not read again.
 const HUNG_MAX: usize = 256;
-/// The maximum number of threads of these.
+/// Maximum number of threads that read serial numbers.
 pub(crate) const THREADS_MAX: usize = ASKED_MAX + HUNG_MAX;
-/// The pause between two attempts to subscribe to uevents. No event reports that it is possible
-/// again.
+/// The pause between two attempts to subscribe to uevents. No event reports when a subscription
+/// becomes possible.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// The slots of the reads of serials.
+/// Permits for the threads that read serial numbers: `asked` for reads in time, `hung` for late
+/// ones.
 struct Slots {
     asked: Semaphore,
     hung: Semaphore,
@@ -58,11 +59,12 @@ async fn watch(
     kernel: &Linux,
     slots: &Arc<Slots>,
 ) -> io::Result<Infallible> {
-    // Query the disks also if there is no subscription: calls find disks that are plugged in later.
+    // Read the serial numbers even if the subscription fails: calls list the disks as well, and so
+    // find disks that were attached later.
     ask_new(index, kernel, slots);
     let events = Uevents::open()?;
     let mut arrivals = index.arrivals();
-    // Find the changes before the subscription.
+    // The kernel sends no events for changes before the subscription.
     rescan(index, kernel);
     loop {
         ask_new(index, kernel, slots);
@@ -72,13 +74,13 @@ async fn watch(
                 index.forgive();
                 rescan(index, kernel);
             }
-            // A call has found a change by itself.
+            // A call has listed the disks and found a change.
             changed = arrivals.changed() => changed.map_err(io::Error::other)?,
         }
     }
 }
 
-/// Asks the disks that have not been asked, each on a separate thread.
+/// Reads the serial numbers of disks whose numbers are unknown, each on a separate thread.
 fn ask_new(index: &Arc<DiskIndex>, kernel: &Linux, slots: &Arc<Slots>) {
     for disk in index.take_unasked() {
         drop(tokio::spawn(ask(
@@ -101,14 +103,15 @@ async fn ask(index: Arc<DiskIndex>, kernel: Linux, disk: Disk, slots: Arc<Slots>
     query(&index, &disk, &slots, move || of.ask(&kernel, &at)).await;
 }
 
-/// Makes the query of a disk on a thread.
+/// Runs the read of a disk's serial number on a thread. If the disk is late, moves the thread to
+/// the slots for hung disks, unless these are all taken.
 async fn query(
     index: &DiskIndex,
     disk: &Disk,
     slots: &Slots,
     work: impl FnOnce() + Send + 'static,
 ) {
-    // The semaphore is never closed.
+    // Closing the semaphore would be the only error, and the semaphore is never closed.
     let slot = slots.asked.acquire().await;
     let mut answer = std::pin::pin!(work::apart(work));
     let ended = match tokio::time::timeout(ANSWER_MAX, answer.as_mut()).await {
@@ -139,7 +142,7 @@ mod tests {
     use super::*;
     use crate::kernel::fake::{Fake, Machine, Plug};
 
-    /// Returns an index with `count` disks that must be queried.
+    /// Returns an index with `count` disks whose serial numbers are unknown.
     fn plugged(count: usize) -> (Arc<DiskIndex>, Fake, Vec<Disk>) {
         let machine = Machine::new();
         for number in 0..count {

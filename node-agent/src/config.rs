@@ -1,4 +1,4 @@
-//! The agent's flags, of the process and of each driver.
+//! The flags of the agent, for the process and for each driver.
 
 mod check;
 mod choices;
@@ -23,10 +23,10 @@ use crate::device::DiskRules;
 pub(crate) use choices::Sandbox;
 use choices::{Segment, Uncleared, UnknownContent, kubelet_dir};
 
-/// Separates the flags of two drivers.
+/// The argument that separates the flags of two drivers.
 const NEXT_DRIVER: &str = "--next-driver";
 
-/// The variable that applies to every driver; the others apply to the first one.
+/// The only environment variable that applies to all drivers, and not only to the first driver.
 const NODE_ID_VARIABLE: &str = "BELAY_NODE_ID";
 
 const NODE_NAME_FLAG: &str = "--node-name";
@@ -75,7 +75,7 @@ pub struct Config {
     pub process: ProcessArgs,
 
     /// Start the options of another driver
-    // Removed before the flags are parsed: it is here for --help only.
+    // This flag is here only for `--help`: the arguments are split at it before they are parsed.
     #[arg(long = "next-driver")]
     _next_driver: bool,
 
@@ -85,7 +85,8 @@ pub struct Config {
 
     /// Name of the node in Kubernetes: the default of --node-id, except for clouds; for kind civo
     /// after --instance-file
-    // After the drivers' flags, which read it: parsing it here removes it.
+    // Declared after the drivers' flags, whose defaults depend on it: clap removes a value when it
+    // reads it.
     #[arg(
         long,
         value_name = "NAME",
@@ -191,19 +192,19 @@ impl Config {
         Self::from_arguments(std::env::args_os()).map_err(|error| ended(&error))
     }
 
-    /// The drivers to serve on this node, at least one.
+    /// Returns the drivers to serve on this node: at least one.
     pub fn drivers(&self) -> impl Iterator<Item = &Driver> {
         let all = std::iter::once(&self.first).chain(&self.more);
         all.filter(|driver| driver.is_on(self.node_name(driver)))
     }
 
-    /// The node's name, for messages; without one, the driver's node id; `None` if that is read
-    /// from the cloud.
+    /// Returns the node's name for messages, or the driver's node ID if the node has no name;
+    /// `None` if the ID is read from the cloud.
     pub(crate) fn node_name<'a>(&'a self, driver: &'a Driver) -> Option<&'a NodeId> {
         self.node_name.as_ref().or(driver.common.node.id.as_ref())
     }
 
-    /// The settings of a program that was started with these words.
+    /// Returns the settings of a program that was started with these arguments.
     #[cfg(test)]
     pub(crate) fn of_words(words: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self::from_arguments(words.into_iter().map(Into::into)).unwrap()
@@ -217,7 +218,7 @@ impl Config {
         let first = parse_from(first.iter().cloned());
         let mut config: Self = first.map_err(|error| in_section(error, 1, drivers))?;
         for (section, at) in sections.zip(2..) {
-            // The program's name: the usage starts with it.
+            // The usage message starts with the program's name.
             let begin = OsString::from(format!("belay-node ... {NEXT_DRIVER}"));
             let name = config.node_name.iter();
             let name = name.map(|name| OsString::from(format!("{NODE_NAME_FLAG}={name}")));
@@ -238,7 +239,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks flags that depend on each other.
+    /// Checks flags whose validity depends on other flags.
     fn check(&self) -> Result<(), String> {
         for driver in std::iter::once(&self.first).chain(&self.more) {
             if driver.only_on_node.is_some() && self.node_name(driver).is_none() {
@@ -300,12 +301,12 @@ impl Driver {
         self.common.kind.profile().transport == TRANSPORT_NFS
     }
 
-    /// The directory of its volumes' files; `None` if volumes are no files.
+    /// The directory of the volumes' files; `None` if volumes are not files.
     pub(crate) fn folder(&self) -> Option<&Path> {
         self.loop_dir.as_deref()
     }
 
-    /// The sources of metadata to ask, one after the other.
+    /// Returns the sources of metadata, in the order in which they are queried.
     pub(crate) fn search_order(&self, metadata: &Metadata) -> Vec<MetadataSource> {
         match &self.metadata_search_order[..] {
             [] => metadata.sources.to_owned(),
@@ -321,7 +322,7 @@ impl Driver {
         }
     }
 
-    /// Checks that these rules are given only where volumes are disks.
+    /// Checks that the flags of these rules are set only if volumes are disks.
     fn check_disk_rules(&self, profile: &Profile) -> Result<(), String> {
         let given = [
             ("--unknown-content", self.unknown_content.is_some()),
@@ -344,7 +345,7 @@ impl Driver {
         only.is_none_or(|only| node.is_some_and(|node| only == node.as_str()))
     }
 
-    /// Whether one process can serve both.
+    /// Checks that one process can serve both drivers.
     fn check_beside(&self, earlier: &Driver) -> Result<(), String> {
         let (name, earlier_name) = (&self.common.driver_name, &earlier.common.driver_name);
         if name == earlier_name {
@@ -358,7 +359,7 @@ impl Driver {
                 "--endpoint: {earlier_name} and {name} both have {endpoint}; give each its own"
             ));
         }
-        // Different paths to the same directory are detected when both exist.
+        // Two different paths to one directory are detected later, when both exist.
         if let Some(folder) = &self.loop_dir
             && self.loop_dir == earlier.loop_dir
         {
@@ -371,7 +372,7 @@ impl Driver {
     }
 }
 
-/// Checks that `--loop-dir` is given only if it is needed; clap checks that it is then given.
+/// Checks that `--loop-dir` is set only if it is needed. clap checks that it is set if needed.
 fn check_loop_dir(profile: &Profile, is_given: bool) -> Result<(), String> {
     let transport = profile.transport;
     if transport == TRANSPORT_LOOP || !is_given {
@@ -383,7 +384,7 @@ fn check_loop_dir(profile: &Profile, is_given: bool) -> Result<(), String> {
     ))
 }
 
-/// The error, with the number of its driver.
+/// Adds the number of the driver to the error.
 fn in_section(error: clap::Error, at: usize, drivers: usize) -> clap::Error {
     if drivers == 1 || !error.use_stderr() {
         return error;
@@ -457,7 +458,7 @@ mod tests {
             .map_err(|error| error.to_string())
     }
 
-    /// Two drivers, without one argument of the second and with another one.
+    /// Returns the error for two drivers, of which the second has one argument exchanged.
     fn refused(without: &str, more: &'static str) -> String {
         let two = TWO
             .into_iter()
@@ -553,7 +554,7 @@ mod tests {
         let common = &config.first.common;
         assert!(common.node.id.is_none() && common.node.topology.is_none());
         assert!(common.with_topology);
-        // A name in Kubernetes is not an ID in the cloud.
+        // The name of a node in Kubernetes differs from its ID in the cloud.
         let named = ["--node-name=n1", "--only-on-node=n1"];
         let config = parsed(CLOUD.into_iter().chain(named)).unwrap();
         assert!(config.first.common.node.id.is_none());
@@ -624,7 +625,7 @@ mod tests {
             ),
         ] {
             let flags = [CLOUD[0], kind, CLOUD[2], "--node-zone=z1"].into_iter();
-            // The last one counts.
+            // A row that sets --node-zone itself replaces this one.
             let flags = flags.filter(|flag| more.len() < 2 || *flag != "--node-zone=z1");
             let error = parsed(flags.chain(more.iter().copied())).unwrap_err();
             assert!(error.contains(why), "{error}");

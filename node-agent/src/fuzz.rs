@@ -1,15 +1,15 @@
-//! The functions that `tests/fuzz` calls with arbitrary bytes: the parsers of data from disks and
-//! the kernel. Each must not panic, and keeps the promise that is asserted with it. The tests call
-//! them with the corpus that fuzzing has found.
+//! Entry points for `tests/fuzz`: the parsers of data from disks and from the kernel. A parser must
+//! not panic on any bytes, and must hold the assertions that its entry point makes. The unit test
+//! runs the corpus that fuzzing has found.
 
 use crate::device::fuzz::identity;
 use crate::filesystem::fuzz::content;
 use crate::kernel::linux::fuzz::{mountinfo, uevent};
 
-/// A parser.
+/// A parser that accepts arbitrary bytes.
 pub type Target = fn(&[u8]);
 
-/// The parsers, by the names of their directories in the corpus.
+/// All fuzzed parsers, by the names of their directories in the corpus.
 pub const TARGETS: [(&str, Target); 4] = [
     ("content", content),
     ("identity", identity),

@@ -1,5 +1,5 @@
-//! The identity of a driver's node: from its flags or, if they are incomplete, from the cloud's
-//! metadata, or from a file of the node.
+//! The identity of a driver's node. It comes from the flags; facts that the flags lack are read
+//! from the cloud's metadata or from a file of the node.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,8 @@ use crate::metadata::{Instance, Sources};
 use crate::rpc::NodeIdentity;
 use crate::work;
 
-/// The identity from the flags alone; `None` if they lack the ID, or a zone that must be reported,
-/// or if a file of the node has precedence.
+/// Returns the identity from the flags alone. Returns `None` if the flags lack the ID or a zone
+/// that must be reported, or if a file of the node takes precedence over the flags.
 pub(crate) fn by_flags(driver: &Driver) -> Option<NodeIdentity> {
     let (common, node) = (&driver.common, &driver.common.node);
     let topology = node.topology.clone().or_else(|| zone_by_flag(driver));
@@ -29,15 +29,16 @@ pub(crate) fn by_flags(driver: &Driver) -> Option<NodeIdentity> {
     ))
 }
 
-/// The zone of the flag, unless a file of the node has precedence.
+/// Returns the zone of `--node-zone`; `None` if the flag is not set, or if a file of the node takes
+/// precedence.
 fn zone_by_flag(driver: &Driver) -> Option<Topology> {
     let profile = driver.common.kind.profile();
     profile.metadata?;
-    // The flag was checked when it was parsed.
+    // The value was checked when the flags were parsed.
     Topology::of_zone(profile.topology_key, driver.node_zone.as_deref()?).ok()
 }
 
-/// A driver whose flags are incomplete, and the sources for the rest.
+/// A driver whose flags do not identify the node, and the source of the missing facts.
 pub(crate) struct Identification {
     driver: Driver,
     from: From,
@@ -49,7 +50,7 @@ enum From {
 }
 
 impl Identification {
-    /// Returns the sources for a driver; `None` if its flags are complete.
+    /// Returns the source of the facts that the driver's flags lack; `None` if they lack none.
     pub(crate) fn of(driver: &Driver, kernel: &Linux) -> Option<Self> {
         if by_flags(driver).is_some() {
             return None;
@@ -74,7 +75,7 @@ impl Identification {
         })
     }
 
-    /// The status that is reported until the first attempt has ended.
+    /// Returns the driver's status until the first attempt to read the source has ended.
     pub(crate) fn opening(&self) -> String {
         let from = match &self.from {
             From::Cloud(_) => "the cloud's metadata".to_owned(),
@@ -87,7 +88,7 @@ impl Identification {
         )
     }
 
-    /// The property of the node that the flags lack.
+    /// The name of the fact that the flags lack.
     fn lacking(&self) -> &'static str {
         match self.driver.common.node.id {
             None => "ID",
@@ -95,10 +96,11 @@ impl Identification {
         }
     }
 
-    /// Reads the identity from the source, in addition to the flags. Bounded in time.
+    /// Reads the facts that the flags lack, and returns the whole identity. Each source has a time
+    /// limit.
     ///
     /// # Errors
-    /// Returns the reason of each source.
+    /// Returns the reasons why the sources did not supply the facts.
     pub(crate) async fn read(&mut self) -> Result<NodeIdentity, String> {
         let driver = &self.driver;
         let common = &driver.common;
@@ -131,7 +133,7 @@ impl Identification {
         let zone = zone.filter(|_| common.with_topology);
         let topology = zone.map(|zone| Topology::of_zone(key, &zone)).transpose();
         let topology = topology.map_err(|error| format!("{source}: zone {error}"))?;
-        // An ID that was given is the one that the controller uses.
+        // The controller uses the ID of the flag, if there is one.
         let id = common.node.id.as_ref().unwrap_or(&id);
         let zone = topology.as_ref().map(Topology::describe);
         tracing::info!(
@@ -144,7 +146,8 @@ impl Identification {
     }
 }
 
-/// The node as its file describes it; by its flags if the file lacks something, or cannot be read.
+/// Returns the node as its file describes it. Flags replace facts that the file lacks, and all
+/// facts of a file that cannot be read.
 fn by_file(driver: &Driver, path: &Path, read: Result<Facts, String>) -> Result<Instance, String> {
     let path = path.display();
     let facts = read.unwrap_or_else(|why| {
@@ -279,7 +282,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_failed_reading_names_what_is_lacking_and_its_flag() {
-        // No process listens on port 1.
+        // No process listens on TCP port 1.
         let own = [
             "belay-node",
             "--driver-kind=openstack",

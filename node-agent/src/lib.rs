@@ -1,9 +1,8 @@
-//! The node half of the driver: stages, publishes, unpublishes and unstages volumes by system
-//! calls.
+//! The CSI node agent: stages, publishes, unpublishes and unstages volumes by system calls.
 //!
-//! A single thread serves the socket; calls that may wait for a disk run on a small bounded pool.
-//! Modules depend in one direction: `rpc -> operation -> mounts -> device | filesystem -> kernel`.
-//! Knows no cloud.
+//! A single thread serves the socket. Calls that may wait for a disk run on a small bounded pool of
+//! threads. Modules depend in one direction: `rpc -> operation -> mounts -> device | filesystem ->
+//! kernel`. Contains no code for a particular cloud.
 
 mod device;
 mod filesystem;

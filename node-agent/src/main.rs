@@ -1,11 +1,11 @@
-//! belay-node: reads its flags and runs the agent.
+//! The program belay-node: parses the flags, starts the log, and runs the agent.
 
 use std::process::ExitCode;
 
 use belay_node_agent::Config;
 
 fn main() -> ExitCode {
-    // A helper process only makes one call, so it sets up nothing else.
+    // A helper process makes only one call, so it needs neither flags nor a log.
     if let Some(code) = belay_node_agent::help() {
         return code;
     }

@@ -1,5 +1,5 @@
-//! Watches for volumes that are being deleted and that the kubelet has not unstaged: their
-//! controller sets an attribute on their files.
+//! Unstages volumes that are being deleted although the kubelet has not unstaged them, as after the
+//! crash of a kubelet. The controller marks the file of such a volume with an extended attribute.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,11 +13,13 @@ use belay_server::request::VolumeId;
 use crate::kernel::linux::Linux;
 use crate::rpc::NodeService;
 
-/// The pause between two attempts to watch a directory. No event reports that it is possible again.
+/// The pause between two attempts to watch a directory. No event reports when a watch becomes
+/// possible.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Checks each volume whose file gets another attribute, while the agent serves. Errors are only
-/// logged: the controller sets the attribute again.
+/// Watches the directory while the agent serves. Unstages a volume if an attribute of its file
+/// changes and then says that a deletion waits for the unstage. Errors are only logged, since the
+/// controller sets the attribute again.
 pub(crate) async fn watch_deletions(
     folder: PathBuf,
     service: Arc<NodeService<Linux>>,

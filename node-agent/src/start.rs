@@ -1,6 +1,6 @@
-//! The start of a driver: opens and locks its directory, or lists the disks, and reads the mounts,
-//! and retries until that succeeds; then frees the devices that a killed agent left. A disk that
-//! fails or hangs, or a directory that is missing or served by another agent, delays one driver.
+//! The start of a driver: opens and locks its directory, or lists the disks, reads the mounts, and
+//! retries until these succeed. Then frees devices that a killed agent left bound. A disk that
+//! hangs, or a directory that is missing or in use by another agent, delays only its own driver.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -33,38 +33,38 @@ use crate::operation::{KubeletDir, Node, Shared};
 use crate::rpc::NodeService;
 use crate::{stale, work};
 
-/// The pause between two attempts to open a directory, and to lock it. No event reports that a disk
-/// answers again, or that a killed process has exited.
+/// The pause between two attempts to open a directory, and between two attempts to lock it. No
+/// event reports that a disk answers again, or that a killed process has exited.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Maximum pause between two reads of the cloud's metadata: its service serves all nodes.
+/// Maximum pause between two reads of the cloud's metadata, whose service serves all nodes.
 const METADATA_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// The state that all drivers of the process share.
+/// State that all drivers of the process share.
 pub(crate) struct Machine {
     kernel: Linux,
     kubelet_dir: Option<Arc<KubeletDir>>,
     shared: Arc<Shared>,
     disks: Arc<DiskIndex>,
-    /// The directories of the drivers, by device and inode.
+    /// The directories of drivers that are ready, by device number and inode number.
     folders: Lock<HashMap<(u64, u64), DriverName>>,
-    /// The directories of all sockets.
+    /// The sockets of all drivers. Binding a socket locks its directory.
     beside_sockets: Vec<Endpoint>,
 }
 
-/// The reason why a driver is not up.
+/// The reason why a driver did not start.
 enum Refused {
     /// A temporary reason: the start is retried.
     ForNow(String),
-    /// Another driver has the directory.
+    /// Another driver of this process uses the directory.
     Taken(String),
 }
 
 /// The source of a driver's volumes.
 #[derive(Clone)]
 pub(crate) enum Source {
-    /// Files in that directory.
+    /// Files in this directory.
     Folder(PathBuf),
-    /// Disks, according to the profile and these rules.
+    /// Disks that match the profile, formatted according to these rules.
     Disks(&'static Profile, DiskRules),
 }
 
@@ -76,7 +76,7 @@ impl Source {
         }
     }
 
-    /// The status of a driver that is being opened: if it persists, its disk hangs.
+    /// Returns the status of a driver that is being opened. If it persists, the disk hangs.
     pub(crate) fn opening(&self, driver: &DriverName) -> String {
         match self {
             Source::Folder(folder) => format!(
@@ -89,10 +89,10 @@ impl Source {
     }
 }
 
-/// An opened driver.
+/// A driver whose source was opened.
 struct Opened {
     node: Node<Linux>,
-    /// Whether a socket is in that directory, so that other processes lock it.
+    /// Whether the directory contains a socket, for which other processes lock the directory.
     is_beside_socket: bool,
 }
 
@@ -114,7 +114,7 @@ impl Machine {
         arrivals::keep(Arc::clone(&self.disks), self.kernel.clone())
     }
 
-    /// The facts about the node that the driver's flags do not give, if any.
+    /// Returns the source of facts that the driver's flags lack; `None` if they lack none.
     pub(crate) fn identification(&self, driver: &Driver) -> Option<Identification> {
         Identification::of(driver, &self.kernel)
     }
@@ -125,7 +125,7 @@ impl Machine {
         RemoteNode::new(kernel, self.kubelet_dir.clone(), shared)
     }
 
-    /// Opens the source of that driver's volumes. May wait for a disk.
+    /// Opens the source of the driver's volumes. May wait for a disk.
     fn open(&self, name: &DriverName, source: &Source) -> Result<Opened, Refused> {
         match source {
             Source::Folder(folder) => self.open_folder(name, folder),
@@ -160,7 +160,7 @@ impl Machine {
     fn open_folder(&self, name: &DriverName, folder: &Path) -> Result<Opened, Refused> {
         let for_now =
             |why: &dyn Display| Refused::ForNow(format!("--loop-dir {}: {why}", folder.display()));
-        // The path has no symlinks, like the paths that the kernel reports.
+        // Resolve symlinks, since the kernel reports mounts by paths without symlinks.
         let real = folder.canonicalize().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => for_now(&format!(
                 "{error}; mount its disk, or create it (`volumes` in the controller's --state-dir)"
@@ -171,7 +171,7 @@ impl Machine {
         let loop_dir = LoopDir::open(&self.kernel, name, &real).map_err(|error| for_now(&error))?;
         let inode = inode(&real).map_err(|error| for_now(&error))?;
         let mut folders = self.folders.lock();
-        // Otherwise a driver would free the devices of the other driver as left over.
+        // Two drivers with one directory would each free the devices of the other as left over.
         if let Some(owner) = folders.get(&inode) {
             let folder = folder.display();
             return Err(Refused::Taken(format!(
@@ -183,7 +183,7 @@ impl Machine {
         if !is_beside_socket {
             self.refuse_served(&loop_dir).map_err(|why| for_now(&why))?;
         }
-        // Mounts are read only now: another agent may have mounted volumes until it exited.
+        // Read the mounts after the check of the lock: another agent may have mounted volumes.
         let node = self.node(Transport::Loops(loop_dir));
         let node = node.map_err(|error| for_now(&error))?;
         folders.insert(inode, name.clone());
@@ -194,8 +194,8 @@ impl Machine {
         })
     }
 
-    /// Locks the directory. Of two agents with the same directory, each would free the other's
-    /// devices as left over. A killed agent no longer serves, even if it still holds the lock.
+    /// Locks the directory. Fails while another agent serves it, since each agent would free the
+    /// other's devices as left over. A killed agent that still holds the lock no longer serves.
     fn refuse_served(&self, loop_dir: &LoopDir<Linux>) -> Result<(), String> {
         let failed = |error: kernel::Error| error.to_string();
         if loop_dir.is_ours_alone(&self.kernel).map_err(failed)? {
@@ -211,7 +211,7 @@ impl Machine {
     }
 }
 
-/// Whether the socket is in that directory.
+/// Whether the socket is in the directory with these device and inode numbers.
 fn is_folder_of(endpoint: &Endpoint, folder: (u64, u64)) -> bool {
     let beside = endpoint.path.parent().map(inode);
     beside.is_some_and(|beside| beside.is_ok_and(|beside| beside == folder))
@@ -221,19 +221,19 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
     path.metadata().map(|found| (found.dev(), found.ino()))
 }
 
-/// A driver that is coming up.
+/// A driver that is being started.
 pub(crate) struct Start {
     name: DriverName,
     source: Source,
     machine: Arc<Machine>,
     service: Arc<NodeService<Linux>>,
     readiness: Readiness,
-    /// The driver's state when it is up.
+    /// The readiness that is reported when the driver has started.
     up: State,
 }
 
 impl Start {
-    /// The readiness is the driver's own part, which becomes `up` when it has come up.
+    /// Creates a start. `readiness` is the driver's part; it becomes `up` when the driver is ready.
     pub(crate) fn new(
         machine: &Arc<Machine>,
         driver: &Driver,
@@ -252,8 +252,8 @@ impl Start {
         }
     }
 
-    /// Reads the identity of an `unknown` node, brings the driver up, and maintains it. Reports the
-    /// first attempt: a fatal error is one of the configuration, which no retry fixes.
+    /// Starts the driver, and then frees leftover devices and mounts while the agent serves. Sends
+    /// an error to `first` if the first attempt shows that no retry can succeed; otherwise `Ok`.
     pub(crate) async fn run(
         self,
         first: oneshot::Sender<Result<(), String>>,
@@ -266,7 +266,7 @@ impl Start {
                 Err(Refused::ForNow(why)) => why,
                 Err(Refused::Taken(why)) => {
                     let fatal = Err(format!("{}: {why}", self.name));
-                    // If the start no longer waits, other drivers are served already.
+                    // Otherwise other drivers are already served, so the agent must not exit.
                     if first.take().is_some_and(|first| first.send(fatal).is_ok()) {
                         return;
                     }
@@ -286,9 +286,9 @@ impl Start {
             tracing::info!(driver = self.name.as_str(), "the driver is ready");
         }
         drop(first.take().map(|first| first.send(Ok(()))));
-        // The cloud detaches its disks itself.
+        // Directories need cleanup only if volumes are files: a cloud detaches its disks itself.
         let Source::Folder(folder) = &self.source else {
-            // The driver is up.
+            // The only error would be that the driver is not ready, but it is.
             drop(self.service.unmount_removed().await);
             return;
         };
@@ -323,7 +323,7 @@ impl Start {
         opened.unwrap_or_else(|failure| Err(Refused::ForNow(failure.message)))
     }
 
-    /// Logs a reason only if it differs from the last one.
+    /// Reports why the driver cannot serve. Logs the reason only if it differs from the last one.
     fn fails(&self, why: &str) {
         let why = format!("{}: {why}; retrying", self.name);
         let state = State::Starting(why.clone());
@@ -338,8 +338,8 @@ impl Start {
         self.readiness.set(state);
     }
 
-    /// Waits for the directory's lock, and then frees the devices that a killed agent left, and
-    /// volumes that a killed kubelet leaves.
+    /// Waits for the directory's lock. Then frees the devices that a killed agent left bound, and
+    /// unstages volumes that a killed kubelet left staged.
     async fn look_after(&self, folder: &Path) {
         if self.lock(folder).await.is_err() {
             return;
@@ -352,8 +352,8 @@ impl Start {
         }
     }
 
-    /// Returns when the lock is ours: a killed agent keeps it while one of its threads waits for a
-    /// disk.
+    /// Waits until this process holds the directory's lock. A killed agent keeps the lock while one
+    /// of its threads waits for a disk.
     async fn lock(&self, folder: &Path) -> Result<(), Failure> {
         let folder = folder.display();
         let mut last = None;
@@ -382,7 +382,7 @@ impl Start {
     async fn sweep(&self) -> Result<(), Failure> {
         let node = self.service.node()?;
         for (number, volume) in work::apart(move || node.remnants()).await?? {
-            // Each device gets a separate task: a hung disk delays no other.
+            // Free each device in a separate task, so that a hung disk delays no other device.
             let service = Arc::clone(&self.service);
             drop(tokio::spawn(free(service, number, volume)));
         }
@@ -443,7 +443,7 @@ mod tests {
         );
     }
 
-    /// An agent with two drivers, whose sockets are in `sockets`.
+    /// Returns an agent with two drivers, whose sockets are in the directory `sockets`.
     fn machine(sockets: &Path) -> Machine {
         let endpoints = ["a", "b"].map(|name| format!("--endpoint={}/{name}", sockets.display()));
         let words = [
@@ -485,7 +485,7 @@ mod tests {
             volumes.display()
         );
         assert_eq!(why, expected);
-        // The first agent has the lock as long as it runs.
+        // The first agent holds the lock as long as it runs.
         let Err(Refused::ForNow(why)) = machine(sockets.path()).open(&a, &source(&volumes)) else {
             panic!("the directory of another agent");
         };
@@ -546,7 +546,7 @@ mod tests {
         let failure = service.node().err().unwrap();
         assert_eq!(failure.message, why);
         std::fs::create_dir(&volumes).unwrap();
-        // Without the kubelet's directory there is nothing to look after.
+        // Without the kubelet's directory, there is no file attribute to watch.
         run.await.unwrap();
         assert_eq!(readiness.own(), State::Ready);
         assert!(service.node().is_ok());

@@ -1,12 +1,13 @@
-//! Checks of flags that need more than their type.
+//! Checks of flags that depend on other flags, or on more than their type.
 
 use belay_contract::drivers::{Kind, Profile};
 use belay_contract::topology::Topology;
 
 use super::Driver;
 
-/// Labels of Kubernetes that a kubelet may set on its node, and the namespaces of others, by the
-/// admission plugin NodeRestriction (`well_known_labels.go` of k8s.io/kubelet, Kubernetes 1.36).
+/// Labels in the namespaces of Kubernetes that a kubelet may set on its node.
+/// [`KUBELET_NAMESPACES`] allows more. The admission plugin NodeRestriction rejects all others
+/// (`well_known_labels.go` of k8s.io/kubelet, Kubernetes 1.36).
 const KUBELET_LABELS: &[&str] = &[
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",
@@ -21,10 +22,10 @@ const KUBELET_LABELS: &[&str] = &[
     "beta.kubernetes.io/arch",
 ];
 const KUBELET_NAMESPACES: &[&str] = &["kubelet.kubernetes.io", "node.kubernetes.io"];
-/// The namespaces of Kubernetes.
+/// The namespaces that are reserved for Kubernetes.
 const RESERVED_NAMESPACES: &[&str] = &["kubernetes.io", "k8s.io"];
 
-/// Whether the key is in one of these namespaces, or below.
+/// Whether the key is in one of these namespaces, or in a namespace below it.
 fn is_in(key: &str, namespaces: &[&str]) -> bool {
     let own = key.split_once('/').map_or("", |(own, _)| own);
     namespaces.iter().any(|namespace| {
@@ -33,7 +34,7 @@ fn is_in(key: &str, namespaces: &[&str]) -> bool {
     })
 }
 
-/// Whether the kubelet may not set that label.
+/// Whether NodeRestriction forbids the kubelet to set this label on its node.
 fn is_forbidden(key: &str) -> bool {
     let is_allowed = KUBELET_LABELS.contains(&key) || is_in(key, KUBELET_NAMESPACES);
     is_in(key, RESERVED_NAMESPACES) && !is_allowed
@@ -121,7 +122,7 @@ impl Driver {
     }
 }
 
-/// Parses an ID of `--allow-uid`.
+/// Parses a user ID of `--allow-uid`.
 pub(super) fn uid(text: &str) -> Result<u32, String> {
     text.parse()
         .map_err(|_| "not a numeric user ID, which `id -u NAME` prints".to_owned())

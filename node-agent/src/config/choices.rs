@@ -1,4 +1,4 @@
-//! Flags with a value that is one of a few words, a segment of the node's topology, or a directory.
+//! Types of flags: choices among a few words, a segment of the node's topology, and a directory.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use belay_contract::topology::Topology;
 use belay_server::call::Failure;
 use belay_server::request::AbsPath;
 
-/// The sandbox.
+/// Whether the agent restricts its system calls with seccomp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sandbox {
     /// Only those that they need
@@ -15,7 +15,7 @@ pub enum Sandbox {
     Off,
 }
 
-/// The treatment of a blank disk of unknown history.
+/// The treatment of a blank disk if it is unknown whether it ever contained data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum UnknownContent {
     /// Read all of it, and format it if every byte is zero
@@ -24,7 +24,7 @@ pub(super) enum UnknownContent {
     Refuse,
 }
 
-/// The treatment of a new disk that has other bytes than zeros, and no signature.
+/// The treatment of a new disk that has no known signature, but contains bytes other than zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Uncleared {
     /// Format it if it has no known signature
@@ -33,11 +33,11 @@ pub(super) enum Uncleared {
     Refuse,
 }
 
-/// Longest part of a label's key after the slash, and before it (Kubernetes).
+/// Maximum length of the name of a label's key, which follows the slash, in bytes (Kubernetes).
 const NAME_BYTES_MAX: usize = 63;
 const PREFIX_BYTES_MAX: usize = 253;
 
-/// A label of the node.
+/// A label of the node, which is also a segment of its topology.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) key: String,
@@ -55,7 +55,8 @@ impl FromStr for Segment {
             Some((prefix, name)) => (Some(prefix), name),
             None => (None, key),
         };
-        // The rule for a name is that for a value, which the contract has.
+        // Kubernetes has the same rule for the name of a key and for a value, except for the
+        // length.
         let is_name = name.len() <= NAME_BYTES_MAX && Topology::new(key, name).is_ok();
         let is_domain = |prefix: &str| {
             let is_part = |part: &str| {

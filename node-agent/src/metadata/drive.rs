@@ -1,6 +1,7 @@
-//! The config drive: a small disk with an iso9660 or vfat filesystem of a known label. It is
-//! mounted read-only and detached, so that no path shows it, and only while the document is read.
-//! Other disks are never mounted: the label is read from their first sectors.
+//! Reads a document from the config drive: a small disk whose iso9660 or vfat filesystem has a
+//! known label. It is mounted read-only, and only while the document is read. The mount is
+//! detached, so it has no path. Other disks are never mounted: the label is read from the first
+//! sectors of the disk.
 
 use std::path::Path;
 
@@ -10,23 +11,22 @@ use crate::filesystem::{FAT12, FAT16, FAT32, ISO_DESCRIPTOR, ISO_MAGIC};
 use crate::kernel::linux::Linux;
 use crate::kernel::{self, AlignedBuf, Disk, Kernel as _, MountAttrs, Open};
 
-/// The maximum size of a disk that is opened, in bytes. A config drive has at most 64 MiB (Nova,
-/// for vfat), a Cinder volume at least 1 GiB: so a pod cannot give its node another ID by writing
-/// such a label to a volume.
+/// Maximum size of a disk that is opened, in bytes. A config drive has at most 64 MiB (Nova, for
+/// vfat), and a Cinder volume at least 1 GiB. The limit prevents a pod from giving its node another
+/// ID: a pod can write the label to its volume, but no volume is small enough.
 const DISK_BYTES_MAX: u64 = (1 << 30) - 1;
 
-/// The length of a probe: [`LABEL_BYTES`], rounded up to whole blocks of 4096 bytes, which are also
-/// whole blocks of every smaller size.
+/// The length of a probe in bytes: [`LABEL_BYTES`], rounded up to a multiple of 4096, since direct
+/// I/O reads whole blocks, which have at most 4096 bytes.
 const PROBE_BYTES: usize = LABEL_BYTES.next_multiple_of(4096);
 
-/// The flags with which a disk is opened. They bypass the page cache.
+/// The mode in which a disk is opened. Its flags bypass the page cache.
 const HOW: Open = Open::DeviceRead;
 
-/// The document on the config drive. Waits for all small disks of the node.
+/// Returns the document on the config drive. Waits for all small disks of the node.
 ///
 /// # Errors
-/// Returns a text that says that there is no such disk, or several, or that the disk cannot be
-/// read.
+/// Returns a text if no disk, or more than one, has the label, or if the disk cannot be read.
 pub(super) fn read(
     kernel: &Linux,
     label: &str,
@@ -50,10 +50,10 @@ pub(super) fn read(
     text.map_err(|why| format!("{}: {why}", disk.name))
 }
 
-/// The only disk that has the label.
+/// Returns the only disk that has the label.
 ///
 /// # Errors
-/// Returns a text that says that there is no such disk, or that there are several.
+/// Returns a text if no disk, or more than one, has the label.
 fn the_one<'a>(
     found: &'a [(Disk, Label)],
     others: &[String],
@@ -117,7 +117,7 @@ fn mount(
     let context = kernel.fsopen(label.fs_type)?;
     kernel.fsconfig_set(&context, "source", Some(&path(disk)))?;
     kernel.fsconfig_set(&context, "ro", None)?;
-    // The host may have mounted it, too.
+    // The host may have mounted the config drive, too.
     let is_shared = true;
     kernel.fsconfig_create(&context, is_shared)?;
     let attrs = MountAttrs::READ_ONLY
@@ -127,7 +127,7 @@ fn mount(
     kernel.fsmount(&context, attrs)
 }
 
-/// Reads the file, or its first bytes: at least one too many.
+/// Reads the file, but at most `bytes_max + 1` bytes: a result of that length is too long.
 fn file(
     kernel: &Linux,
     mount: &<Linux as kernel::Descriptors>::Fd,
@@ -153,25 +153,29 @@ fn file(
     }
 }
 
-/// The bytes that must be read of a device: up to the end of the first volume descriptor.
+/// The number of bytes at the start of a device that contain the label of each filesystem. They end
+/// with the first volume descriptor of iso9660.
 const LABEL_BYTES: usize = ISO_DESCRIPTOR + ISO_SECTOR;
 
 const ISO_SECTOR: usize = 2048;
-/// The type of the primary volume descriptor: its first byte. The standard's name follows.
+/// The type of a primary volume descriptor, which is its first byte (ECMA-119, 8.4). The standard's
+/// identifier follows it.
 const ISO_PRIMARY: u8 = 1;
-/// The version of the descriptor: the byte after the standard's name.
+/// The version of the volume descriptor, which follows the standard's identifier.
 const ISO_VERSION: u8 = 1;
-/// Offset and bytes of the volume identifier.
+/// Offset and length in bytes of the volume identifier in the descriptor.
 const ISO_LABEL: (usize, usize) = (40, 32);
 
-/// The end of a boot sector.
+/// Offset and value of the signature at the end of a FAT boot sector.
 const FAT_SIGNATURE: (usize, &[u8]) = (510, b"\x55\xaa");
-/// The mark of an extended boot record: a label and a type follow.
+/// The extended boot signature of FAT. If it is present, the label and the type that follow it are
+/// valid.
 const FAT_EXTENDED: u8 = 0x29;
-/// Offset from the record, and bytes, of the label; the type is behind it.
+/// Offset, from the extended boot signature, and length in bytes of the label. The filesystem type
+/// follows the label.
 const FAT_LABEL: (usize, usize) = (5, 11);
 
-/// A filesystem and its label.
+/// The type and the label of a filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Label {
     /// The name of the filesystem for fsopen(2).
@@ -180,15 +184,15 @@ struct Label {
 }
 
 impl Label {
-    /// Whether this is the label. Tools for vfat make a label upper-case.
+    /// Whether this is the given label, ignoring case: tools for vfat convert labels to upper case.
     fn is(&self, label: &str) -> bool {
         self.text.eq_ignore_ascii_case(label.as_bytes())
     }
 }
 
-/// The label in the first [`LABEL_BYTES`] of a device, or in fewer bytes of a smaller device. For
-/// vfat it is the label in the boot sector; mkfs.fat(8) and mlabel(1) keep the label in the root
-/// directory equal.
+/// Returns the label of the filesystem whose first [`LABEL_BYTES`] are `start`; a smaller device
+/// has fewer bytes. A vfat filesystem also has a label in its root directory, but mkfs.fat(8) and
+/// mlabel(1) keep it equal to the label in the boot sector, which is read here.
 fn label_of(start: &[u8]) -> Option<Label> {
     let label = |fs_type, text: &[u8]| Label {
         fs_type,
@@ -224,7 +228,7 @@ mod tests {
     use super::*;
     use crate::kernel::{Cause, Dev};
 
-    /// A directory is opened like the root of a mount.
+    /// Reads a file below a directory, which is opened like the root of a mount.
     fn file_in(dir: &Path, document: &str, bytes_max: usize) -> kernel::Result<Vec<u8>> {
         let kernel = Linux::for_helper();
         let root = kernel.open(dir, Open::Directory).unwrap();
@@ -339,7 +343,7 @@ mod tests {
             (510, b"\x55\xaa"),
         ];
         assert!(found(&fat32, "vfat"));
-        // A hybrid image starts with a partition table.
+        // A hybrid image starts with a partition table, which ends like a FAT boot sector.
         assert!(found(&[iso[0], iso[1], fat16[2]], "iso9660"));
         let other = label_of(&with(&[iso[0], (32_808, b"config-22")])).unwrap();
         assert!(!other.is("config-2"));

@@ -1,27 +1,27 @@
-//! A file of the node with facts about its instance: TOML (toml.io, 1.0), of which the texts before
-//! the first table are read. The file may have secrets, so errors contain nothing of it.
+//! A file of the node with facts about its instance. The file is TOML (toml.io, 1.0); only string
+//! values before the first table are read. The file may contain secrets, so errors do not quote it.
 
 use std::path::Path;
 
 use belay_contract::drivers::InstanceFile;
 use belay_server::file;
 
-/// Longest file, in bytes.
+/// Maximum size of the file in bytes.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// The facts about the node in the file.
+/// The facts about the node that the file contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// The node's ID, not empty.
+    /// The node's ID, never empty; `None` if the file has no ID.
     pub(crate) id: Option<String>,
-    /// The node's region, not empty.
+    /// The node's region, never empty; `None` if the file has no region.
     pub(crate) region: Option<String>,
 }
 
-/// Reads the facts in the file at that path; returns no facts if there is no file.
+/// Reads the facts in the file at `path`. Returns no facts if the file does not exist.
 ///
 /// # Errors
-/// Returns a text that says that the file cannot be read, or is not TOML.
+/// Returns a text if the file cannot be read or is not TOML.
 pub(crate) fn read(path: &Path, keys: &InstanceFile) -> Result<Facts, String> {
     match file::read_text(path, BYTES_MAX) {
         Ok(text) => facts(&text, keys),
@@ -52,7 +52,8 @@ fn facts(text: &str, keys: &InstanceFile) -> Result<Facts, String> {
     Ok(facts)
 }
 
-/// The text between quotes, after which only a comment may follow. IDs and regions have no escapes.
+/// Returns the text between quotes, after which only a comment may follow. Returns `None` for a
+/// text with escapes, which IDs and regions never have.
 fn string(value: &str) -> Option<&str> {
     let quote = value
         .chars()

@@ -1,5 +1,6 @@
-//! A single GET of HTTP/1.1 (RFC 9112) over a plain connection: no proxy, no name, no redirect, and
-//! limits on everything. Errors contain nothing of the response.
+//! Makes a single GET request of HTTP/1.1 (RFC 9112) over a connection without TLS. It uses no
+//! proxy, resolves no host name, follows no redirect, and limits all sizes. Errors do not quote the
+//! response.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,30 +14,31 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// Maximum size of the head, in bytes.
+/// Maximum size of the response's status line and headers, in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Maximum number of headers.
+/// Maximum number of headers in the response.
 const HEADERS_MAX: usize = 64;
 
-/// The reason why there is no body.
+/// The reason why a request has returned no body.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
-    /// The connection failed.
+    /// The connection could not be opened, or failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The status is not 200.
+    /// The HTTP status is this number, and not 200.
     #[error("HTTP status {0}{hint}", hint = hint(*.0))]
     Status(u16),
-    /// The body is longer than the caller accepts.
+    /// The body is longer than this number of bytes, the caller's limit.
     #[error("the response has more than {}", Exact(*.0 as u64))]
     TooLong(usize),
-    /// The response is not valid in HTTP/1.1, or ends too early.
+    /// The response violates HTTP/1.1, or ends too early.
     #[error("the response is not HTTP/1.1: {0}")]
     Malformed(hyper::Error),
 }
 
 impl From<hyper::Error> for Refused {
-    /// A failed connection has the error of the system as its source, which hyper does not print.
+    /// Extracts the system's error of a failed connection: it is the source of hyper's error, whose
+    /// message omits it.
     fn from(error: hyper::Error) -> Self {
         let source = std::error::Error::source(&error);
         let source = source.and_then(|source| source.downcast_ref::<io::Error>());
@@ -56,10 +58,11 @@ fn hint(status: u16) -> &'static str {
     }
 }
 
-/// Returns the body of the document at `path`, of at most `bytes_max`. Has no deadline.
+/// Returns the body of the document at `path`, of at most `bytes_max` bytes. Has no deadline.
 ///
 /// # Errors
-/// Returns the reason why there is no body.
+/// Returns an error if the connection fails, if the status is not 200, or if the response is
+/// invalid or too long.
 pub(super) async fn get(
     address: SocketAddr,
     path: &str,
@@ -104,7 +107,8 @@ async fn get_over(
     };
     tokio::select! {
         body = exchange => body,
-        // The connection fails only together with the exchange, which has the reason.
+        // The connection fails only if the exchange fails as well. The exchange then has the
+        // reason.
         Err(error) = connection => Err(error.into()),
     }
 }
@@ -128,7 +132,7 @@ mod tests {
                 while !request.ends_with(b"\r\n\r\n") {
                     service.read_buf(&mut request).await.unwrap();
                 }
-                // A client that has read enough may have closed it.
+                // The client may have closed the connection after it has read enough.
                 service.write_all(response).await.ok();
                 service.shutdown().await.ok();
             };
@@ -159,7 +163,8 @@ mod tests {
                 request
             });
             let got = get(address, "latest/meta-data", 9).await;
-            // Check this before the server, which waits for a request.
+            // Check the body before the server's result: without a request, the server would wait
+            // forever.
             assert_eq!(got.unwrap(), b"zone");
             let request = served.await.unwrap();
             assert!(request.starts_with("GET /latest/meta-data HTTP/1.1\r\n"));

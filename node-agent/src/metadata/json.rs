@@ -1,5 +1,5 @@
-//! Some members of a JSON object (RFC 8259), and nothing else of it: the rest, which may contain
-//! passwords, is skipped without a copy and is in no error.
+//! Reads some members of a JSON object (RFC 8259). The other members may contain passwords, so they
+//! are skipped without a copy, and errors do not quote them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,14 +8,14 @@ use serde::Deserialize;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::error::Category;
 
-/// The reason why a text is not such an object, and the place of the fault. Has nothing of the text
-/// itself.
+/// The reason why a text is not the expected JSON object, and the position of the fault. It does
+/// not quote the text.
 #[derive(Debug, thiserror::Error)]
 #[error("not valid JSON at line {} column {}: {}", .0.line(), .0.column(), why(.0))]
 pub(super) struct BadJson(#[from] serde_json::Error);
 
-/// Describes the fault. The message of an error about the data would quote the data, so the
-/// expected data is described.
+/// Describes the fault. An error about the type of a value would quote the value, so this describes
+/// the expected type instead.
 fn why(error: &serde_json::Error) -> String {
     if error.classify() == Category::Data {
         return "expected an object whose ID and zone are texts or whole numbers".to_owned();
@@ -25,12 +25,13 @@ fn why(error: &serde_json::Error) -> String {
     text.strip_suffix(&place).unwrap_or(&text).to_owned()
 }
 
-/// Returns the text of these members of an object, or the digits of a number; `None` for a member
-/// that is absent or null. Of a repeated member, the last one counts, as for most readers.
+/// Returns the values of these members of an object: texts, or the digits of numbers. Returns
+/// `None` for a member that is absent or null. The last of several members with one name counts, as
+/// in most parsers.
 ///
 /// # Errors
-/// Returns an error if this is not one complete object, or if one of these members is neither text
-/// nor a number.
+/// Returns an error if the text is not exactly one object, or if the value of a member is neither a
+/// text nor a whole number.
 pub(super) fn members<const N: usize>(
     json: &[u8],
     names: [&str; N],
@@ -41,7 +42,7 @@ pub(super) fn members<const N: usize>(
     Ok(found)
 }
 
-/// Collects the members of these names.
+/// Collects the values of the members with these names.
 struct Members<'a, const N: usize>([&'a str; N]);
 
 impl<'de, const N: usize> Visitor<'de> for Members<'_, N> {
@@ -65,11 +66,11 @@ impl<'de, const N: usize> Visitor<'de> for Members<'_, N> {
     }
 }
 
-/// The name of a member, copied only if it contains escapes.
+/// The name of a member. It is copied only if it contains escapes.
 #[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// The value of a member.
+/// The value of a member, which is a text or a whole number.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Word {
@@ -176,7 +177,7 @@ mod tests {
         assert!(members(b"{\"uuid\":\"\xff\"}", NAMES).is_err());
     }
 
-    /// The stack would not have room for as many calls.
+    /// A recursive parser would overflow its stack at this depth.
     #[test]
     fn a_deep_object_is_skipped_or_refused() {
         let depth = 1 << 20;

@@ -1,6 +1,7 @@
-//! The identity of this node, as the cloud describes it to its instances: ID and zone, read when a
-//! driver starts. Nothing is kept between starts, because a disk image that is copied to another
-//! instance would contain it. Knows sources and a document's members, not which cloud has them.
+//! The identity of this node, as the cloud describes it to its instances: the ID and the zone. It
+//! is read when a driver starts. It is not stored between starts: an image of the disk, started as
+//! another instance, would contain the wrong identity. Reads the sources and the members that it is
+//! given; must not depend on a particular cloud.
 
 mod drive;
 pub(crate) mod file;
@@ -19,11 +20,11 @@ use tokio::time::timeout;
 use crate::kernel::linux::Linux;
 use crate::work;
 
-/// Maximum size of the document in bytes: far more than Nova's limits on user metadata, keys and
-/// devices add up to.
+/// Maximum size of the document in bytes. It is far more than the sum of Nova's limits for user
+/// metadata, keys and devices.
 const BYTES_MAX: usize = 512 << 10;
-/// Deadline per source and attempt. A service on the same host responds within milliseconds, unless
-/// it first has to ask its cloud.
+/// Deadline for each source in each attempt. A metadata service on the same host responds within
+/// milliseconds, unless it must query its cloud first.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// The cloud's description of this node.
@@ -31,27 +32,29 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 pub(crate) struct Instance {
     /// The node's ID.
     pub(crate) id: NodeId,
-    /// The node's zone, if the document has one.
+    /// The node's zone; `None` if the document has none.
     pub(crate) zone: Option<String>,
-    /// The source of the description, for the log.
+    /// The name of the source, for the log.
     pub(crate) source: &'static str,
 }
 
 type Document = Result<Vec<u8>, String>;
 type Reading = Pin<Box<dyn Future<Output = Result<Document, Failure>> + Send>>;
 
-/// The sources of one driver.
+/// The metadata sources of one driver.
 pub(crate) struct Sources {
     metadata: &'static Metadata,
     order: Vec<MetadataSource>,
     service: SocketAddr,
     kernel: Linux,
-    /// The thread that reads the config drive: it may outlast an attempt, and there is one only.
+    /// The read of the config drive that is in progress on a thread, if any. It may outlast an
+    /// attempt; the next attempt then waits for the same read.
     reading: Option<Reading>,
 }
 
 impl Sources {
-    /// Returns the sources in this order, with the service at this address.
+    /// Returns the sources in the order of `order`. `service` is the address of the metadata
+    /// service.
     pub(crate) fn new(
         metadata: &'static Metadata,
         order: Vec<MetadataSource>,
@@ -68,10 +71,10 @@ impl Sources {
     }
 
     /// Queries one source after the other until one returns the node's ID, and its zone if
-    /// `needs_zone`. Bounded in time.
+    /// `needs_zone`. [`ANSWER_MAX`] limits the time for each source.
     ///
     /// # Errors
-    /// Returns the reasons of all sources.
+    /// Returns the reasons why the sources did not return the facts.
     pub(crate) async fn read(&mut self, needs_zone: bool) -> Result<Instance, String> {
         let mut reasons = Vec::new();
         for source in self.order.clone() {
@@ -123,7 +126,7 @@ impl Sources {
     }
 }
 
-/// Parses the document.
+/// Parses the document of a source.
 fn instance(
     metadata: &Metadata,
     source: MetadataSource,
@@ -178,7 +181,7 @@ mod tests {
         );
     }
 
-    /// A metadata service that returns these responses to one request after the other.
+    /// Starts a metadata service that answers each request with the next of these responses.
     async fn service(responses: Vec<String>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -189,7 +192,7 @@ mod tests {
                 while !request.ends_with(b"\r\n\r\n") {
                     stream.read_buf(&mut request).await.unwrap();
                 }
-                // A client that has read enough may have closed it.
+                // The client may have closed the connection after it has read enough.
                 stream.write_all(response.as_bytes()).await.ok();
             }
         });

@@ -1,4 +1,5 @@
-//! Actions that several verbs share: attach a mount, unmount it, and detach its device.
+//! Actions that several operations share: attaching a mount, unmounting it, and detaching its
+//! device.
 
 use std::path::{Path, PathBuf};
 
@@ -15,16 +16,16 @@ impl Shared {
     /// Attaches a detached mount to `path`, where nothing may be mounted.
     ///
     /// # Errors
-    /// `ABORTED` if something was mounted there meanwhile.
+    /// Returns `ABORTED` if something was mounted there meanwhile.
     pub(super) fn place<K: Kernel>(
         &self,
         kernel: &K,
         mount: &K::Fd,
         path: &Path,
     ) -> Result<(), Failure> {
-        // Volumes have jobs, paths do not: two volumes must not pass the check at the same time.
-        // Open the path under the lock: a descriptor that was opened earlier does not show a mount
-        // that another volume's job has attached since.
+        // Jobs exclude each other per volume, not per path, so this lock keeps two volumes from
+        // passing the check below at the same time. Open the path under the lock: a descriptor that
+        // was opened earlier does not show a mount that another volume's job has attached since.
         let placing = self.placing.lock();
         let onto = kernel.open_path(path)?;
         if kernel.stat(&onto)?.mount_root {
@@ -40,20 +41,20 @@ impl Shared {
 }
 
 impl<K: Kernel> Context<'_, K> {
-    /// Attaches a detached mount to `path`, where nothing may be mounted. Call it last: a failure
-    /// of a later step leaves the mount visible.
+    /// Attaches a detached mount to `path`, where nothing may be mounted. Call it as the last step
+    /// of an operation: if a later step failed, the mount would stay visible.
     ///
     /// # Errors
-    /// `ABORTED` if something was mounted there meanwhile.
+    /// Returns `ABORTED` if something was mounted there meanwhile.
     pub(super) fn place(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
         self.phase(Phase::Place, || {
             self.shared.place(&self.kernel, mount, path)
         })
     }
 
-    /// Returns the failure of a call that mounts at `path`, as uncertain if it is an error of the
-    /// kernel and something is mounted there: it may be what an earlier call has mounted, which the
-    /// kubelet forgets after a final error.
+    /// Returns the failure of a call that mounts at `path`. Marks an error of the kernel as
+    /// uncertain if something is mounted there: an earlier call may have mounted the volume, and
+    /// the kubelet would forget that mount after a final error.
     pub(super) fn unless_mounted(&self, path: &Path, failure: Failure) -> Failure {
         let is_mounted = || match self.kernel.look(path) {
             Ok(found) => found.is_some_and(|stat| stat.mount_root),
@@ -65,7 +66,7 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// umount2; retries EBUSY: the last user may just have closed it.
+    /// Calls umount2(2). Retries EBUSY, since the last user may just be closing its files.
     pub(super) fn umount(&self, path: &Path) -> crate::kernel::Result<()> {
         let umount = || self.kernel.umount(path);
         self.phase(Phase::Unmount, || {
@@ -73,11 +74,11 @@ impl<K: Kernel> Context<'_, K> {
         })
     }
 
-    /// Makes sure that no device is attached for the volume; detaches one that a crash has left.
+    /// Detaches the device of the volume, if one is attached, such as after a crash.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` naming the path while the volume is mounted anywhere; `ABORTED` while
-    /// another process has it open.
+    /// Returns `FAILED_PRECONDITION` with the path while the volume is mounted anywhere; `ABORTED`
+    /// while another process has the device open.
     pub(super) fn detach(&self, volume: &VolumeId) -> Result<(), Failure> {
         let free = || -> Result<(), Failure> {
             self.free(volume)?;
@@ -110,9 +111,9 @@ impl<K: Kernel> Context<'_, K> {
         })
     }
 
-    /// `Node::detach` if the volume's storage could not be opened: the operator can unmount and
-    /// repair a disk only after its volumes are unstaged. Without its lock, a device is detached
-    /// only if the mount table does not list it.
+    /// Does the work of [`Context::detach`] if the volume's storage cannot be opened, since the
+    /// operator can unmount and repair a disk only after its volumes are unstaged. Without the lock
+    /// of the storage, detaches a device only if the mount table does not list it.
     fn detach_unread(&self, volume: &VolumeId, failure: Failure) -> Result<(), Failure> {
         let is_dead = failure.kind == Kind::System;
         let release = |device| self.release_unmounted(volume, device);
@@ -122,9 +123,10 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// Detaches the device of the volume's removed or replaced file: an unstage that was killed
-    /// after its umount leaves one, and neither a mount nor the file refers to it. Reads one sysfs
-    /// attribute per attached device, so it is for calls that have found nothing mounted.
+    /// Detaches the device of a volume's file that was removed or replaced. An unstage that was
+    /// killed after its umount leaves this device attached, and then neither a mount nor the
+    /// volume's file refers to it. Reads one sysfs attribute per attached device, so call it only
+    /// if nothing was found mounted.
     ///
     /// # Errors
     /// Returns `FAILED_PRECONDITION` while the device is mounted; `ABORTED` while another process
@@ -138,7 +140,8 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// [`Context::unmount_orphans`] of the device that is still attached for the volume.
+    /// Does the work of [`Context::unmount_orphans`] for the device that is still attached for the
+    /// volume.
     ///
     /// # Errors
     /// Returns an error if the device cannot be determined, or if the kernel refuses to unmount it.
@@ -154,9 +157,9 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// Unmounts a raw device where the kubelet bound it for pods that no longer exist: a kubelet
-    /// that is killed while it unmaps a device later requests only the unstage. Returns whether
-    /// there was such a bind.
+    /// Unmounts binds of a raw device that the kubelet made for pods that no longer exist: a
+    /// kubelet that is killed while it unmaps a device later requests only the unstage. Returns
+    /// whether anything was unmounted.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -168,9 +171,9 @@ impl<K: Kernel> Context<'_, K> {
         self.unmount_if_orphans(volume, kubelet_dir, &shown.paths(&[])?, Some(dev))
     }
 
-    /// Does the same as [`Context::unmount_orphans`] for a disk that was removed: unmounts binds
-    /// that were made for the volume during any of its attachments. Returns whether there was such
-    /// a bind.
+    /// Does the work of [`Context::unmount_orphans`] for a disk that was removed: unmounts binds
+    /// that were made for the volume during any of its attachments. Returns whether anything was
+    /// unmounted.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -185,9 +188,9 @@ impl<K: Kernel> Context<'_, K> {
         self.unmount_if_orphans(volume, kubelet_dir, &paths, None)
     }
 
-    /// Returns another path at which a raw device is bound, by the kubelet for an existing pod or
-    /// by another program. The device is staged at `path`, and its disk was removed. Unmounts binds
-    /// for pods that no longer exist.
+    /// Returns a path, other than `path`, at which a raw device is bound by the kubelet for an
+    /// existing pod, or by another program. The device is staged at `path`, and its disk was
+    /// removed. Unmounts binds for pods that no longer exist first.
     ///
     /// # Errors
     /// Returns `ABORTED` if the mount changed meanwhile; otherwise the kernel's error.
@@ -211,7 +214,7 @@ impl<K: Kernel> Context<'_, K> {
         Ok(paths.into_iter().next())
     }
 
-    /// The kubelet's directory, if it shows which pods exist.
+    /// Returns the kubelet's directory; `None` if it does not show which pods exist.
     fn dir_of_pods(&self) -> Result<Option<&KubeletDir>, Failure> {
         match self.kubelet_dir.as_deref() {
             Some(kubelet_dir) if self.sees_all_mounts()? => Ok(Some(kubelet_dir)),
@@ -219,9 +222,10 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// Unmounts each of the paths whose pod does not exist, if the device that is bound there has
-    /// this number, or was bound for the volume in an earlier attachment, when the disk may have
-    /// had another number.
+    /// Unmounts a raw device from each of the paths whose pod does not exist. Leaves a path alone
+    /// unless the device bound there has the number `dev`, or was bound for the volume in an
+    /// earlier attachment, when the disk may have had another number. Returns whether anything was
+    /// unmounted.
     fn unmount_if_orphans(
         &self,
         volume: &VolumeId,
@@ -244,8 +248,8 @@ impl<K: Kernel> Context<'_, K> {
                     "unmounting the target of a pod that does not exist"
                 );
                 match self.umount(path) {
-                    // The kubelet keeps a loop device on its own bind. The caller refuses, and
-                    // names the path.
+                    // The kubelet attaches a loop device to its own bind, which keeps the bind
+                    // busy. The caller refuses the call and names the path.
                     Err(error) if error.cause() == Cause::Busy => continue,
                     unmounted => unmounted?,
                 }
@@ -260,7 +264,8 @@ impl<K: Kernel> Context<'_, K> {
         Ok(is_any)
     }
 
-    /// Detaches a device whose storage cannot be locked, if the mount table shows it nowhere.
+    /// Detaches a device whose storage cannot be locked, if the mount table does not list the
+    /// device.
     fn release_unmounted(&self, volume: &VolumeId, device: OpenDevice<K>) -> Result<(), Failure> {
         let kernel = &self.kernel;
         let dev = device.dev(kernel)?;
@@ -271,8 +276,9 @@ impl<K: Kernel> Context<'_, K> {
     }
 }
 
-/// Repeats a check that refuses mounts of a raw device with `FAILED_PRECONDITION`, after `unmount`
-/// has unmounted those of pods that no longer exist. Returns all other failures unchanged.
+/// Repeats the check `refuse` if it fails with `FAILED_PRECONDITION`, which means that a raw device
+/// is mounted, and `unmount` then unmounts binds for pods that no longer exist. Returns all other
+/// failures unchanged.
 pub(super) fn unless_orphans<T>(
     refuse: impl Fn() -> Result<T, Failure>,
     unmount: impl FnOnce() -> Result<bool, Failure>,
@@ -283,7 +289,7 @@ pub(super) fn unless_orphans<T>(
     }
 }
 
-/// The mount at that path was changed by another process.
+/// Returns the failure for a mount at `path` that another process has changed meanwhile.
 pub(super) fn not_in_table(path: &Path) -> Failure {
     Failure::busy(format!(
         "the mount table does not have {}; retry",

@@ -1,42 +1,42 @@
-//! The e2fsck processes that run on this node, for all drivers.
+//! Limits the e2fsck processes that run on this node, for all drivers together.
 
 use std::time::{Duration, Instant};
 
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
 
-/// Maximum number of killed but unfinished checks while another one begins. Each waits in the
-/// kernel for a disk that does not answer, and keeps its memory.
+/// Maximum number of killed checks that have not exited when another check begins. Each of them
+/// waits in the kernel for a disk that does not answer, and keeps its memory.
 const STUCK_MAX: usize = 2;
 
-/// The running checks. Only one runs at a time: its memory depends on the volume, and counts in the
-/// agent's control group.
+/// The running checks. Only one check runs at a time: its memory depends on the size of the volume,
+/// and counts in the agent's control group.
 #[derive(Default)]
 pub(super) struct Checks {
     running: Lock<Vec<Check>>,
 }
 
 struct Check {
-    /// A number that no other running check has.
+    /// A number that is unique among the running checks.
     number: u64,
-    /// The time at which the check is killed at the latest.
+    /// The time at which the check is killed if it still runs.
     deadline: Instant,
     is_killed: bool,
 }
 
-/// Held while an e2fsck runs.
+/// A permit for one e2fsck, held while it runs.
 pub(super) struct Running<'a> {
     checks: &'a Checks,
     number: u64,
 }
 
 impl Checks {
-    /// Begins a check, which is killed after that time. Does not wait for another check: a waiting
-    /// check would occupy a slot of mkfs. A check that was killed and has not ended, since its disk
-    /// does not answer, does not prevent the check of another volume.
+    /// Begins a check, which will be killed after `at_most`. Does not wait for another check, since
+    /// a waiting check would occupy a slot for mkfs. A killed check that cannot exit, because its
+    /// disk does not answer, does not prevent the check of another volume.
     ///
     /// # Errors
-    /// Returns `ABORTED` while another check runs.
+    /// Returns `ABORTED` while another check runs, or if too many killed checks have not exited.
     pub(super) fn begin(&self, at_most: Duration) -> Result<Running<'_>, Failure> {
         let now = Instant::now();
         let mut running = self.running.lock();
@@ -70,7 +70,7 @@ impl Checks {
 }
 
 impl Running<'_> {
-    /// Records that the check is killed before its deadline.
+    /// Records that the check was killed before its deadline.
     pub(super) fn is_killed(&self) {
         let mut running = self.checks.running.lock();
         if let Some(check) = running.iter_mut().find(|it| it.number == self.number) {
@@ -127,7 +127,7 @@ mod tests {
             .collect();
         let failure = checks.begin(HOUR).err().unwrap();
         assert!(failure.message.contains("3 e2fsck"), "{failure}");
-        // The killed check has ended.
+        // One killed check has exited.
         drop(killed.into_iter().next());
         let _next = checks.begin(HOUR).unwrap();
         assert!(checks.begin(HOUR).is_err());

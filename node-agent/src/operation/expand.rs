@@ -1,4 +1,4 @@
-//! `NodeExpandVolume`: grows a filesystem in use to the new size of its file or disk.
+//! `NodeExpandVolume`: grows a mounted filesystem to the new size of its file or disk.
 
 use std::path::{Path, PathBuf};
 
@@ -14,12 +14,14 @@ use crate::kernel::{FileKind, Kernel, Open, Stat};
 use crate::mounts::block_path;
 use crate::work::Phase;
 
-/// Grows the filesystem at the volume path and returns the device's size in bytes.
+/// Makes the device at the volume path adopt the new size of its storage, grows the filesystem on
+/// it, if any, and returns the size of the device in bytes.
 ///
 /// # Errors
-/// Returns `NOT_FOUND` if the volume is not there, `UNAVAILABLE` if its file or disk has not grown
-/// yet, `FAILED_PRECONDITION` if this process may not grow a mounted filesystem, if the filesystem
-/// is mounted read-only, or if the file may be another volume's too.
+/// Returns `NOT_FOUND` if the volume is not mounted there; `UNAVAILABLE` if its file or disk has
+/// not grown yet; `FAILED_PRECONDITION` if this process may not grow a mounted filesystem, if the
+/// filesystem is mounted read-only, or if the file has several names and so may also belong to
+/// another volume.
 pub(crate) fn expand<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Result<u64, Failure> {
     let path = &request.volume_path;
     cx.admit("volume_path", path)?;
@@ -54,7 +56,8 @@ pub(crate) fn expand<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Re
     Ok(bytes)
 }
 
-/// The mount at the volume path, and its root. A raw device may also be given by its staging path.
+/// Returns the path of the mount and the stat of its root. The request may name a raw device by its
+/// staging path; the device is then bound below that path.
 fn find<K: Kernel>(
     node: &Node<K>,
     request: &NodeExpand,
@@ -81,8 +84,9 @@ fn not_there(request: &NodeExpand, path: &Path) -> Failure {
     ))
 }
 
-/// The path for the grow: a target may be a read-only mount of a filesystem that is staged
-/// writable. The staging path is from the request, so it must show the same filesystem.
+/// Returns the path through which the filesystem is grown. A target may be a read-only mount of a
+/// filesystem that is staged writable, so this prefers the staging path of the request, if it shows
+/// the same filesystem.
 fn writable_path<'a, K: Kernel>(
     node: &Node<K>,
     request: &'a NodeExpand,
@@ -118,7 +122,8 @@ fn grow_mounted<K: Kernel>(
             warn_of_groups(&request.id, grown);
             Ok(())
         }
-        // The errno depends on which other condition is missing.
+        // The kernel's errno depends on which condition it checks first, so the state is read
+        // instead.
         Err(_) if facts.superblock_read_only => {
             Err(Failure::precondition(takes_no_writes(request, fs)))
         }
@@ -131,7 +136,7 @@ fn grow_mounted<K: Kernel>(
     }
 }
 
-/// The message for a filesystem that must grow and is read-only.
+/// Explains that a read-only filesystem cannot grow.
 fn takes_no_writes(request: &NodeExpand, fs: FsType) -> String {
     format!(
         "volume {}: its {} is mounted read-only and cannot grow: either it was staged read-only, \
@@ -142,8 +147,8 @@ fn takes_no_writes(request: &NodeExpand, fs: FsType) -> String {
     )
 }
 
-/// The reason for EPERM: the kernel grows no ext4 that has counted errors, regardless of
-/// privileges.
+/// Explains why the kernel returned EPERM. Apart from a missing capability, the kernel refuses to
+/// grow an ext4 that has counted errors, whatever the capabilities.
 fn not_permitted(request: &NodeExpand, fs: FsType, errors: u64) -> String {
     let (id, fs) = (&request.id, fs.name());
     match errors {

@@ -1,7 +1,7 @@
-//! `NodeGetVolumeHealth` and `NodeGetStorageHealth`: the errors that the kernel knows.
+//! `NodeGetVolumeHealth` and `NodeGetStorageHealth`: report errors that the kernel has recorded.
 //!
-//! Collects facts, from which [`causes`] derives the health reasons. Nothing is guessed: facts that
-//! cannot be read give no health reason, and neither does a volume that is not staged.
+//! Collects facts, from which [`causes`] derives the health reasons. Nothing is guessed: if a fact
+//! cannot be read, or a volume is not staged, no health reason is reported for it.
 
 mod causes;
 mod storage;
@@ -20,10 +20,10 @@ use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat, U
 use crate::mounts::block_path;
 use causes::{Filesystem, Observation, judge, unreadable};
 
-/// The health of a volume on this node. May wait for a disk.
+/// Returns the health of a volume on this node. May wait for a disk.
 ///
 /// # Errors
-/// Returns `NOT_FOUND` if the volume has no file here and is not mounted either; otherwise the
+/// Returns `NOT_FOUND` if the volume has no storage on this node and is not mounted; otherwise the
 /// kernel's error.
 pub(crate) fn health<K: Kernel>(
     cx: &Context<'_, K>,
@@ -38,12 +38,13 @@ pub(crate) fn health<K: Kernel>(
         }
     }
     let volume = &request.id;
-    // All other checks would fail with the same error.
+    // If the disk of the volume's file fails, all other checks would fail with the same error.
     if let Some(error) = cx.transport.unreadable(&cx.kernel, volume)? {
         return Ok(unreadable(&error));
     }
     let mut is_mounted = false;
-    // If a raw volume lost its device and was staged again, a pod may still have the lost device.
+    // Check all paths: if a raw volume has lost its device and was staged again, a pod may still
+    // use the lost device.
     for path in paths(cx, request)? {
         let Some(conditions) = at(cx, request, &path)? else {
             continue;
@@ -63,7 +64,7 @@ pub(crate) fn health<K: Kernel>(
     )))
 }
 
-/// The health of the volume at that path, if it is mounted there.
+/// Returns the health of the volume that is mounted at `path`; `None` if it is not mounted there.
 fn at<K: Kernel>(
     node: &Node<K>,
     request: &NodeVolumeHealth,
@@ -74,13 +75,15 @@ fn at<K: Kernel>(
     };
     match of_mount(node, request, path, &stat) {
         Ok(None) => Ok(None),
-        // The health of a volume that was unmounted meanwhile is unknown.
+        // The health of a volume that was unmounted meanwhile is unknown, even if an error was
+        // found.
         _ if !node.mounts().still_shows(path, &stat)? => Ok(None),
         found => found,
     }
 }
 
-/// The health of the volume, if the mount on `path`, whose root `stat` describes, is the volume's.
+/// Returns the health of the volume; `None` if the mount on `path`, whose root `stat` describes, is
+/// not the volume's.
 fn of_mount<K: Kernel>(
     node: &Node<K>,
     request: &NodeVolumeHealth,
@@ -105,8 +108,9 @@ fn of_mount<K: Kernel>(
     condition(node, at, seen, filesystem).map(Some)
 }
 
-/// The health of the volume's filesystem, which is on `device` and shown by the mount on `path`
-/// with these facts. On [`Thread::Only`], returns `None` if only a disk could answer.
+/// Returns the health of the volume's filesystem on `device`. `facts` describes the mount on
+/// `path`; `None` if the mount no longer exists. On [`Thread::Only`], returns `None` if a disk
+/// would have to be read.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -136,13 +140,14 @@ pub(super) fn of_mounted<K: Kernel>(
         }
         None => None,
     };
-    // A filesystem that was mounted before its device was set read-only still writes to it.
+    // `refuses_writes` does not apply: a filesystem that was mounted before its device was set
+    // read-only still writes to it.
     let seen = (backing, false, None);
     condition(node, (volume, path, device), seen, filesystem).map(Some)
 }
 
-/// The health of the volume that is mounted at that path from that device. A process may have set
-/// the device to refuse writes; a raw device has no filesystem.
+/// Returns the health of the volume that is mounted at `path` from `device`. `refuses_writes` is
+/// set if a process has set the device read-only. `filesystem` is `None` for a raw device.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.
@@ -155,7 +160,7 @@ pub(super) fn condition<K: Kernel>(
     let (kernel, transport) = (&node.kernel, &node.transport);
     let partitions = match backing {
         Backing::There { .. } => transport.partitions(kernel, device, filesystem.is_none())?,
-        // The number may belong to another volume's device by now.
+        // The device number may belong to another volume by now, so its partitions are not read.
         _ => Vec::new(),
     };
     let device = transport.node_of(kernel, device)?;
@@ -171,8 +176,9 @@ pub(super) fn condition<K: Kernel>(
     }))
 }
 
-/// Returns the usage of the filesystem with the volume's file, if writes to the volume may need
-/// more of it. May wait for a disk.
+/// Returns the usage of the filesystem that contains the volume's file. Returns `None` if the
+/// volume is a disk, or if its file has no holes, so that writes need no further space. May wait
+/// for a disk.
 fn storage_of<K: Kernel>(node: &Node<K>, backing: &Backing) -> Result<Option<Usage>, Failure> {
     match (backing, node.transport.folder()) {
         (
@@ -187,8 +193,9 @@ fn storage_of<K: Kernel>(node: &Node<K>, backing: &Backing) -> Result<Option<Usa
     }
 }
 
-/// The storage behind an open device of the volume, whose size was read before. The file is
-/// measured after the device, since the device follows the file while a volume grows.
+/// Returns the state of the storage behind an open device, whose size was read before. The size of
+/// the file is read after the size of the device, since the device follows the file while a volume
+/// grows.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -208,7 +215,7 @@ pub(super) fn behind_held<K: Kernel>(
                     names: Some(file.links),
                 }
             }
-            // A disk has no file behind it.
+            // A disk has no backing file.
             None => Backing::There {
                 bytes: device_bytes,
                 device_bytes,
@@ -222,7 +229,7 @@ pub(super) fn behind_held<K: Kernel>(
     })
 }
 
-/// Whether the volume's device was bound for writing, and a process has set it read-only since.
+/// Whether the volume's device was attached writable, and a process has set it read-only since.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -233,8 +240,8 @@ pub(super) fn refuses_writes<K: Kernel>(kernel: &K, verdict: &Verdict<K>) -> Res
     }
 }
 
-/// The paths where the volume may be mounted: from the request, from the index, and from the scan
-/// at the start.
+/// Returns the paths at which the volume may be mounted: the paths of the request, and the paths
+/// that the index of mounts has for the volume.
 fn paths<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<PathBuf>, Failure> {
     let mut paths = Vec::new();
     if let Some(staging) = &request.staging {
@@ -250,9 +257,9 @@ fn paths<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<Pa
     Ok(paths)
 }
 
-/// The device behind the mount on `path`, whose root `stat` describes, the storage behind the
-/// device, and whether a process has set the device read-only. `None` if the mount is not the
-/// volume's.
+/// Returns the device behind the mount on `path`, whose root `stat` describes, the state of the
+/// storage behind the device, and whether a process has set the device read-only. Returns `None` if
+/// the mount is not the volume's.
 fn behind<K: Kernel>(
     node: &Node<K>,
     volume: &VolumeId,
@@ -262,7 +269,8 @@ fn behind<K: Kernel>(
 ) -> Result<Option<(Dev, Backing, bool)>, Failure> {
     let kernel = &node.kernel;
     let (device, verdict) = node.mounts().verdict(volume, path, stat, Intent::Use)?;
-    // After a start, nothing shows the number of the removed disk of a btrfs.
+    // After a restart of the agent, the device number of a btrfs whose disk was removed is unknown,
+    // so the check of the number does not apply.
     let is_removed = matches!(verdict, Verdict::Removed);
     if !is_removed && !node.transport.carries_volumes(kernel, device)? {
         return Ok(None);
@@ -277,20 +285,20 @@ fn behind<K: Kernel>(
             Backing::Unplugged
         }
         Verdict::Unbound if is_block && is_of(staging, path) => Backing::Lost,
-        // The bind of a raw device does not keep it bound.
+        // The bind of a raw device does not keep the device attached to its file.
         _ if is_block && is_noted => Backing::Lost,
         _ => return Ok(None),
     };
     Ok(Some((device, backing, refuses_writes(kernel, &verdict)?)))
 }
 
-/// Whether that path is where a raw device is staged.
+/// Whether `path` is the path at which a raw device is staged.
 fn is_of(staging: Option<&Path>, path: &Path) -> bool {
     staging.is_some_and(|staging| block_path(staging) == path)
 }
 
-/// The kernel's facts about the mount on `path`, whose root `stat` describes; `None` if the mount
-/// no longer exists.
+/// Returns the kernel's facts about the mount on `path`, whose root `stat` describes; `None` if the
+/// mount no longer exists.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -305,7 +313,7 @@ pub(super) fn facts<K: Kernel>(
     })
 }
 
-/// The state of the mounted filesystem with these facts.
+/// Returns the state of the mounted filesystem that these facts describe.
 fn filesystem<K: Kernel>(
     node: &Node<K>,
     path: &Path,
@@ -334,8 +342,7 @@ fn filesystem<K: Kernel>(
     })
 }
 
-/// Whether the filesystem is read-only because it was staged so: then its staging mount is
-/// read-only.
+/// Whether the filesystem is read-only on purpose, which is so if its staging mount is read-only.
 fn is_meant<K: Kernel>(
     node: &Node<K>,
     facts: &MountFacts,
@@ -345,7 +352,8 @@ fn is_meant<K: Kernel>(
     if !facts.attrs.contains(MountAttrs::READ_ONLY) {
         return Ok(false);
     }
-    // A target may be read-only while the volume is not.
+    // A target may be mounted read-only although the volume is writable, so the staging mount
+    // counts.
     let Some(staging) = staging.filter(|staging| *staging != path && staging.is_absolute()) else {
         return Ok(true);
     };

@@ -1,5 +1,5 @@
-//! The kubelet's directory: all paths of requests must be under it, and mounts under it must reach
-//! the kubelet. Knows no request.
+//! The kubelet's directory. All paths in requests must be under it, and the kubelet must see mounts
+//! under it. Must not depend on a particular call.
 
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
@@ -18,17 +18,18 @@ pub(crate) struct KubeletDir {
     /// The path without symlinks.
     real: PathBuf,
     /// The reason why the kubelet does not see mounts under the directory, as a lowercase fragment;
-    /// `None` if it sees them.
+    /// `None` if the kubelet sees them.
     hidden: Option<String>,
 }
 
 impl KubeletDir {
-    /// Resolves the path, and checks whether mounts under it reach the kubelet.
+    /// Resolves the path, and checks whether the kubelet sees mounts under it.
     ///
     /// # Errors
-    /// The kernel's error; [`kernel::Cause::Missing`] if it does not exist.
+    /// Returns the kernel's error; its cause is [`kernel::Cause::Missing`] if the directory does
+    /// not exist.
     pub(crate) fn open<K: Kernel>(kernel: &K, named: &Path) -> kernel::Result<Self> {
-        // This descriptor proves that it is an accessible directory.
+        // Opening the path proves that it is a directory which this process can access.
         drop(kernel.open(named, kernel::Open::Directory)?);
         let real = kernel.real(named)?.unwrap_or_else(|| named.to_owned());
         let hidden = (!is_seen(kernel, &real)?).then(|| {
@@ -48,22 +49,24 @@ impl KubeletDir {
         })
     }
 
-    /// The reason why the kubelet does not see mounts under the directory; `None` if it sees them.
+    /// The reason why the kubelet does not see mounts under the directory; `None` if the kubelet
+    /// sees them.
     pub(crate) fn hidden(&self) -> Option<&str> {
         self.hidden.as_deref()
     }
 
-    /// Whether something was mounted over the directory or a parent of it, as far as the table
-    /// shows: two mounts have the same path.
+    /// Whether something was mounted over the directory or a parent of it. This is visible in the
+    /// mount table if two mounts have the same path.
     pub(super) fn is_covered(&self, mounts: &[MountEntry]) -> bool {
         let above = self.real.ancestors().filter(|path| path.parent().is_some());
         let mut counts = above.map(|path| mounts.iter().filter(|it| it.point == path).count());
         counts.any(|count| count > 1)
     }
 
-    /// The `staging_target_path` of a mount at `path`, if the kubelet stages volumes of that driver
-    /// there: `.../csi/<driver>/<hash>/globalmount`, and for a raw device
-    /// `.../csi/volumeDevices/staging/<volume>` (Kubernetes 1.36, `pkg/volume/csi`).
+    /// Returns the `staging_target_path` of a mount at `path`; `None` if the kubelet does not stage
+    /// volumes of the driver there. The kubelet's paths are `.../csi/<driver>/<hash>/globalmount`,
+    /// and `.../csi/volumeDevices/staging/<volume>` for a raw device (Kubernetes 1.36,
+    /// `pkg/volume/csi`).
     pub(super) fn staging_of(&self, driver: &DriverName, path: &Path) -> Option<AbsPath> {
         let staging = match self.beneath_plugin(path)?[..] {
             [of, _, "globalmount"] if of == driver.as_str() => path,
@@ -73,16 +76,18 @@ impl KubeletDir {
         AbsPath::new("staging_target_path", staging.to_str()?.to_owned()).ok()
     }
 
-    /// Whether the kubelet bound a raw device to that path for a pod that no longer exists:
-    /// `.../csi/volumeDevices/publish/<volume>/<pod>`, `.../csi/volumeDevices/<volume>/dev/<pod>`
-    /// (Kubernetes 1.36, `pkg/volume/csi`, `pkg/volume/util`). The kubelet removes the directory of
-    /// a pod only when none of its containers runs (`cleanupOrphanedPodDirs` of `pkg/kubelet`).
+    /// Whether the kubelet bound a raw device to `path` for a pod that no longer exists. The
+    /// kubelet's paths are `.../csi/volumeDevices/publish/<volume>/<pod>` and
+    /// `.../csi/volumeDevices/<volume>/dev/<pod>` (Kubernetes 1.36, `pkg/volume/csi`,
+    /// `pkg/volume/util`). The kubelet removes the directory of a pod only when none of its
+    /// containers runs (`cleanupOrphanedPodDirs` of `pkg/kubelet`).
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(super) fn is_orphan<K: Kernel>(&self, kernel: &K, path: &Path) -> kernel::Result<bool> {
         let pod = match self.beneath_plugin(path).unwrap_or_default()[..] {
-            // The staging path of a volume with that name.
+            // The staging path of a volume with the name `dev` would otherwise match the third
+            // pattern.
             ["volumeDevices", "staging", ..] => return Ok(false),
             ["volumeDevices", "publish", _, pod] | ["volumeDevices", _, "dev", pod] => pod,
             _ => return Ok(false),
@@ -91,8 +96,9 @@ impl KubeletDir {
         Ok(kernel.look(&pods)?.is_some() && kernel.look(&pods.join(pod))?.is_none())
     }
 
-    /// The components of the path in the directory of the kubelet's plugin for CSI; `None` for
-    /// another path, and for one that is not UTF-8, which no kubelet makes.
+    /// Returns the components of the path below the directory of the kubelet's CSI plugin. Returns
+    /// `None` for a path outside of this directory, or for a path that is not UTF-8, which a
+    /// kubelet never creates.
     fn beneath_plugin<'a>(&self, path: &'a Path) -> Option<Vec<&'a str>> {
         let beneath = [&self.named, &self.real]
             .into_iter()
@@ -101,11 +107,11 @@ impl KubeletDir {
         beneath.iter().map(OsStr::to_str).collect()
     }
 
-    /// Refuses an absolute path that is not under this directory. The operation itself refuses a
-    /// relative path.
+    /// Refuses an absolute path that is not under this directory. Accepts a relative path, which
+    /// the operation itself refuses.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` naming `field`, the path and the flag.
+    /// Returns `INVALID_ARGUMENT` with `field`, the path and the flag.
     pub(super) fn admit<K: Kernel>(
         &self,
         kernel: &K,
@@ -123,24 +129,24 @@ impl KubeletDir {
         Err(Failure::invalid(field, why))
     }
 
-    /// Whether the path is under this directory according to its name. Follows no symlink.
+    /// Whether the name of the path is under this directory. Does not resolve symlinks.
     fn names(&self, path: &Path) -> bool {
         let is_under = |folder: &PathBuf| path != folder && path.starts_with(folder);
         let goes_up = || path.components().any(|it| it == Component::ParentDir);
         [&self.named, &self.real].into_iter().any(is_under) && !goes_up()
     }
 
-    /// Refuses mounts under this directory if the pod would not see them: it would write to the
-    /// node's own disk.
+    /// Refuses to mount under this directory if the kubelet does not see mounts there: the pod
+    /// would not see the mount either, and would write to the node's own disk.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION`.
+    /// Returns `FAILED_PRECONDITION`.
     pub(super) fn admit_mounts(&self) -> Result<(), Failure> {
         let hidden = self.hidden();
         hidden.map_or(Ok(()), |why| Err(Failure::precondition(why)))
     }
 
-    /// The same directory for tests that mount in a namespace without a kubelet.
+    /// Returns the same directory, for tests that mount in a namespace without a kubelet.
     #[cfg(test)]
     pub(crate) fn assumed_seen(self) -> Self {
         KubeletDir {
@@ -149,11 +155,12 @@ impl KubeletDir {
         }
     }
 
-    /// Whether the last component of `path` is under it. That component may be a symlink, which no
-    /// operation follows; a path that does not exist counts as in its last existing directory.
+    /// Whether the parent of `path` is under this directory after resolving symlinks. The last
+    /// component of `path` may be a symlink, since no operation follows it. If the parent does not
+    /// exist, its nearest existing ancestor counts.
     fn holds<K: Kernel>(&self, kernel: &K, path: &Path) -> kernel::Result<bool> {
         for folder in path.ancestors().skip(1) {
-            // Usually: the kubelet's own names, without symlinks.
+            // The usual case is a name that the kubelet has created, without symlinks.
             if folder.starts_with(&self.real) {
                 match kernel.has_no_links(folder)? {
                     Some(true) => return Ok(true),
@@ -169,10 +176,10 @@ impl KubeletDir {
     }
 }
 
-/// Whether mounts under the directory reach the kubelet. Mounts on a shared mount do. Other mounts
-/// exist only in this mount namespace. It is the kubelet's unless this process is in a container:
-/// as process 1, or if process 1 has another namespace, and the directory was mounted into this
-/// one.
+/// Whether the kubelet sees mounts under the directory. It sees mounts that are made under a shared
+/// mount. Other mounts exist only in the mount namespace of this process, which is also the
+/// kubelet's unless this process runs in a container. In a container, the directory itself is a
+/// mount point, or process 1 is this process or has another mount namespace.
 fn is_seen<K: Kernel>(kernel: &K, folder: &Path) -> kernel::Result<bool> {
     let holder = kernel.mount_holding(folder)?;
     if holder.is_some_and(|mount| mount.peer_group != 0) {
@@ -183,11 +190,11 @@ fn is_seen<K: Kernel>(kernel: &K, folder: &Path) -> kernel::Result<bool> {
 }
 
 impl<K: Kernel> Node<K> {
-    /// Refuses a path that is not under `--kubelet-dir`, if that is set. The operation itself
-    /// refuses a relative path.
+    /// Refuses a path that is not under `--kubelet-dir`, if that is set. Accepts a relative path,
+    /// which the operation itself refuses.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` naming `field`, the path and the flag.
+    /// Returns `INVALID_ARGUMENT` with `field`, the path and the flag.
     pub(super) fn admit(&self, field: &str, path: &Path) -> Result<(), Failure> {
         match &self.kubelet_dir {
             Some(kubelet_dir) => kubelet_dir.admit(&self.kernel, field, path),
@@ -195,28 +202,30 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// Whether the path is under `--kubelet-dir`, if that is set, as far as its name says.
+    /// Whether the name of the path is under `--kubelet-dir`, or the flag is not set. Does not
+    /// resolve symlinks.
     pub(super) fn is_admitted_by_name(&self, path: &Path) -> bool {
         let kubelet_dir = self.kubelet_dir.as_deref();
         kubelet_dir.is_none_or(|it| it.names(path))
     }
 
-    /// Refuses mounts that the pod would not see: it would write to the node's own disk.
+    /// Refuses to mount if the kubelet would not see the mount: the pod would not see it either,
+    /// and would write to the node's own disk.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION`.
+    /// Returns `FAILED_PRECONDITION`.
     pub(super) fn admit_mounts(&self) -> Result<(), Failure> {
         self.kubelet_dir
             .as_ref()
             .map_or(Ok(()), |it| it.admit_mounts())
     }
 
-    /// Whether this process's mount table has all mounts of the node, as far as it can know: if the
-    /// mount of the kubelet's directory is not shared with us, or something was mounted over it, a
-    /// device in use may be in no table.
+    /// Whether the mount table of this process lists all mounts of the node, as far as this process
+    /// can know. If the mount of the kubelet's directory is not shared with this process, or
+    /// something was mounted over it, a device may be in use although the table does not list it.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(super) fn sees_all_mounts(&self) -> Result<bool, Failure> {
         let Some(kubelet_dir) = self.kubelet_dir.as_deref() else {
             return Ok(true);

@@ -1,9 +1,10 @@
-//! The number of volumes of a driver that the node can have. The bus of its disks also has disks
-//! that are not volumes of the driver: the root disk, volumes of other drivers, disks that an
-//! operator attached.
+//! The number of volumes of a driver that fit on the node. The bus of the node's disks also has
+//! disks that are not volumes of the driver: the root disk, volumes of other drivers, and disks
+//! that an operator attached.
 //!
-//! A disk counts as such only if that is certain: one that no call has named may be a volume that
-//! is being attached or detached, which the scheduler counts already. That takes up to [`SETTLED`].
+//! A disk reduces the limit only if it is certainly not a volume of the driver. A disk that no call
+//! has named may be a volume that is being attached or detached, which the scheduler counts
+//! already. Attaching and detaching take up to [`SETTLED`].
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,13 +14,13 @@ use crate::kernel::Kernel;
 
 use super::Node;
 
-/// How long after its arrival a disk may belong to a volume that is not staged yet, and how long
-/// after its unstage to a volume that is not detached yet.
+/// Maximum time between the arrival of a disk and the stage of its volume, and between the unstage
+/// of a volume and the removal of its disk.
 const SETTLED: Duration = Duration::from_secs(5 * 60);
 
-/// The maximum number of the driver's volumes if the node can have `disks_max` disks. At least as
-/// many as are in use, and at least 1, since 0 is no limit in CSI. Reads memory and sysfs; waits
-/// for no disk.
+/// Returns the maximum number of the driver's volumes if the node can have `disks_max` disks. The
+/// result is at least the number of volumes in use, and at least 1, since 0 means no limit in CSI.
+/// Reads memory and sysfs; does not wait for a disk.
 pub(crate) fn volumes_max<K: Kernel>(node: &Node<K>, disks_max: u32, now: Instant) -> u32 {
     let (mut own, mut foreign) = (0, 0);
     let disks = node.transport.disks();
@@ -31,7 +32,7 @@ pub(crate) fn volumes_max<K: Kernel>(node: &Node<K>, disks_max: u32, now: Instan
             DiskUser::OtherDriver | DiskUser::NoVolume => &mut foreign,
             DiskUser::Unknown => continue,
         };
-        // Several paths lead to one unit.
+        // A disk with several paths (multipath) counts once.
         if seen.unit.is_none_or(|unit| units.insert(unit)) {
             *count += 1;
         }
@@ -39,7 +40,8 @@ pub(crate) fn volumes_max<K: Kernel>(node: &Node<K>, disks_max: u32, now: Instan
     disks_max.saturating_sub(foreign).max(own).max(1)
 }
 
-/// The user of a disk, judged also by its mounts and by the kernel's view of its content.
+/// Returns the user of a disk. Also considers the disk's mounts, and whether the kernel has found
+/// partitions on it.
 fn user_of<K: Kernel>(node: &Node<K>, seen: &DiskSeen, now: Instant) -> DiskUser {
     let (disk, known) = (&seen.disk, seen.user);
     if known == DiskUser::Driver {
@@ -57,9 +59,9 @@ fn user_of<K: Kernel>(node: &Node<K>, seen: &DiskSeen, now: Instant) -> DiskUser
                 kubelet_dir.is_some_and(|dir| dir.staging_of(driver, path).is_some())
             }
         });
-    // Without the kubelet's directory, a mount that the start found may be a volume's.
+    // Without `--kubelet-dir`, a mount that existed when the agent started may belong to a volume.
     let is_mounted = node.kubelet_dir.is_some() && !mounts.is_empty();
-    // The kernel finds partitions in a raw volume, too.
+    // The kernel also finds partitions on a raw volume, so only a settled disk counts.
     let is_divided = || match node.kernel.disk_is_divided(disk) {
         Ok(is_divided) => is_divided,
         Err(error) => {

@@ -1,7 +1,9 @@
-//! The agent's operations, one file per verb: inspect, decide, act, and roll back on failure.
+//! The operations of the agent, one file per CSI call. An operation inspects, decides, acts, and
+//! rolls back on failure.
 //!
-//! Operations are plain synchronous functions over the [`Kernel`](crate::kernel::Kernel) trait:
-//! they can be run at any time, killed at any call and run again. They know no gRPC.
+//! Operations are plain synchronous functions over the [`Kernel`](crate::kernel::Kernel) trait.
+//! They can run at any time, can be killed at any system call, and can then run again. They must
+//! not use gRPC types.
 
 mod act;
 mod checks;
@@ -50,16 +52,16 @@ pub(crate) use stats::{VolumeStats, VolumeUsage, space, stats};
 pub(crate) use unpublish::{Flushed, flush, unpublish};
 pub(crate) use unstage::unstage;
 
-/// The maximum number of mounts stacked on one path that a call unmounts. Belay never stacks
-/// mounts, but another program may have.
+/// Maximum number of mounts on one path that a call unmounts. Belay never stacks mounts, but
+/// another program may have done so.
 const STACKED_MAX: u32 = 16;
 
 /// The thread on which an operation runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thread {
-    /// The event loop: the operation stops before any call that could wait.
+    /// The event loop. The operation stops before any system call that could wait.
     Only,
-    /// The pool: the operation may wait for a disk.
+    /// A thread of the pool. The operation may wait for a disk.
     Pool,
 }
 
@@ -68,7 +70,7 @@ pub(crate) fn announce() {
     stage::announce();
 }
 
-/// The context of every operation: the node, and one driver's volumes on it.
+/// The context of every operation: the node, and the volumes of one driver on it.
 pub(crate) struct Node<K: Kernel> {
     kernel: K,
     transport: Transport<K>,
@@ -79,7 +81,8 @@ pub(crate) struct Node<K: Kernel> {
 }
 
 impl<K: Kernel> Node<K> {
-    /// The mounts in the index, each with its volume, if that was verified, and its device.
+    /// Returns the mounts in the index, each with its device, and with its volume if that was
+    /// verified.
     pub(crate) fn mounts_seen(&self) -> Vec<(PathBuf, Option<VolumeId>, Dev)> {
         self.index.mounts()
     }
@@ -103,8 +106,8 @@ impl<K: Kernel> Node<K> {
         node.sharing(&Arc::default())
     }
 
-    /// Returns a receiver that changes with the disks of the node; `None` if volumes do not wait
-    /// for disks.
+    /// Returns a receiver that changes when the disks of the node change; `None` if the driver's
+    /// volumes are not disks.
     pub(crate) fn arrivals(&self) -> Option<watch::Receiver<u64>> {
         self.transport.disks().map(DiskIndex::arrivals)
     }
@@ -114,7 +117,7 @@ impl<K: Kernel> Node<K> {
         self.transport.disks().is_some()
     }
 
-    /// The node's mounts, for queries.
+    /// Returns the node's mounts, for queries.
     fn mounts(&self) -> Mounts<'_, K> {
         Mounts {
             kernel: &self.kernel,
@@ -124,7 +127,7 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// Whether a mount shows the device, regardless of its volume and driver.
+    /// Whether a mount of any driver shows the device.
     ///
     /// # Errors
     /// Returns an error if the mount table cannot be read.
@@ -132,8 +135,9 @@ impl<K: Kernel> Node<K> {
         Ok(self.shared.is_noted(dev) && self.mounts().is_shown(volume, dev)?)
     }
 
-    /// Serves one of several drivers of the process. Each has a separate index, in which volume ids
-    /// identify mounts: two drivers may use the same id.
+    /// Returns this node as one of several drivers of a process, which share `shared`. Each driver
+    /// has a separate index, in which volume IDs identify mounts, since two drivers may use the
+    /// same ID.
     pub(crate) fn sharing(self, shared: &Arc<Shared>) -> Self {
         let shared = Arc::clone(shared);
         shared.add(&self.index);
@@ -141,10 +145,10 @@ impl<K: Kernel> Node<K> {
     }
 }
 
-/// State that the drivers of a process share.
+/// State that all drivers of a process share.
 #[derive(Default)]
 pub(crate) struct Shared {
-    /// Held while a mount is attached.
+    /// Locked while a mount is attached to a path.
     placing: Lock<()>,
     checks: Checks,
     indexes: Lock<Vec<Weak<MountIndex>>>,
@@ -157,7 +161,7 @@ impl Shared {
         indexes.push(Arc::downgrade(index));
     }
 
-    /// Whether any driver has noted a mount of the device.
+    /// Whether the index of any driver has a mount of the device.
     fn is_noted(&self, dev: Dev) -> bool {
         let indexes = self.indexes.lock();
         let mut live = indexes.iter().filter_map(Weak::upgrade);
@@ -165,11 +169,12 @@ impl Shared {
     }
 }
 
-/// Filesystems with anonymous device numbers that send no request to a server.
+/// Types of filesystems that have anonymous device numbers but make no requests to a server.
 const LOCAL: [&str; 6] = ["bcachefs", "btrfs", "overlay", "ramfs", "tmpfs", "zfs"];
 
-/// Whether a path can be used on the agent's one thread, where no call may wait: its directory is
-/// in memory, and its filesystem is neither a volume, which may hang, nor on a server.
+/// Whether a path can be used on the event loop, where no system call may wait. Its directory must
+/// be in the kernel's cache, and its filesystem must be neither a volume, which may hang, nor on a
+/// server.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -192,20 +197,20 @@ fn is_quick<K: Kernel>(node: &Node<K>, path: &Path) -> Result<bool, Failure> {
     Ok(facts.is_some_and(|facts| LOCAL.contains(&&*facts.fs_type)))
 }
 
-/// The context of an operation, in addition to its request: the node, and the phase of the
-/// operation, which it shows and measures.
+/// The context of a running operation: the node, and the clock that measures and shows the current
+/// phase.
 pub(crate) struct Context<'a, K: Kernel> {
     node: &'a Node<K>,
     clock: Clock<'a>,
 }
 
 impl<K: Kernel> Context<'_, K> {
-    /// Runs a part of the operation as this phase; afterwards the outer phase continues.
+    /// Runs a part of the operation in this phase. Afterwards the outer phase continues.
     fn phase<T>(&self, phase: Phase, work: impl FnOnce() -> T) -> T {
         self.clock.phase(phase, work)
     }
 
-    /// The progress of the operation, as other threads see it.
+    /// Returns the progress of the operation, which other threads can read.
     fn progress(&self) -> &Progress {
         self.clock.progress()
     }
@@ -219,8 +224,8 @@ impl<K: Kernel> Deref for Context<'_, K> {
     }
 }
 
-/// Runs a whole operation, which `progress` shows. Work outside the other phases counts as
-/// [`Phase::Inspect`].
+/// Runs a whole operation, and shows its phase in `progress`. Work outside of other phases counts
+/// as [`Phase::Inspect`].
 pub(crate) fn run<K: Kernel, T>(
     node: &Node<K>,
     progress: &Progress,

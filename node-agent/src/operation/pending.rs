@@ -1,9 +1,9 @@
-//! Volumes whose deletion waits for their unstage, and the mounts that block it.
+//! Volumes whose deletion waits for their unstage, and the mounts that block the deletion.
 //!
-//! The agent unstages such a volume if the kubelet will not unstage it: a kubelet that is killed
-//! between the last unpublish of a volume and its unstage does not know that the volume is staged,
-//! since it searches only the directories of pods (Kubernetes 1.36, `pkg/kubelet/volumemanager`).
-//! The deletion would be refused forever.
+//! A kubelet that is killed between the last unpublish of a volume and its unstage does not know
+//! that the volume is staged, since it searches only the directories of pods (Kubernetes 1.36,
+//! `pkg/kubelet/volumemanager`). It never unstages the volume, so the controller could never delete
+//! it. The agent then unstages the volume itself.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,12 +17,12 @@ use crate::device::Verdict;
 use crate::kernel::Kernel;
 use crate::mounts::{Covered, block_path};
 
-/// The volumes whose deletion was last found blocked by a mount, and its path.
+/// The volumes whose deletion was blocked by a mount when last checked, with the path of the mount.
 #[derive(Default)]
 pub(super) struct Pending(Lock<BTreeMap<VolumeId, PathBuf>>);
 
 impl Pending {
-    /// The mount at that path blocks the volume's deletion.
+    /// Records that the mount at `path` blocks the deletion of the volume.
     pub(super) fn add(&self, volume: &VolumeId, path: PathBuf) {
         self.0.lock().insert(volume.clone(), path);
     }
@@ -31,15 +31,16 @@ impl Pending {
 /// Whether the deletion of the volume waits for its unstage.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the kernel's error.
 pub(crate) fn is_wanted<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<bool, Failure> {
     node.transport.is_wanted_back(&node.kernel, volume)
 }
 
-/// The volumes whose deletion waits although they are still mounted, and where.
+/// Returns the volumes whose deletion waits although they are still mounted, with the paths of the
+/// mounts.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the kernel's error.
 pub(super) fn pending<K: Kernel>(node: &Node<K>) -> Result<Vec<(VolumeId, PathBuf)>, Failure> {
     let known = node.pending.0.lock().clone();
     let mut left = Vec::new();
@@ -58,11 +59,11 @@ pub(super) fn pending<K: Kernel>(node: &Node<K>) -> Result<Vec<(VolumeId, PathBu
     Ok(left)
 }
 
-/// Unstages a volume whose deletion waits, if its only mount is where the kubelet stages volumes,
-/// or if its device is not mounted at all. Mounts of pods are left alone.
+/// Unstages a volume whose deletion waits, if it is mounted only where the kubelet stages volumes,
+/// or if its device is not mounted at all. Leaves mounts of pods alone.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` if the device is in use, and the other errors of `unstage`.
+/// Returns `FAILED_PRECONDITION` if the device is in use; otherwise the errors of `unstage`.
 pub(crate) fn release<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<(), Failure> {
     if !is_wanted(cx, volume)? || !cx.sees_all_mounts()? {
         return Ok(());
@@ -99,15 +100,15 @@ pub(crate) fn release<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Resu
     }
 }
 
-/// The remains of a volume on the node.
+/// The remains of a volume on the node, found when its deletion waits.
 enum Remains<K: Kernel> {
-    /// Neither a mount nor a device.
+    /// The volume has neither a mount nor a device.
     Nothing,
-    /// A device without a mount.
+    /// A device is attached, but not mounted.
     Device(Verdict<K>),
-    /// A mount where the kubelet stages it, and no other.
+    /// The volume is mounted only at this staging path of the kubelet.
     Staged(AbsPath),
-    /// Another mount.
+    /// The volume is mounted at this path, which is not a staging path of the kubelet.
     Shown(PathBuf),
 }
 
@@ -135,7 +136,8 @@ fn left<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<Remains<K>,
     else {
         return Ok(Remains::Shown(first));
     };
-    // The kubelet's directory may have two paths on a node, and its mounts appear at both.
+    // The kubelet's directory may be visible at two paths of a node, and its mounts then appear at
+    // both.
     let raw = block_path(&staging);
     let elsewhere = cx.mounts().others(volume, device, &[&staging, &raw])?;
     let covered = covered.paths(&[&staging, &raw])?;

@@ -1,5 +1,5 @@
-//! Applies what the controller says of a volume, in the publish context or on the volume's file, to
-//! a device and its user.
+//! Applies the properties of a volume that the controller has recorded, in the publish context or
+//! on the volume's file, to its device and to the pod that uses it.
 
 use belay_contract::drivers::local;
 use belay_contract::publish_context::PublishContext;
@@ -13,10 +13,11 @@ use crate::device::OpenDevice;
 use crate::filesystem::FsType;
 use crate::kernel::Kernel;
 
-/// The size of the device. A smaller one than the controller's means that it is the wrong device.
+/// Returns the size of the device in bytes. A device that is smaller than the controller's record
+/// is refused, since it was truncated or is another volume's.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` with both sizes.
+/// Returns `FAILED_PRECONDITION` with both sizes if the device is too small.
 pub(super) fn fit<K: Kernel>(
     node: &Node<K>,
     volume: &VolumeId,
@@ -48,21 +49,21 @@ pub(super) fn fit<K: Kernel>(
     )))
 }
 
-/// The size that the file records; 0 if it records none.
+/// Returns the size of the volume that its file records, in bytes; 0 if the file records none.
 fn recorded_bytes<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<u64, Failure> {
     let value = kernel.xattr(file, local::BYTES)?;
     Ok(value.map_or(0, |value| local::parse_bytes(&value)))
 }
 
-/// Whether the workload may only read.
+/// Whether the pod may only read the volume.
 pub(super) fn is_read_only(plan: &PublishContext, capability: &Capability) -> bool {
     plan.read_only || capability.mode.is_read_only()
 }
 
-/// The filesystem type of a mount capability; `None` if it does not name one.
+/// Returns the filesystem type of a mount capability; `None` if the capability names none.
 ///
 /// # Errors
-/// Returns `INVALID_ARGUMENT` for a type that this agent cannot make or mount.
+/// Returns `INVALID_ARGUMENT` for a type that this agent does not support.
 pub(super) fn asked_fs(access: &Access) -> Result<Option<FsType>, Failure> {
     let Access::Mount { fs_type, .. } = access else {
         return Ok(None);

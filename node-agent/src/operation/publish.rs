@@ -1,7 +1,7 @@
 //! `NodePublishVolume`: mounts a staged volume at a pod's target path.
 //!
-//! Clones, by descriptor, exactly the mount that was verified to be the volume's, so nothing can be
-//! swapped between check and action. The clone is made private and gets its flags before it becomes
+//! Clones the mount that was verified, by its descriptor, so that no other mount can take its place
+//! between check and action. The clone is made private and gets its flags before it becomes
 //! visible.
 
 mod staged;
@@ -22,14 +22,14 @@ use crate::work::Phase;
 use staged::{nameless, not_proven, not_staged, open_staged, said, unmounted};
 use target::{make_target, remove_target};
 
-/// Publishes a volume. Returns `None` on [`Thread::Only`] if a disk must be queried first; then
-/// nothing was changed.
+/// Publishes a volume. On [`Thread::Only`], returns `None`, and has changed nothing, if a disk must
+/// be read first.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` if the volume is not staged there or not as requested, or a second target
-/// is not allowed; `ALREADY_EXISTS` if the target has another mount or another access;
-/// `INVALID_ARGUMENT` for a target that is a symlink, or that contains the staging path or is in
-/// it.
+/// Returns `FAILED_PRECONDITION` if the volume is not staged there, or not as requested, or if its
+/// access mode forbids a second target; `ALREADY_EXISTS` if something else is mounted at the
+/// target, or the volume is published there with other access; `INVALID_ARGUMENT` if the target is
+/// a symlink, contains the staging path or is in it.
 pub(crate) fn publish<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Publish,
@@ -75,7 +75,7 @@ fn run<K: Kernel>(
         published_before(cx, request, &stat, &staged, device, attrs)?;
         return Ok(Some(()));
     }
-    // A filesystem that was proven before may have lost its file since.
+    // The file behind a filesystem that was proven earlier may have been replaced since.
     match is_replaced(cx, request, &staged, device, thread)? {
         Some(false) => {}
         Some(true) => {
@@ -111,12 +111,13 @@ fn run<K: Kernel>(
     }
     let is_certain = mounts.is_certain(&request.id);
     mounts.note((&request.target, &shown), device, &request.id, is_certain);
-    // Release it last: a raw device that is detached by force meanwhile keeps its number.
+    // Release the raw device last: as long as it is open, its number cannot be reused if it is
+    // forcibly detached meanwhile.
     drop(proven.raw);
     Ok(Some(()))
 }
 
-/// Whether the paths can be used without waiting. A raw device must be opened each time.
+/// Whether the paths can be used without waiting. A raw device cannot, since each publish opens it.
 fn can_be_in_place<K: Kernel>(node: &Node<K>, request: &Publish) -> Result<bool, Failure> {
     let is_raw = matches!(request.capability.access, Access::Block);
     let staging = request.staging.as_deref();
@@ -124,8 +125,9 @@ fn can_be_in_place<K: Kernel>(node: &Node<K>, request: &Publish) -> Result<bool,
     Ok(!is_raw && is_known && is_quick(node, &request.target)?)
 }
 
-/// Refuses paths that are not the kubelet's. Without a thread, only a mount is cloned that was
-/// proven to be at the staging path, which was admitted then.
+/// Refuses paths outside of the kubelet's directory. On [`Thread::Only`], the staging path is not
+/// checked again: only a mount that was already proven there is cloned, and the path was checked at
+/// that time.
 fn admit<K: Kernel>(node: &Node<K>, request: &Publish, thread: Thread) -> Result<(), Failure> {
     if let (Some(staging), Thread::Pool) = (&request.staging, thread) {
         node.admit("staging_target_path", staging)?;
@@ -134,13 +136,14 @@ fn admit<K: Kernel>(node: &Node<K>, request: &Publish, thread: Thread) -> Result
     node.admit_mounts()
 }
 
-/// The staged mount, or another one of the volume, is not known yet, so it must be opened.
+/// Whether the publish may have to wait: the staged mount is not yet proven to be the volume's, or
+/// the index has a mount of its device that no call has verified.
 fn may_wait<K: Kernel>(node: &Node<K>, request: &Publish, source: &Path, staged: &Stat) -> bool {
     let proven = node.index.proven(source, staged, &request.id);
     proven.is_none_or(|device| node.index.has_unseen(device))
 }
 
-/// The mount to clone: the staged filesystem, or the staged device.
+/// Returns the path of the mount to clone: the staged filesystem, or the bind of the staged device.
 fn source_path(request: &Publish) -> Result<PathBuf, Failure> {
     let staging = request.staging.as_ref().ok_or_else(|| {
         Failure::precondition("staging_target_path: is missing; stage the volume first")
@@ -161,8 +164,9 @@ fn source_path(request: &Publish) -> Result<PathBuf, Failure> {
     })
 }
 
-/// The attributes of the target's mount. The flags were applied at stage, and the clone has them;
-/// here they are only parsed again, so that both calls accept the same ones.
+/// Returns the attributes of the mount at the target. The mount flags were already applied by the
+/// stage, and a clone inherits them. They are parsed again only so that both calls accept the same
+/// flags.
 fn attrs(request: &Publish) -> Result<MountAttrs, Failure> {
     let read_only = request.read_only
         || request.capability.mode.is_read_only()
@@ -179,8 +183,9 @@ fn attrs(request: &Publish) -> Result<MountAttrs, Failure> {
     })
 }
 
-/// Whether the volume's storage was replaced while a filesystem of it is mounted; `None` where only
-/// a disk has the answer, and this thread must not wait for one. A raw device was asked just now.
+/// Whether the storage of the volume was replaced while its filesystem is mounted. Returns `None`
+/// if a disk must be read to find out, and `thread` must not wait for a disk. A raw device was
+/// checked just before, so it counts as not replaced.
 fn is_replaced<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
@@ -197,7 +202,8 @@ fn is_replaced<K: Kernel>(
         .is_replaced(&node.kernel, &request.id, behind, may_wait)
 }
 
-/// Something is mounted on the target: it must be this volume, in this way.
+/// Checks that the mount which is already at the target is a publish of this volume with the
+/// requested access.
 pub(super) fn published_before<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
@@ -236,7 +242,8 @@ pub(super) fn published_before<K: Kernel>(
     Ok(())
 }
 
-/// OK would promise the pod's owner a flag that is not in force.
+/// Refuses an existing mount that lacks a requested flag: success would promise the owner of the
+/// pod a flag that is not in force.
 pub(super) fn refuse_laxer(
     request: &Publish,
     shown: MountAttrs,
@@ -259,8 +266,8 @@ pub(super) fn refuse_laxer(
     )))
 }
 
-/// A clone is no more writable than its source, and a filesystem that the kernel has made read-only
-/// refuses writes.
+/// Refuses to publish a volume read-write if its filesystem cannot be written: a clone is not more
+/// writable than its source, and the kernel makes a filesystem read-only after an error.
 fn refuse_read_only<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
@@ -273,7 +280,7 @@ fn refuse_read_only<K: Kernel>(
     }
     let facts = match node.kernel.statmount_of(staged.mount_id)? {
         Some(facts) => Some(facts),
-        // The mount has no ID (before Linux 6.8).
+        // Mounts have no unique IDs before Linux 6.8, so read the facts by path.
         None => node.kernel.statmount(source)?,
     };
     let facts = facts.ok_or_else(|| not_staged(request, source))?;
@@ -290,7 +297,7 @@ fn refuse_read_only<K: Kernel>(
     )))
 }
 
-/// Only some access modes allow a second target (CSI, NodePublishVolume, second table).
+/// Refuses a second target unless the access mode allows it (CSI, NodePublishVolume, second table).
 fn refuse_second_target<K: Kernel>(
     node: &Node<K>,
     request: &Publish,

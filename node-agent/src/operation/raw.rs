@@ -1,5 +1,5 @@
-//! The bind of a raw device, which is the kernel's record of the staged volume, and the name in
-//! `/dev/belay` that it shows.
+//! Binds a raw device onto its staging path. The bind is the kernel's record that the volume is
+//! staged, and shows the device's name in `/dev/belay`, which identifies the volume.
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -12,11 +12,12 @@ use crate::device::{Label, OpenDevice};
 use crate::kernel::{Kernel, MountAttrs, Stat};
 use crate::work::Phase;
 
-/// The bind target needs no permissions: those of the mounted node apply.
+/// The mode of the file onto which a device node is bound. It has no effect on access, which the
+/// mode of the bound node decides.
 const DEVICE_MODE: u32 = 0o600;
 
 impl<K: Kernel> Context<'_, K> {
-    /// Binds the device node onto `path`, which is created if it does not exist.
+    /// Binds the volume's device node onto `path`, which is created if it does not exist.
     ///
     /// # Errors
     /// Returns `ABORTED` if another process mounted something at `path` meanwhile; otherwise the
@@ -57,8 +58,8 @@ impl<K: Kernel> Context<'_, K> {
         Ok(())
     }
 
-    /// Makes the name of the volume's device in `/dev/belay`, which leads to the volume after a
-    /// restart, and returns its path; `None` if it cannot be made.
+    /// Creates a name in `/dev/belay` for the volume's device, by which the volume is found after a
+    /// restart, and returns its path. Returns `None` if the name cannot be created.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -71,15 +72,15 @@ impl<K: Kernel> Context<'_, K> {
         Ok(label.and_then(|label| named(&self.kernel, &label, device.path())))
     }
 
-    /// Drops the volume, of which nothing remains on the node, and the name of its disk.
+    /// Drops all records about a volume that was removed from the node, and the name of its disk in
+    /// `/dev/belay`.
     pub(super) fn forget(&self, volume: &VolumeId) {
         if let Some(label) = self.transport.forget(volume) {
             self.remove(volume, &label);
         }
     }
 
-    /// Removes the name that a raw device is bound by, which is no longer needed, and detaches the
-    /// device.
+    /// Removes the name in `/dev/belay` by which a raw device was bound, and detaches the device.
     ///
     /// # Errors
     /// Returns the same errors as [`OpenDevice::release`].
@@ -89,8 +90,8 @@ impl<K: Kernel> Context<'_, K> {
         device: OpenDevice<K>,
     ) -> Result<(), Failure> {
         if self.may_lose_devices() {
-            // The last close waits for the flush too, but a flush of a killed agent may have
-            // another descriptor open.
+            // The last close of the device also waits for its flush, but a flush of a killed agent
+            // may still have another descriptor open.
             let flushed = self.phase(Phase::Flush, || self.kernel.fsync(device.fd()));
             if let Err(error) = flushed {
                 tracing::warn!(
@@ -105,7 +106,8 @@ impl<K: Kernel> Context<'_, K> {
         })
     }
 
-    /// Unmounts the bind of a raw device that is no longer the volume's, and removes its name.
+    /// Unmounts the bind of a raw device that no longer belongs to the volume, and removes the name
+    /// in `/dev/belay` that the bind shows.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -124,7 +126,7 @@ impl<K: Kernel> Context<'_, K> {
         Ok(())
     }
 
-    /// Removes the name that a raw device may have been bound by.
+    /// Removes the name in `/dev/belay` by which a raw device may have been bound.
     pub(super) fn remove_name(&self, volume: &VolumeId, device: &OpenDevice<K>) {
         let label = device.label(&self.kernel, self.transport.driver(), volume);
         if let Ok(Some(label)) = label {
@@ -132,8 +134,9 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// Removes a name. A name that remains will lead to another volume's device; nothing follows
-    /// it, and the next start removes it.
+    /// Removes a name in `/dev/belay`. If that fails, the name may later refer to another volume's
+    /// device. This does no harm, since no process opens it, and the next start of the agent
+    /// removes it.
     fn remove(&self, volume: &VolumeId, label: &Label) {
         if let Err(error) = label.remove(&self.kernel) {
             tracing::debug!(
@@ -144,8 +147,9 @@ impl<K: Kernel> Context<'_, K> {
     }
 }
 
-/// Returns the name to bind the device by, which the mount shows from then on. Without a name, a
-/// number that goes to another volume is not noticed after a restart.
+/// Creates the name in `/dev/belay` by which the device is bound; the bind shows this name from
+/// then on. Without a name, the agent would not notice after a restart that the device number now
+/// belongs to another volume.
 fn named<K: Kernel>(kernel: &K, label: &Label, node: &Path) -> Option<PathBuf> {
     static SAID: Once = Once::new();
     match label.make(kernel, node) {

@@ -1,9 +1,9 @@
-//! The verbs for volumes that are directories of a server: publish, unpublish, statistics. There is
-//! no device and no stage.
+//! The calls for volumes that are directories of a server: publish, unpublish and statistics. Such
+//! a volume has no device and is not staged.
 //!
-//! A call that may wait for the server is a [`RemoteCall`] of a helper process, which the caller
-//! runs; all other code is here, and waits for nothing. So each verb is a few steps: inspect, let
-//! the caller run the call, finish. Knows no gRPC and no process.
+//! The code here never waits for a server. If a system call may wait, the code returns it as a
+//! [`RemoteCall`], which its caller runs in a helper process. So each CSI call consists of a few
+//! steps: inspect, return a call to run, finish. Must not use gRPC types or start processes.
 
 mod export;
 mod publish;
@@ -25,10 +25,11 @@ use targets::Targets;
 pub(crate) use unpublish::unpublish;
 pub(crate) use usage::{mounted, still_mounted};
 
-/// The filesystem types that a volume may have: a mount of version 4 is shown as `nfs4`.
+/// The filesystem types that a volume may have. The kernel shows a mount of NFS version 4 as
+/// `nfs4`.
 const FS_TYPES: [&str; 2] = ["nfs", "nfs4"];
 
-/// A driver's volumes on this node.
+/// The volumes of one driver on this node.
 pub(crate) struct RemoteNode<K: Kernel> {
     pub(crate) kernel: K,
     kubelet_dir: Option<Arc<KubeletDir>>,
@@ -36,33 +37,33 @@ pub(crate) struct RemoteNode<K: Kernel> {
     targets: Targets,
 }
 
-/// The next step of a verb.
+/// The next step of a CSI call.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The verb is complete.
+    /// The CSI call is complete.
     Done,
-    /// The caller must run this call first.
+    /// The caller must run this call in a helper process first.
     Ask(Question),
 }
 
-/// A call for a helper process.
+/// A call that a helper process must make, and the host to which it is made.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Question {
-    /// The host that must answer; limits are per host.
+    /// The host to which the call is made. Limits apply per host.
     pub(crate) server: String,
-    /// The call of the helper process.
+    /// The call that the helper process makes.
     pub(crate) call: RemoteCall,
 }
 
-/// A mount of a server's filesystem.
+/// The mount of a directory of a server.
 pub(crate) struct ServerMount {
-    /// The stat of the mount's root.
+    /// The stat of the mount's root directory.
     pub(crate) stat: Stat,
     source: MountSource,
 }
 
 impl<K: Kernel> RemoteNode<K> {
-    /// A node whose paths must be under `kubelet_dir`, if set. Drivers of one process share
+    /// Creates the node. Paths must be under `kubelet_dir`, if set. All drivers of a process share
     /// `shared`.
     pub(crate) fn new(
         kernel: K,
@@ -77,13 +78,13 @@ impl<K: Kernel> RemoteNode<K> {
         }
     }
 
-    /// Whether this process knows a target of the volume.
+    /// Whether this process has published the volume at any target, as far as it knows.
     pub(crate) fn has_targets(&self, volume: &VolumeId) -> bool {
         !self.targets.of(volume).is_empty()
     }
 
-    /// Refuses a path that is not under `--kubelet-dir`, or that leads through a volume, whose
-    /// server might have to answer for it.
+    /// Refuses a path that is not under `--kubelet-dir`. Also refuses a path inside a mounted
+    /// volume, because resolving it might wait for the volume's server.
     fn admit(&self, field: &str, path: &Path) -> Result<(), Failure> {
         if let Some(volume) = self.targets.around(path) {
             let why = format!(
@@ -98,7 +99,7 @@ impl<K: Kernel> RemoteNode<K> {
         }
     }
 
-    /// The stat of the path; `None` if nothing is there. Refuses a symbolic link.
+    /// Returns the stat of the path; `None` if it does not exist. Refuses a symbolic link.
     fn look(&self, field: &str, path: &Path) -> Result<Option<Stat>, Failure> {
         let stat = self.kernel.look(path)?;
         if stat.is_some_and(|stat| stat.kind == FileKind::Symlink) {
@@ -111,8 +112,8 @@ impl<K: Kernel> RemoteNode<K> {
         Ok(stat)
     }
 
-    /// The mount on `path` whose root `stat` describes, if it is a server's and no other volume was
-    /// published there.
+    /// Returns the mount on `path`, whose root `stat` describes. Returns `None` if it is not a
+    /// mount of a server's directory, or if another volume was published there.
     fn seen(
         &self,
         volume: &VolumeId,
@@ -129,7 +130,7 @@ impl<K: Kernel> RemoteNode<K> {
 }
 
 impl ServerMount {
-    /// The host in the source, `HOST:/DIRECTORY`.
+    /// Returns the host of the mount's source `HOST:/DIRECTORY`.
     fn server(&self) -> String {
         let source = self.source.source.to_string_lossy();
         let host = source.split_once(":/").map_or(&*source, |(host, _)| host);
@@ -137,7 +138,7 @@ impl ServerMount {
     }
 }
 
-/// Names the volume in the message of a failure.
+/// Adds the volume's ID to the message of a failure.
 pub(crate) fn of_volume(volume: &VolumeId, failure: Failure) -> Failure {
     let message = format!("volume {volume}: {}", failure.message);
     Failure { message, ..failure }

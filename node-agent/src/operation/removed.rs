@@ -1,4 +1,4 @@
-//! Filesystems of volumes whose disk was removed while they were staged.
+//! Unmounts filesystems of volumes whose disk was removed while they were staged.
 
 use belay_server::call::Failure;
 use belay_server::request::{Unstage, VolumeId};
@@ -9,9 +9,9 @@ use crate::device::{Intent, Verdict};
 use crate::kernel::{Dev, Kernel};
 
 impl<K: Kernel> Node<K> {
-    /// Whether the disk behind a mount was removed, and does not only fail: a disk that is offline
-    /// may come back with the same number. A btrfs whose disk was removed before the agent started
-    /// has an anonymous number.
+    /// Whether the disk behind a mount was removed. A disk that is only offline does not count,
+    /// since it may return with the same number. A btrfs whose disk was removed before the agent
+    /// started has an anonymous device number, and counts as removed.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -20,10 +20,10 @@ impl<K: Kernel> Node<K> {
     }
 }
 
-/// Returns all filesystems that are mounted where the kubelet stages volumes, and whose disk was
+/// Returns the filesystems that are mounted where the kubelet stages volumes, and whose disk was
 /// removed. Reads sysfs, but no disk.
 ///
-/// Raw devices are not among them: their next stage takes them down.
+/// Raw devices are not included: the next stage of such a volume unmounts its bind.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.
@@ -38,7 +38,8 @@ pub(crate) fn removed<K: Kernel>(node: &Node<K>) -> Result<Vec<Unstage>, Failure
         let Some(staging) = staging.filter(|staging| **staging == *path) else {
             continue;
         };
-        // Since a restart, the mount is not noted, but its disk may have a name in /dev/belay.
+        // After a restart, the index does not know the volume of the mount, but the disk may have a
+        // name in `/dev/belay`.
         let Some(id) = noted.or_else(|| node.transport.volume_on(dev)) else {
             continue;
         };
@@ -49,12 +50,13 @@ pub(crate) fn removed<K: Kernel>(node: &Node<K>) -> Result<Vec<Unstage>, Failure
     Ok(removed)
 }
 
-/// Unmounts one of [`removed`], if its disk is still removed and nothing else shows the disk.
-/// Returns whether it did. May wait for what the kernel still does with the disk.
+/// Unmounts one of the filesystems that [`removed`] returns, if its disk is still removed and the
+/// disk is not mounted elsewhere. Returns whether it was unmounted. May wait until the kernel has
+/// finished with the disk.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` while the disk is mounted elsewhere, such as for a pod, or if not
-/// all mounts are seen; otherwise the kernel's error.
+/// Returns `FAILED_PRECONDITION` while the disk is mounted elsewhere, such as for a pod, or if the
+/// mount table may lack mounts of the kubelet; otherwise the kernel's error.
 pub(crate) fn unmount_if_removed<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,

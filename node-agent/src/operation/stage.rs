@@ -1,8 +1,9 @@
-//! `NodeStageVolume`: from a volume's file or disk to a mounted filesystem, or a bound raw device.
+//! `NodeStageVolume`: mounts the filesystem on a volume's file or disk, or binds its raw device.
 //!
-//! mounted already? -> find -> attach -> verify -> probe -> format if allowed, or repair if asked
-//! for -> mount detached -> check -> grow -> move into place. Nothing is visible until the last
-//! call; closing the descriptors undoes everything before it, except a format or repair.
+//! The steps are: return if it is already mounted, find the storage, attach the device, verify it,
+//! probe it, format it if allowed or repair it if requested, create a detached mount, check it,
+//! grow the filesystem, move the mount into place. Nothing is visible before the last step. On a
+//! failure, closing the descriptors undoes all steps except a format or a repair.
 
 mod block;
 mod check;
@@ -26,18 +27,19 @@ use crate::kernel::{self, FileKind, Kernel};
 use crate::mounts::block_path;
 use crate::work::{Lane, Phase};
 
-/// The reason why a run has not staged the volume. Unless it failed, nothing was changed, and the
-/// volume can be staged by another run.
+/// The reason why an attempt has not staged the volume. Except for [`Obstacle::Failure`], nothing
+/// was changed, and another attempt can stage the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// The run has failed.
+    /// The attempt has failed.
     Failure(Failure),
-    /// The disk of the volume is missing: run again once it is there.
+    /// The volume's disk is missing. Repeat the attempt when the disk appears.
     NoDisk(Missing),
-    /// The volume must be formatted, or checked, or read completely to find out: run again on
-    /// [`Lane::Format`].
+    /// The volume must be formatted or checked, or read completely to find out whether it may be
+    /// formatted. Repeat the attempt on [`Lane::Format`].
     NoSlot,
-    /// The kernel has counted the blocks of the filesystem before it grew: mount it again.
+    /// The kernel counted the block groups of an ext4 before it replayed a journal that enlarged
+    /// the ext4. Mount the filesystem again.
     Miscount,
 }
 
@@ -54,7 +56,7 @@ impl From<kernel::Error> for Obstacle {
 }
 
 impl Obstacle {
-    /// Returns the error for a caller that does not run the stage again.
+    /// Converts the obstacle to an error, for a caller that does not repeat the attempt.
     pub(crate) fn into_failure(self) -> Failure {
         match self {
             Obstacle::Failure(failure) => failure,
@@ -65,13 +67,13 @@ impl Obstacle {
     }
 }
 
-/// Stages a volume, on the thread of that lane.
+/// Stages a volume on a thread of this lane.
 ///
 /// # Errors
-/// Returns an [`Obstacle`]. Its failure is `INVALID_ARGUMENT` for a context or a capability that is
-/// not supported, `NOT_FOUND` without the volume's file, `ALREADY_EXISTS` if the volume is staged
-/// there in another way, `FAILED_PRECONDITION` if the content of the device forbids it, `ABORTED`
-/// while another operation uses the device.
+/// Returns an [`Obstacle`]. Its failure is `INVALID_ARGUMENT` if a context or the capability is not
+/// supported; `NOT_FOUND` if the volume's file does not exist; `ALREADY_EXISTS` if the volume is
+/// staged there in another way; `FAILED_PRECONDITION` if the content of the device forbids the
+/// stage; `ABORTED` while another operation uses the device.
 pub(crate) fn stage<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,
@@ -119,19 +121,20 @@ fn run<K: Kernel>(cx: &Context<'_, K>, request: &Stage, lane: Lane) -> Result<()
     }
 }
 
-/// A device for the volume: a new one, or the one that is already attached for it, if it is not
-/// staged or published here.
+/// Returns a device for the volume. Uses a device that is already attached for it, unless the
+/// volume is staged or published on this node.
 ///
 /// # Errors
 /// Returns `FAILED_PRECONDITION` with the path while the volume is mounted anywhere, or if its file
-/// may be another volume's too; `ABORTED` while another process uses the volume.
+/// has several names and so may also belong to another volume; `ABORTED` while another process uses
+/// the volume.
 fn attach<K: Kernel>(
     cx: &Context<'_, K>,
     volume: &VolumeId,
     storage: Storage<K>,
     purpose: Purpose,
 ) -> Result<OpenDevice<K>, Failure> {
-    // Check this before locking the file: the other volume may hold the lock.
+    // Check this before the file is locked: the other volume may hold the lock.
     storage.refuse_linked()?;
     let device = cx.phase(Phase::Attach, || {
         let unused = || -> Result<_, Failure> {
@@ -142,7 +145,8 @@ fn attach<K: Kernel>(
             if cx.may_lose_devices() {
                 cx.mounts().refuse_removed(volume)?;
             }
-            // A copy holds the lock of the file, unless the controller has died.
+            // The controller locks a file while it copies it. If the controller has crashed, there
+            // is no lock, but the file is still marked.
             storage.refuse_claimed(&cx.kernel)?;
             Ok(left)
         };

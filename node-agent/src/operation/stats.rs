@@ -1,5 +1,5 @@
-//! `NodeGetVolumeStats`: a volume's usage; and the free space of the filesystem with the backing
-//! files.
+//! `NodeGetVolumeStats`: the usage of a volume. Also the free space of the filesystem that contains
+//! the backing files.
 
 use std::path::Path;
 
@@ -14,42 +14,44 @@ use crate::filesystem::{FsType, may_have_project_quotas};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountFacts, Stat, Usage};
 use crate::work::Phase;
 
-/// A volume's usage.
+/// The usage of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VolumeUsage {
-    /// A filesystem.
+    /// The usage of a mounted filesystem.
     Filesystem(Usage),
-    /// The size of a raw device in bytes; its usage is unknown.
+    /// The size of a raw device in bytes. Its usage is unknown.
     Block(u64),
 }
 
-/// A volume's usage and health.
+/// The usage and the health of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeStats {
     pub(crate) usage: VolumeUsage,
     pub(crate) conditions: Conditions,
 }
 
-/// The usage and health of a published or staged volume. Returns `None` on [`Thread::Only`] if a
-/// device or a disk must be queried.
+/// Returns the usage and health of a published or staged volume. On [`Thread::Only`], returns
+/// `None` if a device or a disk must be read.
 ///
 /// # Errors
-/// Returns `NOT_FOUND` if the volume is not mounted at that path.
+/// Returns `NOT_FOUND` if the volume is not mounted at the volume path.
 pub(crate) fn stats<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stats,
     thread: Thread,
 ) -> Result<Option<VolumeStats>, Failure> {
     match thread {
-        // On the pool, it is known whether the volume was unmounted meanwhile.
+        // Drop an error here and repeat the call on the pool, which finds out whether the volume
+        // was unmounted meanwhile.
         Thread::Only => Ok(in_place(cx, request).unwrap_or(None)),
         Thread::Pool => on_pool(cx, request).map(Some),
     }
 }
 
-/// The usage and health of a filesystem that was proven to be the volume's at that path, and so
-/// admitted. `None` if a disk or a server may have to be queried. The mount is held, so that no
-/// other one can take its place: neither another volume's, nor one whose server does not answer.
+/// Returns the usage and health of a filesystem that was already proven to be the volume's at this
+/// path. Returns `None` if a disk or a server may have to be read. Keeps the mount open, so that no
+/// other mount can take its place: neither a mount of another volume, nor one whose server does not
+/// answer.
 fn in_place<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stats,
@@ -71,7 +73,7 @@ fn in_place<K: Kernel>(
     let Some(device) = cx.index.proven(path, &stat, &request.id) else {
         return Ok(None);
     };
-    // The options of a btrfs may have to be read from the disk.
+    // The kernel may have to read the disk to show the mount options of a btrfs.
     if stat.dev.is_anonymous() {
         return Ok(None);
     }
@@ -83,7 +85,7 @@ fn in_place<K: Kernel>(
     if !can_be {
         return Ok(None);
     }
-    // The health comes before the usage, which may hang: the hung call has then checked the health.
+    // Check the health before the usage, since reading the usage may hang.
     let conditions = health::of_mounted(cx, request, device, Some(facts), Thread::Only)?;
     let Some(conditions) = conditions else {
         return Ok(None);
@@ -98,19 +100,20 @@ fn in_place<K: Kernel>(
     }))
 }
 
-/// Whether neither the statistics nor the health need the disk. The health of a read-only
-/// filesystem needs the staging path, which shows whether it was staged so.
+/// Whether the statistics and the health can be read without the disk. A read-only filesystem is
+/// excluded: its health depends on its staging path, which shows whether it was staged read-only.
 fn is_in_memory(facts: &MountFacts) -> bool {
     facts.counts_in_memory && !facts.superblock_read_only
 }
 
-/// Whether the filesystem is known not to have project quotas. The options of an ext4 do not show
-/// every quota: it may be the default of its superblock, or have been turned on by quotactl(2).
+/// Whether the filesystem certainly has no project quotas. The mount options of an ext4 do not show
+/// every quota: a quota may be a default in the superblock, or may have been enabled by
+/// quotactl(2).
 fn is_without_projects<K: Kernel>(node: &Node<K>, facts: &MountFacts, device: Dev) -> bool {
     facts.fs_type != FsType::Ext4.name() || node.index.is_without_projects(device)
 }
 
-/// The usage and health of a volume, where its disk may be queried.
+/// Returns the usage and health of a volume. May wait for its disk.
 fn on_pool<K: Kernel>(cx: &Context<'_, K>, request: &Stats) -> Result<VolumeStats, Failure> {
     let path = &request.volume_path;
     cx.admit("volume_path", path)?;
@@ -136,13 +139,13 @@ fn on_pool<K: Kernel>(cx: &Context<'_, K>, request: &Stats) -> Result<VolumeStat
         _ => filesystem(cx, request, &stat),
     };
     match read {
-        // An error says nothing of a volume that was unmounted meanwhile.
+        // The error is not about this volume if the volume was unmounted meanwhile.
         Err(_) if !cx.mounts().still_shows(path, &stat)? => Err(not_there()),
         read => read?.ok_or_else(not_there),
     }
 }
 
-/// The usage of a filesystem, if it is the volume's.
+/// Returns the usage and health of a filesystem; `None` if it is not the volume's.
 fn filesystem<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stats,
@@ -157,7 +160,7 @@ fn filesystem<K: Kernel>(
         Some(facts) => will_be_in_place(cx, request, stat, (proven.device, facts))?,
         None => false,
     };
-    // The health comes before the usage, which may hang: the hung call has then checked the health.
+    // Check the health before the usage, since reading the usage may hang.
     let conditions = health::of_mounted(cx, request, proven.device, facts, Thread::Pool)?;
     let conditions =
         conditions.ok_or_else(|| Failure::bug("the health wants the pool on the pool"))?;
@@ -171,7 +174,8 @@ fn filesystem<K: Kernel>(
     }))
 }
 
-/// The usage of exactly the mount that `stat` describes; `None` if the path no longer shows it.
+/// Returns the usage of exactly the mount that `stat` describes; `None` if another mount is at the
+/// path by now.
 fn usage<K: Kernel>(node: &Node<K>, path: &Path, stat: &Stat) -> Result<Option<Usage>, Failure> {
     let mount = match node.kernel.open_path(path) {
         Err(error) if error.cause() == Cause::Missing => return Ok(None),
@@ -184,8 +188,8 @@ fn usage<K: Kernel>(node: &Node<K>, path: &Path, stat: &Stat) -> Result<Option<U
     Ok(Some(node.kernel.fstatfs(&mount)?))
 }
 
-/// Whether the next statistics of the mount, whose facts are in memory, can be read on the event
-/// loop.
+/// Whether the next statistics of this mount can be read on the event loop. The caller has checked
+/// that its facts are in memory.
 fn will_be_in_place<K: Kernel>(
     node: &Node<K>,
     request: &Stats,
@@ -207,7 +211,7 @@ fn will_be_in_place<K: Kernel>(
     Ok(is_without)
 }
 
-/// The usage of a raw device, if it is the volume's.
+/// Returns the size and health of a raw device; `None` if the device is not the volume's.
 fn device<K: Kernel>(
     node: &Node<K>,
     request: &Stats,
@@ -233,9 +237,10 @@ fn device<K: Kernel>(
     Ok(Some(stats))
 }
 
-/// Size and free space of the filesystem that contains the backing files; `None` for volumes that
-/// are disks, and if the directory at the path of the backing files was replaced since the start,
-/// because its filesystem is then a different one. May wait for a disk.
+/// Returns the size and the free space of the filesystem that contains the backing files. Returns
+/// `None` if volumes are disks. Also returns `None` if the directory of the backing files was
+/// replaced since the start of the agent, since the new directory may be on a different filesystem.
+/// May wait for a disk.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -250,7 +255,8 @@ pub(crate) fn space<K: Kernel>(node: &Node<K>) -> Result<Option<Space>, Failure>
     }
     let usage = kernel.statfs(dir.path())?;
     Ok(Some(Space {
-        // Loop devices write as root, which may use the reserved blocks.
+        // Loop devices write as root, which may use the blocks that the filesystem reserves for
+        // root.
         free_bytes: usage.total_bytes.saturating_sub(usage.used_bytes),
         size_bytes: usage.total_bytes,
     }))

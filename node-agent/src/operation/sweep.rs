@@ -1,11 +1,11 @@
-//! Frees devices that a killed agent left bound: after the next start, or when a stage of the
+//! Frees devices that a killed agent left bound: after the next start, and when a stage of the
 //! volume is refused with a final code.
 //!
-//! A device that was bound for a raw volume and not yet mounted stays bound if the agent crashes at
-//! that point. The volume's next stage or unstage finds it; but a stage may be refused before that,
-//! and then no further call comes, while the volume counts as attached. The start frees nothing
-//! while another process has the device open or the directory locked, such as an agent that is
-//! still exiting.
+//! If the agent crashes between binding a raw volume's device and mounting it, the device stays
+//! bound. The next stage or unstage of the volume finds the device. But a stage may be refused
+//! before it searches for the device; then no further call comes, and the volume still counts as
+//! attached. The start frees nothing while another process has the device open or the directory
+//! locked, such as an agent that is still exiting.
 
 use std::path::Path;
 
@@ -19,9 +19,9 @@ use crate::mounts::Covered;
 use crate::work::Phase;
 
 impl<K: Kernel> Node<K> {
-    /// Reads the names in `/dev/belay`, which show the disk of each volume. Removes the names that
-    /// a killed agent has left of devices that are detached: they would lead to other volumes. A
-    /// name that remains does no more harm than that.
+    /// Reads the names in `/dev/belay`, which show the disk of each volume. Removes names that a
+    /// killed agent has left for devices that were detached since: such a name would lead to
+    /// another volume. If it cannot be removed, the name is only misleading.
     pub(crate) fn read_names(&self) {
         let (kernel, driver) = (&self.kernel, self.transport.driver());
         let unread = |path: &Path, error| {
@@ -38,9 +38,9 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// Takes the lock of the volumes' directory, which this agent holds until it ends; whether no
-    /// other process has it. Without it, only devices that a call names are freed: another agent
-    /// may be about to bind the others.
+    /// Takes the lock of the volumes' directory, which this agent then holds until it exits.
+    /// Returns whether this agent holds the lock. Without the lock, only devices that a call names
+    /// are freed, since another agent may be about to bind the others.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -51,8 +51,9 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// The devices that may have been left attached, by number, with the volumes that they may
-    /// belong to: bound without AUTOCLEAR under that name, and not in the index. Queries no device.
+    /// Returns the devices that a killed agent may have left bound: their numbers, and the volumes
+    /// whose names they have. Only devices that were bound without AUTOCLEAR and that are not in
+    /// the index count. Does not open a device.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -67,11 +68,12 @@ impl<K: Kernel> Node<K> {
         Ok(folder.remnants(&self.kernel, is_noted)?)
     }
 
-    /// Frees one of [`Node::remnants`], as part of the volume's own job, if it is the volume's, is
-    /// not mounted or bound, and no process has it open. Returns whether it did.
+    /// Frees a device that [`Node::remnants`] returned, if it belongs to the volume, is neither
+    /// mounted nor bound to a path, and no process has it open. Runs in a job of the volume.
+    /// Returns whether the device was freed.
     ///
     /// # Errors
-    /// Returns the kernel's error. The device is then left to the volume's own calls.
+    /// Returns the kernel's error. The next stage or unstage of the volume then finds the device.
     pub(crate) fn free_remnant(&self, number: u32, volume: &VolumeId) -> Result<bool, Failure> {
         let Some(folder) = self.transport.folder() else {
             return Ok(false);
@@ -91,7 +93,7 @@ impl<K: Kernel> Node<K> {
         Ok(!shown.is_empty())
     }
 
-    /// Frees a device as [`Node::free_remnant`] does, if it is not [`Node::is_noted`].
+    /// Frees a device like [`Node::free_remnant`], but without searching the index for its mounts.
     fn free_unnoted(
         &self,
         folder: &VolumeDir<K>,
@@ -102,7 +104,8 @@ impl<K: Kernel> Node<K> {
         let Some(remnant) = folder.remnant(kernel, volume, number)? else {
             return Ok(false);
         };
-        // The table also has mounts that the index lacks, such as a bind hidden by another mount.
+        // The mount table also lists mounts that the index lacks, such as a bind that is covered by
+        // another mount.
         let mut shown = Covered::new(kernel, &self.transport, volume, remnant.dev(kernel)?);
         let shown = shown.paths(&[])?;
         if !shown.is_empty() {
@@ -122,8 +125,8 @@ impl<K: Kernel> Node<K> {
             return Ok(false);
         };
         for number in folder.remnants_of(kernel, volume)? {
-            // The directory is locked, for the lifetime of the agent, only if there is a device to
-            // free.
+            // Take the directory's lock only if there is a device to free, since the agent keeps
+            // the lock until it exits.
             if !self.is_noted(folder, number, volume)?
                 && self.is_alone()?
                 && self.sees_all_mounts()?
@@ -138,7 +141,8 @@ impl<K: Kernel> Node<K> {
 
 impl<K: Kernel> Context<'_, K> {
     /// Frees a device that an earlier stage left bound, after a stage of the volume was refused
-    /// with a final code. By the rules of [`Node::free_remnant`]; on a failure the device stays.
+    /// with a final code. The conditions are the same as for [`Node::free_remnant`]. If the attempt
+    /// fails, the device stays bound.
     pub(super) fn free_refused(&self, volume: &VolumeId, refusal: &Failure) {
         let is_final = matches!(
             refusal.kind,

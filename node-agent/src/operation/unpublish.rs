@@ -1,9 +1,9 @@
-//! `NodeUnpublishVolume`: unmounts a volume from a pod's target path, and removes the path. Before
-//! that, the volume is written to its disk.
+//! `NodeUnpublishVolume`: unmounts a volume from a pod's target path, and removes the path. The
+//! data of the volume is written to its disk first.
 //!
-//! A cloud can detach a disk at any time from then on, without an unstage: a kubelet that was
-//! killed has forgotten the volume, and a node that is cut off is not asked. What a finished pod
-//! has written must then be on the disk.
+//! After the unpublish, a cloud can detach the disk without an unstage: a kubelet that was killed
+//! may no longer know the volume, and a node without a network connection receives no calls. The
+//! data that a finished pod has written must be on the disk by then.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,11 +16,12 @@ use crate::kernel::{Cause, Error, FileKind, Kernel, Open, Stat};
 use crate::mounts::without_links;
 use crate::work::Phase;
 
-/// Unpublishes a volume. Succeeds if nothing is there. Sets `was_unmounted` if it has unmounted
-/// anything, also if it fails after that.
+/// Unpublishes a volume. Succeeds if nothing is at the target path. Sets `was_unmounted` if it has
+/// unmounted anything, even if it fails afterwards.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` if the mount there is not the volume's, is in use, or hides files.
+/// Returns `FAILED_PRECONDITION` if the mount there is not the volume's or is in use, or if the
+/// target directory contains files.
 pub(crate) fn unpublish<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unpublish,
@@ -51,7 +52,8 @@ pub(crate) fn unpublish<K: Kernel>(
     )))
 }
 
-/// A wrong path in a request must not unmount another volume.
+/// Refuses a mount that is not the volume's: a wrong path in a request must not unmount another
+/// volume.
 fn refuse_foreign<K: Kernel>(
     node: &Node<K>,
     request: &Unpublish,
@@ -70,11 +72,12 @@ fn refuse_foreign<K: Kernel>(
     )))
 }
 
-/// A mount under another mount is still published: a process with the device of a raw volume open
-/// would see the next volume there, once this one is unstaged.
+/// Refuses to succeed if the volume's mount at the path is covered by another mount, since it is
+/// still published then. A process with the raw device open would see the next volume on that
+/// device once this volume is unstaged.
 ///
-/// If nothing was mounted at the path, it may contain a symlink; since a restart the index then has
-/// the mount under its real path.
+/// If nothing is mounted at the path, the path may contain a symlink: after a restart, the index
+/// has the mount under the path that the symlink resolves to.
 fn refuse_covered<K: Kernel>(
     node: &Node<K>,
     request: &Unpublish,
@@ -103,11 +106,11 @@ fn umount<K: Kernel>(cx: &Context<'_, K>, request: &Unpublish) -> Result<(), Fai
             )),
             _ => error.into(),
         });
-    // Another mount may be visible there now; the next call verifies it again.
+    // Another mount may be visible at the path now. The next iteration verifies it.
     unmounted.map(|()| cx.index.forget(&request.target))
 }
 
-/// Removes the file or directory that publish created, only if it is empty.
+/// Removes the file or directory that the publish created, if it is empty.
 fn remove<K: Kernel>(node: &Node<K>, request: &Unpublish, stat: &Stat) -> Result<(), Failure> {
     let target = &request.target;
     let removed = match stat.kind {
@@ -134,16 +137,16 @@ fn remove<K: Kernel>(node: &Node<K>, request: &Unpublish, stat: &Stat) -> Result
 /// The result of writing the data of a volume to its disk.
 #[derive(Clone, Debug)]
 pub(crate) enum Flushed {
-    /// The volume is not published there.
+    /// The volume is not published at the target path.
     Nothing,
     /// All data of the volume is on the disk.
     Done,
-    /// A write has failed, and its data may be lost; the target can be unmounted anyway.
+    /// A write has failed, and its data may be lost. The target can be unmounted anyway.
     Failed(Error),
 }
 
-/// Flushes the volume that is published at the target, if it is this volume. May take as long as
-/// the disk.
+/// Writes the data of the volume that is published at the target path to its disk. Does nothing if
+/// the mount there is not the volume's. May wait for the disk.
 ///
 /// # Errors
 /// Returns an error if the target cannot be inspected.
@@ -162,7 +165,8 @@ pub(crate) fn flush<K: Kernel>(
         return Ok(Flushed::Nothing);
     }
     let kernel = &cx.kernel;
-    // A clone, since a file that is open on the target would keep it busy.
+    // Use a clone of the mount, since an open file on the target would make its unmount fail with
+    // EBUSY.
     let clone = cx.phase(Phase::Clone, || {
         kernel.open_tree(&kernel.open_path(target)?)
     })?;

@@ -1,8 +1,9 @@
-//! `NodeUnstageVolume`: OK means that the kernel no longer holds anything of the volume.
+//! `NodeUnstageVolume`: removes everything that the kernel holds for the volume.
 //!
-//! The request names neither the device nor how it was staged; both are read from the kernel. The
-//! device is held before the unmount, since nothing identifies it afterwards. A raw device is
-//! unbound only after reading the mount table, which lists binds by any process at any path.
+//! The request names neither the device nor the way in which it was staged; both are read from the
+//! kernel. The device is opened before the unmount, since nothing identifies it afterwards. A raw
+//! device is detached only after the mount table was read, which lists binds by any process at any
+//! path.
 
 use std::path::{Path, PathBuf};
 
@@ -16,11 +17,11 @@ use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
 use crate::mounts::{Covered, block_path};
 use crate::work::Phase;
 
-/// Unstages a volume. Succeeds if nothing is there.
+/// Unstages a volume. Succeeds if nothing of the volume is on the node.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` while a target is published, a raw device is bound anywhere, or the device
-/// is in use.
+/// Returns `FAILED_PRECONDITION` while the volume is published, a raw device is bound anywhere, or
+/// the device is in use.
 pub(crate) fn unstage<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Result<(), Failure> {
     cx.admit("staging_target_path", &request.staging)?;
     let staging = cx.mounts().look("staging_target_path", &request.staging)?;
@@ -29,9 +30,10 @@ pub(crate) fn unstage<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Resu
         unstage_mount(cx, request, stat)?;
     }
     let was_bound = unstage_device(cx, request)?;
-    // Also frees a device that a crash left bound without a mount.
+    // This also frees a device that a crash left attached without a mount.
     match cx.detach(&request.id) {
-        // An earlier call has unmounted the staging path, and was then refused.
+        // An earlier call may have unmounted the staging path, and may then have been refused
+        // because of binds for pods.
         Err(_) if cx.unmount_orphans_of(&request.id).unwrap_or(false) => cx.detach(&request.id)?,
         detached => detached?,
     }
@@ -61,7 +63,8 @@ fn unstage_mount<K: Kernel>(
         )));
     };
     refuse_published(cx, request, dev)?;
-    // A frozen filesystem outlives its last mount, and could then not be thawed.
+    // Thaw the filesystem first: a frozen filesystem stays in the kernel after its last unmount,
+    // and could then no longer be thawed.
     cx.phase(Phase::Unmount, || {
         match cx.kernel.open(staging, Open::Directory) {
             Ok(root) => cx.kernel.thaw(&root),
@@ -70,7 +73,7 @@ fn unstage_mount<K: Kernel>(
     })?;
     cx.transport.remember(&request.id, &device);
     umount(cx, staging)?;
-    // Check after the unmount, since the staging mount claims the device as well.
+    // Check this after the unmount, since the staging mount claims the device as well.
     if cx.phase(Phase::Check, || device.is_claimed(&cx.kernel))? {
         return Err(Failure::precondition(format!(
             "volume {}: {} is still mounted elsewhere, perhaps in another mount namespace: search \
@@ -79,7 +82,7 @@ fn unstage_mount<K: Kernel>(
             device.path().display()
         )));
     }
-    // The last close unbinds it.
+    // Closing the last descriptor detaches the device.
     cx.phase(Phase::Detach, || drop(device));
     Ok(())
 }
@@ -97,9 +100,9 @@ fn umount<K: Kernel>(cx: &Context<'_, K>, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Unmounts a staged filesystem whose disk was removed: it cannot be read, written, thawed or
-/// claimed. The cloud detaches the disk without an unstage if the kubelet was killed and has
-/// forgotten the volume, or if the node was cut off.
+/// Unmounts a staged filesystem whose disk was removed, and which can therefore not be read,
+/// written, thawed or claimed. The cloud detaches a disk without an unstage if a killed kubelet no
+/// longer knows the volume, or if the node has lost its network connection.
 ///
 /// # Errors
 /// Returns `FAILED_PRECONDITION` while the disk is mounted elsewhere, such as for a pod; otherwise
@@ -110,7 +113,7 @@ pub(super) fn unmount_removed<K: Kernel>(
     stat: &Stat,
 ) -> Result<(), Failure> {
     let staging = &request.staging;
-    // Only the mount table has the mounts of other processes.
+    // Only the mount table lists mounts of other processes.
     let others = cx.mounts().elsewhere(&request.id, staging, stat)?;
     let others = others.ok_or_else(|| not_in_table(staging))?;
     if others.is_stacked {
@@ -132,8 +135,8 @@ pub(super) fn unmount_removed<K: Kernel>(
     Ok(())
 }
 
-/// Unmounts the raw device that is staged. Returns whether there was one. If binds are stacked,
-/// only the uppermost can be identified, so they are unmounted one by one.
+/// Unmounts the staged raw device. Returns whether there was one. If binds are stacked, only the
+/// uppermost bind can be identified, so they are unmounted one by one.
 fn unstage_device<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Result<bool, Failure> {
     let path = block_path(&request.staging);
     let mut was_bound = false;
@@ -158,7 +161,7 @@ fn unstage_device<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Result<b
     )))
 }
 
-/// Unmounts one bind of a raw device, at `path`.
+/// Unmounts the bind of a raw device at `path`.
 fn unstage_bind<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,
@@ -187,7 +190,8 @@ fn unstage_bind<K: Kernel>(
         None => refuse_left_targets(cx, request, dev)?,
     }
     if matches!(verdict, Verdict::Stale(_)) {
-        // If its file is missing, only this bind lets a retry find the device.
+        // If the volume's file is missing, a retry could find the device only through this bind, so
+        // check for other mounts before the unmount.
         let refuse = || cx.mounts().refuse_shown(&request.id, dev, &[path]);
         unless_orphans(refuse, unmount)?;
     }
@@ -201,7 +205,7 @@ fn unstage_bind<K: Kernel>(
         && below.rdev == stat.rdev
         && cx.mounts().label(path, &below)? == label
     {
-        // Another bind of the same device, which the caller takes down next.
+        // The bind that is visible now shows the same device; the caller unmounts it next.
         return Ok(());
     }
     let refused = cx.phase(Phase::Detach, || {
@@ -215,8 +219,9 @@ fn unstage_bind<K: Kernel>(
     cx.release_raw(&request.id, device)
 }
 
-/// After a refused unstage the volume is staged as before, so that its pods can be published again.
-/// If that fails as well, a later unstage still finds the device by the volume's storage.
+/// Binds the device again after a refused unstage, so that the volume is staged as before and can
+/// be published again. If that fails, a later unstage still finds the device through the volume's
+/// storage.
 fn bind_again<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,
@@ -232,7 +237,7 @@ fn bind_again<K: Kernel>(
     }
 }
 
-/// Removes the file that a stage has made to bind the device onto.
+/// Removes the file onto which a stage has bound the device.
 fn remove_file<K: Kernel>(cx: &Context<'_, K>, path: &Path, left: &Stat) -> Result<(), Failure> {
     if left.kind == FileKind::File && left.bytes == 0 && !left.mount_root {
         return Ok(cx.phase(Phase::Remove, || cx.kernel.unlink(path))?);
@@ -247,10 +252,10 @@ fn refuse_published<K: Kernel>(node: &Node<K>, request: &Unstage, dev: Dev) -> R
     refuse_any(request, &targets(node, request, dev)?)
 }
 
-/// [`refuse_published`] for a raw device over a file that is no longer the volume's: its number may
-/// be another volume's now, so only binds that name this volume count. Binds that the kubelet has
-/// made are listed only in the mount table. While one exists, the index keeps the number from other
-/// volumes.
+/// Refuses to unstage a raw device whose file is no longer the volume's while it is bound for a
+/// pod. The device number may belong to another volume by now, so only binds that name this volume
+/// count. Only the mount table lists binds that the kubelet has made. While such a bind exists, the
+/// index keeps other volumes from using the number.
 fn refuse_left_targets<K: Kernel>(
     node: &Node<K>,
     request: &Unstage,

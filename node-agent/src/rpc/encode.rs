@@ -1,4 +1,4 @@
-//! Responses of the node service.
+//! Converts results of operations to responses of the CSI Node service.
 
 use belay_contract::drivers::Profile;
 use belay_proto::csi::v1 as csi;
@@ -7,7 +7,7 @@ use csi::node_service_capability::{Rpc as RpcCapability, Type, rpc};
 
 use crate::operation::{StorageCondition, VolumeStats, VolumeUsage};
 
-/// The capabilities of this agent for volumes of that driver.
+/// Returns the capabilities of this agent for volumes of a driver with this profile.
 pub(super) fn capabilities(profile: &Profile) -> csi::NodeGetCapabilitiesResponse {
     let mode = AccessMode::SingleNodeMultiWriter;
     let capabilities = [
@@ -20,7 +20,7 @@ pub(super) fn capabilities(profile: &Profile) -> csi::NodeGetCapabilitiesRespons
         ),
         (rpc::Type::GetVolumeHealth, true),
         (rpc::Type::GetStorageHealth, true),
-        // Removed in 1.13; kubelets up to 1.36 check for it.
+        // CSI 1.13 removed this capability, but kubelets up to Kubernetes 1.36 check for it.
         (rpc::Type::VolumeCondition, true),
     ];
     let kinds = capabilities.into_iter().filter(|(_, can)| *can);
@@ -49,7 +49,8 @@ pub(super) fn stats(stats: &VolumeStats) -> csi::NodeGetVolumeStatsResponse {
                 used: signed(usage.used_bytes),
                 unit: Unit::Bytes.into(),
             };
-            // btrfs allocates them as needed and counts none: 0 free of 0 would look full.
+            // btrfs creates inodes as needed and reports a total of 0. Without this, it would look
+            // full.
             let inodes = (usage.total_inodes > 0).then(|| csi::VolumeUsage {
                 available: signed(usage.free_inodes),
                 total: signed(usage.total_inodes),
@@ -74,7 +75,8 @@ pub(super) fn storage(conditions: Vec<StorageCondition>) -> csi::NodeGetStorageH
     }
 }
 
-/// protobuf has int64 for sizes; no real size is near the limit.
+/// Converts an unsigned size or count to protobuf's int64. A larger value, which no real size has,
+/// becomes the maximum.
 pub(super) fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -1,5 +1,5 @@
-//! A driver's part of `/metrics` and the status page: its volumes as the calls have reported them,
-//! and the filesystem of its backing files, measured on the pool.
+//! A driver's part of `/metrics` and the status page: the volumes that its calls have reported, and
+//! the filesystem of its backing files, which is measured on the pool.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::kernel::Kernel;
 use crate::operation::{self, Node};
 use crate::work::Class;
 
-/// The filesystem of the backing files, as last measured.
+/// The space on the filesystem of the backing files, as last measured.
 #[derive(Default)]
 pub(super) struct Storage {
     last: Lock<Option<Space>>,
 }
 
 impl Storage {
-    /// Sets the values for the pages.
+    /// Stores the measured space for `/metrics` and the status page.
     pub(super) fn keep(&self, space: Space) {
         *self.last.lock() = Some(space);
     }
@@ -40,7 +40,7 @@ impl<K: Kernel> Facts for NodeService<K> {
 
     fn known(&self) -> Known {
         let mut unhealthy = self.volumes.unhealthy();
-        // This includes volumes for which no call is made.
+        // The calls' reports omit volumes with unsynced data for which no call has been made since.
         match u64::try_from(self.unsynced.count()) {
             Ok(0) | Err(_) => drop(unhealthy.remove(volume::DATA_UNSYNCED.name())),
             Ok(count) => drop(unhealthy.insert(volume::DATA_UNSYNCED.name(), count)),
@@ -52,11 +52,11 @@ impl<K: Kernel> Facts for NodeService<K> {
         }
     }
 
-    /// Adds the mounts that calls have made or seen: in Kubernetes, their paths contain the pod's
-    /// UID and the name of the persistent volume.
+    /// Adds the paths at which a volume is mounted, as far as this process knows them. In
+    /// Kubernetes, a path contains the pod's UID and the name of the persistent volume.
     fn shown(&self) -> Vec<Shown> {
         let mut shown = self.volumes.shown();
-        // A driver that is not up has mounted nothing.
+        // A driver that is not ready has mounted nothing.
         for (path, volume, device) in self
             .node()
             .map_or_else(|_| Vec::new(), |it| it.mounts_seen())
@@ -74,8 +74,8 @@ impl<K: Kernel> Facts for NodeService<K> {
 
     fn measure(self: Arc<Self>) -> Measuring {
         Box::pin(async move {
-            // A driver that is not up, and a disk that does not answer, are reported elsewhere: by
-            // readiness, and as a hung operation.
+            // Errors are ignored here: readiness reports a driver that is not ready, and the health
+            // calls report a disk that does not answer.
             let key = Key::new(Class::Storage, "space");
             let call = (Rpc::NodeGetStorageHealth, 0);
             let work = |node: &Node<K>| operation::space(node).map(Done::Space);

@@ -1,4 +1,5 @@
-//! An unpublish that writes the volume to its disk first, if a cloud can detach the disk.
+//! Unpublishes a volume. If a cloud can detach the volume's disk, writes the volume's data to the
+//! disk first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +15,8 @@ use crate::kernel::Kernel;
 use crate::operation::{self, Flushed, Node};
 use crate::work::{Class, Lane, Operation, Pool, Progress};
 
-/// Counts targets that were unmounted before all of their volume was on the disk, by `reason`.
+/// Counter: unpublished targets that were unmounted before all data of their volume was on the
+/// disk, by `reason`.
 const UNFLUSHED: &str = "belay_unflushed_unpublishes_total";
 
 /// Describes the metrics of this module. Call it once, before the first call.
@@ -25,14 +27,14 @@ pub(super) fn announce() {
     );
 }
 
-/// The reason why some data of a volume may not be on its disk.
+/// The reason why data of a volume may not be on its disk.
 enum Unflushed {
-    /// A flush has not ended.
+    /// A flush has not ended in time.
     Slow(Failure),
     Failed(Failure),
 }
 
-/// State that the calls of a driver share.
+/// State of a driver that its unpublish calls share with other calls.
 pub(super) struct Shared<K: Kernel> {
     pub(super) jobs: Table,
     pub(super) pool: Arc<Pool>,
@@ -40,7 +42,8 @@ pub(super) struct Shared<K: Kernel> {
     pub(super) unsynced: Arc<Unsynced>,
 }
 
-/// Unpublishes the volume.
+/// Flushes the volume to its disk if a cloud can detach the disk, then unpublishes the volume even
+/// if the flush has failed.
 ///
 /// # Errors
 /// Returns the errors of [`operation::unpublish`].
@@ -63,13 +66,13 @@ pub(super) async fn unpublish_flushed<K: Kernel>(
     unmounted
 }
 
-/// Reports that the target was unmounted although the flush has not succeeded.
+/// Reports that a target was unmounted although the flush of its volume had not succeeded.
 fn report(unsynced: &Unsynced, unpublish: &Unpublish, begun: &Flush, unflushed: Unflushed) {
     let id = &unpublish.id;
     let (reason, why) = match unflushed {
         Unflushed::Slow(why) => match unsynced.unmounted(id, begun, why.to_string()) {
             true => ("slow", why),
-            // The flush was late, but has succeeded by now.
+            // The flush missed its deadline, but has succeeded meanwhile.
             false => return,
         },
         Unflushed::Failed(why) => {
@@ -101,10 +104,10 @@ async fn unmount<K: Kernel>(
     shared.pool.run(ticket, Lane::Change, work).await
 }
 
-/// Refuses to unstage a volume that is still being written to its disk.
+/// Checks that no flush of the volume is in progress, before the volume is unstaged.
 ///
 /// # Errors
-/// Returns `ABORTED` while the volume is being written.
+/// Returns `ABORTED` while a flush of the volume is in progress.
 pub(super) fn refuse_flushing(jobs: &Table, id: &VolumeId) -> Result<(), Failure> {
     match jobs.view(&key(id)) {
         None => Ok(()),
@@ -114,13 +117,14 @@ pub(super) fn refuse_flushing(jobs: &Table, id: &VolumeId) -> Result<(), Failure
     }
 }
 
-/// The key of the flush of a volume. There is at most one at a time, however often the volume is
-/// unpublished.
+/// Returns the key of a flush of the volume. All flushes of a volume have the same key, so at most
+/// one is in progress.
 fn key(id: &VolumeId) -> Key<Class> {
     Key::new(Class::Flush, id.as_str())
 }
 
-/// Flushes the volume in a separate job, since the flush may outlive the unpublish.
+/// Flushes the volume in a separate job, since the flush may take longer than the unpublish may
+/// wait.
 async fn flush<K: Kernel>(
     shared: &Shared<K>,
     unpublish: &Arc<Unpublish>,
@@ -143,7 +147,8 @@ async fn flush<K: Kernel>(
         match pool.run(&ticket, Lane::Change, work).await? {
             Flushed::Nothing => {}
             Flushed::Done => unsynced.flushed(&id, &begun),
-            // The next flush would succeed, because the kernel has dropped the data.
+            // Record the error now: the kernel drops data that it cannot write, so the next flush
+            // would succeed.
             Flushed::Failed(error) => {
                 unsynced.failed(&id, error.to_string());
                 let id = id.as_str();

@@ -1,4 +1,4 @@
-//! The two health calls. Repeated calls share one thread.
+//! The calls NodeGetVolumeHealth and NodeGetStorageHealth. Equal calls share one thread.
 
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Failure, Kind, Rpc};
@@ -13,7 +13,7 @@ use crate::operation::{self, Context};
 use crate::work::{Class, Operation};
 
 impl<K: Kernel> NodeService<K> {
-    /// The health of one volume.
+    /// Returns the health of one volume.
     pub(super) async fn volume_health(
         &self,
         message: csi::NodeGetVolumeHealthRequest,
@@ -40,7 +40,7 @@ impl<K: Kernel> NodeService<K> {
         match self.run(key, call, Operation::Health, look).await {
             Ok(Done::Health(conditions)) => Ok(conditions),
             Ok(_) => Err(mixed_up()),
-            // The hung call may be this one, which now has its answer.
+            // The call that hangs may be this one. Its health reason is the answer.
             Err(failure) if failure.kind == Kind::Timeout => {
                 let hung = self.hung(&id).ok_or(failure)?;
                 Ok(reads::conditions(&hung))
@@ -49,7 +49,7 @@ impl<K: Kernel> NodeService<K> {
         }
     }
 
-    /// The health of the storage behind all volumes.
+    /// Returns the health of the storage behind all volumes.
     pub(super) async fn storage_health(
         &self,
         message: csi::NodeGetStorageHealthRequest,

@@ -1,4 +1,4 @@
-//! Runs all calls of a driver as jobs of one table, on the pool.
+//! Runs the calls of a driver as jobs of one table, on the pool.
 
 use std::sync::Arc;
 
@@ -13,39 +13,41 @@ use crate::kernel::Kernel;
 use crate::operation::{self, Context, Node, StorageCondition, Thread, VolumeStats};
 use crate::work::{Class, Operation, Progress};
 
-/// The running calls of a driver.
+/// The jobs of a driver that are in progress.
 pub(super) type Table = Jobs<Class, Done>;
 
-/// The result of a job. Only equal calls share a job, so each gets its own variant.
+/// The result of a job. Equal calls share a job and its result, so each kind of call has its own
+/// variant.
 #[derive(Clone, Debug)]
 pub(super) enum Done {
-    /// A change that returns nothing.
+    /// A change has succeeded, and has no result.
     Changed,
-    /// The size of the device in bytes, after growth.
+    /// The size of the device after growth, in bytes.
     Grown(u64),
-    /// Whether a device was freed, or a filesystem unmounted whose disk was removed.
+    /// Whether the job freed a device, or unmounted a filesystem whose disk was removed.
     Freed(bool),
     /// The usage and the health of a volume.
     Stats(VolumeStats),
     Health(Conditions),
-    /// Whether a deletion waits for the unstage.
+    /// Whether the deletion of the volume waits for its unstage.
     Wanted(bool),
     Storage(Vec<StorageCondition>),
     Space(Option<Space>),
 }
 
-/// The error for equal fingerprints of unequal calls: a job has the result of another call.
+/// Returns the error for a call that got the result of a different call. Their fingerprints must
+/// have been equal.
 pub(super) fn mixed_up() -> Failure {
     Failure::bug("the job has another call's result")
 }
 
-/// The key of a change of the volume.
+/// Returns the key of a job that changes the volume.
 pub(super) fn change(id: &VolumeId) -> Key<Class> {
     Key::new(Class::Change, id.as_str())
 }
 
 impl<K: Kernel> NodeService<K> {
-    /// Runs an operation as the job of `key`, on the pool.
+    /// Runs an operation on the pool, as the job `key`.
     ///
     /// # Errors
     /// Returns the errors of the operation, of [`Jobs::run`] and of [`crate::work::Pool::run`].
@@ -62,7 +64,7 @@ impl<K: Kernel> NodeService<K> {
         self.on_pool(key, call, work).await
     }
 
-    /// Runs a query, which is no operation and has no phases, as the job of `key`, on the pool.
+    /// Runs a query on the pool, as the job `key`. A query is not an operation and has no phases.
     ///
     /// # Errors
     /// Returns the same errors as [`NodeService::run`].
@@ -76,8 +78,9 @@ impl<K: Kernel> NodeService<K> {
         self.on_pool(key, call, work).await
     }
 
-    /// Runs an operation as the job of `key`: on the event loop, where it costs less than a thread,
-    /// or on the pool, if it returns `None` because it may have to wait for a disk.
+    /// Runs an operation as the job `key`, first on the event loop, which costs less than a thread.
+    /// If `work` returns `None` there, since it may have to wait for a disk, runs it again on the
+    /// pool.
     ///
     /// # Errors
     /// Returns the same errors as [`NodeService::run`].
@@ -119,7 +122,7 @@ impl<K: Kernel> NodeService<K> {
         self.jobs.run(key, rpc, fingerprint, job).await
     }
 
-    /// The hung job of this volume, if any: a change before a read. Queries no disk.
+    /// Returns the hung job of this volume, if any. Prefers changes to reads. Makes no system call.
     pub(super) fn hung(&self, id: &VolumeId) -> Option<JobView> {
         let of = |class| {
             let is_its = |key: &Key<Class>| key.class == class && *key.id == *id.as_str();

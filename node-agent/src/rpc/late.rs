@@ -1,5 +1,5 @@
-//! The node that serves a driver's calls, which may be ready later than the driver's socket, and
-//! the devices that a killed agent left bound.
+//! The node of a driver, which may become ready later than the driver's socket. Also frees devices
+//! that a killed agent left bound.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,14 +13,14 @@ use super::jobs::{Done, change};
 use crate::kernel::Kernel;
 use crate::operation::Node;
 
-/// A node, or the reason why it is not ready.
+/// The node of a driver, or the reason why the driver is not ready.
 pub(super) struct PendingNode<K: Kernel> {
     node: OnceLock<Arc<Node<K>>>,
     why: Lock<String>,
 }
 
 impl<K: Kernel> PendingNode<K> {
-    /// Returns a node that is not ready yet, for that reason.
+    /// Creates a node that is not ready, for the reason `why`.
     pub(super) fn new(why: &str) -> Self {
         PendingNode {
             node: OnceLock::new(),
@@ -28,7 +28,7 @@ impl<K: Kernel> PendingNode<K> {
         }
     }
 
-    /// The node.
+    /// Returns the node.
     ///
     /// # Errors
     /// Returns `UNAVAILABLE` with the reason while the node is not ready; the caller retries.
@@ -36,19 +36,20 @@ impl<K: Kernel> PendingNode<K> {
         self.node.get().cloned().ok_or_else(|| self.missing())
     }
 
-    /// The error `UNAVAILABLE`, with the reason.
+    /// Returns the error `UNAVAILABLE` with the reason why the node is not ready.
     pub(super) fn missing(&self) -> Failure {
         let why = self.why.lock();
         Failure::new(Kind::Unreachable, why.clone())
     }
 
-    /// Makes the node available.
+    /// Makes the node ready.
     pub(super) fn set(&self, node: Node<K>) {
-        // Only the single task that opens the driver's directory sets the node, once.
+        // Only one task sets the node, once: the task that opens the driver's directory. A second
+        // node would be dropped here.
         drop(self.node.set(Arc::new(node)));
     }
 
-    /// Sets the reason why the node is not ready.
+    /// Stores the reason why the node is not ready.
     pub(super) fn fails(&self, why: &str) {
         let mut last = self.why.lock();
         why.clone_into(&mut last);
@@ -56,27 +57,27 @@ impl<K: Kernel> PendingNode<K> {
 }
 
 impl<K: Kernel> NodeService<K> {
-    /// Makes the driver ready from now on.
+    /// Makes the driver ready: from now on, its calls use `node`.
     pub(crate) fn come_up(&self, node: Node<K>) {
         self.node.set(node);
     }
 
-    /// Records the reason why the driver is not ready, which its callers get.
+    /// Stores the reason why the driver is not ready. Calls return it as their error.
     pub(crate) fn fails(&self, why: &str) {
         self.node.fails(why);
     }
 
-    /// The node, once the driver has come up.
+    /// Returns the driver's node.
     ///
     /// # Errors
-    /// Returns `UNAVAILABLE` before the driver has come up.
+    /// Returns `UNAVAILABLE` until the driver is ready.
     pub(crate) fn node(&self) -> Result<Arc<Node<K>>, Failure> {
         self.node.get()
     }
 
-    /// Frees a device that a killed agent may have left bound, see [`Node::free_remnant`]. Returns
-    /// whether it did. It does not while another operation on the volume is in progress, which
-    /// finds the device.
+    /// Frees a device that a killed agent may have left bound, as [`Node::free_remnant`] does.
+    /// Returns whether the device was freed. Does nothing while another operation on the volume is
+    /// in progress, because that operation finds the device itself.
     ///
     /// # Errors
     /// Returns the errors of [`Node::free_remnant`].

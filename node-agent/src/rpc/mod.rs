@@ -1,5 +1,5 @@
-//! Converts decoded requests to operations, and results to messages. Makes no system call and
-//! judges no path.
+//! Converts decoded requests to operations, and their results to messages. Makes no system call,
+//! and does not check paths.
 
 mod encode;
 mod facts;
@@ -20,7 +20,7 @@ mod volumes;
 pub(crate) use node::{NodeIdentity, NodeService};
 pub(crate) use remote::RemoteService;
 
-/// Describes the metrics of the calls. Call it once, before the first call.
+/// Describes the metrics of this module. Call it once, before the first call.
 pub(crate) fn announce() {
     flushing::announce();
 }

@@ -1,4 +1,4 @@
-//! The CSI Node service.
+//! The CSI Node service of a driver whose volumes are files or disks.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -24,7 +24,7 @@ use crate::kernel::Kernel;
 use crate::operation::{self, Context, Node, VolumeStats};
 use crate::work::{Class, Operation, Pool};
 
-/// The CSI Node service.
+/// Implements the CSI Node service for one driver.
 pub(crate) struct NodeService<K: Kernel> {
     pub(super) node: PendingNode<K>,
     pub(super) pool: Arc<Pool>,
@@ -33,24 +33,25 @@ pub(crate) struct NodeService<K: Kernel> {
     pub(super) volumes: Volumes,
     pub(super) unsynced: Arc<Unsynced>,
     pub(super) storage: Storage,
-    /// The response to NodeGetInfo. If it is read from the cloud, it is unknown until the driver
-    /// has started.
+    /// The response of NodeGetInfo. It is unset until the node's identity is known, which may have
+    /// to be read from the cloud.
     info: OnceLock<csi::NodeGetInfoResponse>,
     capabilities: csi::NodeGetCapabilitiesResponse,
 }
 
-/// The identity of this node, for NodeGetInfo.
+/// The identity of this node, which NodeGetInfo returns.
 pub(crate) struct NodeIdentity {
-    /// The node id that controllers use.
+    /// The node ID by which controllers identify the node.
     pub(crate) id: String,
-    /// The maximum number of volumes, or of disks where volumes are disks; 0: unlimited.
+    /// Maximum number of volumes on the node, or of disks if volumes are disks; 0 means unlimited.
     pub(crate) volumes_max: u32,
-    /// The topology of the node.
+    /// The segments of the node's topology; `None` if topology is not reported.
     pub(crate) topology: Option<HashMap<String, String>>,
 }
 
 impl<K: Kernel> NodeService<K> {
-    /// The service of a driver that is not up yet, and why; see [`NodeService::come_up`].
+    /// Creates the service of a driver that is not ready yet, for the reason `why`.
+    /// [`NodeService::come_up`] makes it ready.
     pub(crate) fn new(why: &str, pool: Arc<Pool>, profile: &'static Profile) -> Self {
         NodeService {
             node: PendingNode::new(why),
@@ -65,7 +66,7 @@ impl<K: Kernel> NodeService<K> {
         }
     }
 
-    /// The response of NodeGetInfo from now on. The first identity counts.
+    /// Sets the response of NodeGetInfo. Only the first identity counts.
     pub(crate) fn identify(&self, identity: NodeIdentity) {
         self.info.get_or_init(|| csi::NodeGetInfoResponse {
             node_id: identity.id,
@@ -74,8 +75,9 @@ impl<K: Kernel> NodeService<K> {
         });
     }
 
-    /// Returns `info` with the limit of volumes: the limit of disks less the disks of others, which
-    /// are unknown until the driver is up.
+    /// Returns `info` with the maximum number of volumes: the maximum number of disks, less the
+    /// disks that are not volumes of the driver. These disks are unknown until the driver is ready,
+    /// so until then `info` is returned unchanged.
     fn with_room_for_disks(&self, info: csi::NodeGetInfoResponse) -> csi::NodeGetInfoResponse {
         let disks_max = u32::try_from(info.max_volumes_per_node).unwrap_or_default();
         match self.node() {
@@ -90,7 +92,7 @@ impl<K: Kernel> NodeService<K> {
         }
     }
 
-    /// Runs an operation that changes the volume.
+    /// Runs an operation that changes the volume, as a job.
     async fn change(
         &self,
         (rpc, operation): (Rpc, Operation),
@@ -143,7 +145,7 @@ impl<K: Kernel> NodeService<K> {
         done.await.map(drop)
     }
 
-    /// Whether the deletion of the volume waits for its unstage, according to its file.
+    /// Returns whether the deletion of the volume waits for its unstage, according to its file.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -157,7 +159,7 @@ impl<K: Kernel> NodeService<K> {
         }
     }
 
-    /// Unstages a volume that is being deleted and is unknown to the kubelet.
+    /// Unstages a volume that is being deleted and that the kubelet no longer knows.
     ///
     /// # Errors
     /// Returns `ABORTED` while another operation on the volume is in progress; otherwise the errors
@@ -184,7 +186,7 @@ impl<K: Kernel> NodeService<K> {
         Ok(())
     }
 
-    /// Nothing of the volume is left on the node.
+    /// Drops all records about a volume that was removed from the node.
     fn has_left(&self, id: &VolumeId) {
         self.reads.forget(id);
         self.volumes.unstaged(id);
@@ -237,7 +239,7 @@ impl<K: Kernel> NodeService<K> {
                 Ok(stats)
             }
             Ok(_) => Err(mixed_up()),
-            // The hung call may be this one.
+            // The call that hangs may be this one. Return the last usage instead.
             Err(failure) if failure.kind == Kind::Timeout => match self.hung(&id) {
                 Some(look) => self.reads.last(&id, &path, &look),
                 None => Err(failure),
@@ -246,7 +248,7 @@ impl<K: Kernel> NodeService<K> {
         }
     }
 
-    /// The job of [`NodeService::stats`].
+    /// Runs the job that reads the statistics of a volume.
     async fn read_stats(&self, stats: Stats) -> Result<Done, Failure> {
         let key = Key::new(Class::Stats, stats.id.as_str()).at(stats.volume_path.display());
         let call = (Rpc::NodeGetVolumeStats, 0);

@@ -1,5 +1,6 @@
-//! Volume statistics: requested every minute for every volume, they must neither pile up on a hung
-//! volume nor stop the kubelet's housekeeping for it.
+//! Results of volume statistics. The kubelet requests statistics of every volume each minute. If a
+//! volume hangs, calls must not accumulate, and the kubelet's housekeeping must continue, so the
+//! last result is returned again.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,19 +15,20 @@ use belay_server::work::JobView;
 
 use crate::operation::{VolumeStats, VolumeUsage};
 
-/// The maximum number of volumes with kept results: some MiB at worst, and more than any node has.
+/// Maximum number of volumes whose last results are kept. It is more than any node has; the results
+/// need a few MiB at most.
 const KEPT_MAX: usize = 16_384;
 
-/// The last results.
+/// The last results of volume statistics.
 #[derive(Default)]
 pub(super) struct Reads {
     answered: Lock<Answered>,
 }
 
-/// The last results for each path of a volume.
+/// For each volume, the last result for each path.
 type Answered = HashMap<VolumeId, Vec<Kept>>;
 
-/// The last result for a path.
+/// The last result for one path.
 struct Kept {
     path: PathBuf,
     then: Instant,
@@ -34,7 +36,7 @@ struct Kept {
 }
 
 impl Reads {
-    /// Keeps the result of a call.
+    /// Stores the usage that a call has returned, with the current time.
     pub(super) fn keep(&self, id: &VolumeId, path: &Path, usage: VolumeUsage) {
         let mut answered = self.answered.lock();
         if answered.len() >= KEPT_MAX && !answered.contains_key(id) {
@@ -45,7 +47,8 @@ impl Reads {
         match paths.iter_mut().find(|kept| kept.path == path) {
             Some(kept) => (kept.then, kept.usage) = (then, usage),
             None => {
-                // Most volumes have one path, and a push would make room for four.
+                // A volume usually has one path, but a push to an empty vector would allocate space
+                // for four.
                 paths.reserve_exact(1);
                 let path = path.to_owned();
                 paths.push(Kept { path, then, usage });
@@ -53,7 +56,10 @@ impl Reads {
         }
     }
 
-    /// The volume's last result, for a volume that hangs as in `look`.
+    /// Returns the last usage of a volume, with the hung job `look` as its health reason.
+    ///
+    /// # Errors
+    /// Returns a timeout if there is no earlier usage.
     pub(super) fn last(
         &self,
         id: &VolumeId,
@@ -68,7 +74,8 @@ impl Reads {
         Ok(old((then, usage), conditions(look)))
     }
 
-    /// The volume's last result, for a volume with these conditions; `None` if there is none.
+    /// Returns the last usage of a volume, with these conditions; `None` if there is no earlier
+    /// usage.
     pub(super) fn old(
         &self,
         id: &VolumeId,
@@ -91,7 +98,7 @@ impl Reads {
     }
 }
 
-/// An old result, marked as such.
+/// Returns an earlier result, with a condition that states its age.
 fn old((then, usage): (Instant, VolumeUsage), mut conditions: Conditions) -> VolumeStats {
     let seconds = then.elapsed().as_secs();
     let message = format!("the usage is {seconds} s old: the storage does not answer");
@@ -99,7 +106,7 @@ fn old((then, usage): (Instant, VolumeUsage), mut conditions: Conditions) -> Vol
     VolumeStats { usage, conditions }
 }
 
-/// The health reason of a volume that hangs as in `look`.
+/// Returns the health reason of a volume whose job `look` hangs.
 pub(super) fn conditions(look: &JobView) -> Conditions {
     let mut conditions = Conditions::default();
     let message = format!(

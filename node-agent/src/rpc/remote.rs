@@ -1,5 +1,5 @@
 //! The CSI Node service of a driver whose volumes are directories of a server. Calls run on the
-//! event loop; only helper processes ask the server.
+//! event loop; only helper processes make system calls that wait for the server.
 
 mod calls;
 #[cfg(test)]
@@ -25,7 +25,7 @@ use crate::operation::remote::RemoteNode;
 use crate::work::{Class, Servers};
 use calls::Done;
 
-/// The CSI Node service.
+/// Implements the CSI Node service for one driver.
 pub(crate) struct RemoteService<K: Kernel> {
     node: Arc<RemoteNode<K>>,
     servers: Arc<Servers>,
@@ -34,13 +34,13 @@ pub(crate) struct RemoteService<K: Kernel> {
     volumes: Volumes,
     info: csi::NodeGetInfoResponse,
     capabilities: csi::NodeGetCapabilitiesResponse,
-    /// The reason why no call can be served.
+    /// The reason why this process can serve no call, if any.
     lacking: Option<String>,
 }
 
 impl<K: Kernel> RemoteService<K> {
-    /// The service of a driver; drivers of one process share `servers`. If the agent is `lacking`
-    /// something, no call is served.
+    /// Creates the service of a driver. All drivers of a process share `servers`. If `lacking` is
+    /// set, every call that needs the kernel fails with this reason.
     pub(crate) fn new(
         node: RemoteNode<K>,
         servers: &Arc<Servers>,
@@ -76,7 +76,8 @@ impl<K: Kernel> RemoteService<K> {
     }
 }
 
-/// Stages and expansions are not implemented: volumes are only published.
+/// The service implements neither NodeStageVolume nor NodeExpandVolume: its volumes are only
+/// published.
 #[tonic::async_trait]
 impl<K: Kernel> csi::node_server::Node for RemoteService<K> {
     async fn node_publish_volume(
@@ -181,7 +182,7 @@ impl<K: Kernel> Facts for RemoteService<K> {
     }
 
     fn measure(self: Arc<Self>) -> Measuring {
-        // The calls measure.
+        // The measurements come from the calls for single volumes.
         Box::pin(async {})
     }
 }

@@ -1,8 +1,9 @@
-//! Unmounts staged volumes whose disk was removed and that no pod uses.
+//! Unmounts staged volumes whose disk was removed, unless a pod uses them.
 //!
-//! A kubelet that was killed has forgotten such a volume, and the cloud detaches its disk. The next
-//! stage would unmount the dead filesystem, but an xfs answers the kubelet's stat of the staging
-//! path with EIO, so that the kubelet does not call NodeStageVolume.
+//! A kubelet that was killed may have lost its record of a staged volume, so it never unstages the
+//! volume, and the cloud detaches the disk. The next stage of the volume would unmount the dead
+//! filesystem. On xfs, however, the kubelet's stat(2) of the staging path fails with EIO, so the
+//! kubelet does not call NodeStageVolume.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,18 +21,18 @@ use crate::operation;
 use crate::operation::{Context, Node};
 use crate::work::Operation;
 
-/// The pause before the next attempt, while a pod or a call uses such a volume: neither has an
-/// event when it ends.
+/// The pause between two attempts while a pod or a call uses the volume. No event reports when the
+/// use ends.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// The reasons why volumes stay mounted, as logged.
+/// For each volume that stays mounted, the reason that was logged.
 type Reported = BTreeMap<VolumeId, String>;
 
 impl<K: Kernel> NodeService<K> {
-    /// Unmounts such volumes after each change of the node's disks.
+    /// Unmounts volumes on removed disks, now and after each change of the node's disks.
     ///
     /// # Errors
-    /// Returns an error if the driver is not up.
+    /// Returns an error if the driver is not ready.
     pub(crate) async fn unmount_removed(&self) -> Result<Infallible, Failure> {
         let node = self.node()?;
         let Some(mut arrivals) = node.arrivals() else {
@@ -39,12 +40,12 @@ impl<K: Kernel> NodeService<K> {
         };
         let mut reported = BTreeMap::new();
         loop {
-            // Mark before the search, so that no change is missed.
+            // Mark the state as seen before the search, so that no change is missed.
             arrivals.mark_unchanged();
             let is_done = self.unmount_all(&node, &mut reported).await;
             let changed = async {
                 if arrivals.changed().await.is_err() {
-                    // The index will not change again.
+                    // The index of disks was dropped, so it will not change again.
                     std::future::pending().await
                 }
             };
@@ -55,8 +56,9 @@ impl<K: Kernel> NodeService<K> {
         }
     }
 
-    /// Unmounts one after the other: a cloud may remove all disks of a node at once, and each may
-    /// occupy a thread. Logs a reason only once, in `reported`. Returns whether none is left.
+    /// Unmounts all volumes on removed disks, one after the other: a cloud may remove all disks of
+    /// a node at once, and each unmount may occupy a thread. Logs a reason unless `reported`
+    /// already contains it. Returns whether no such volume remains mounted.
     async fn unmount_all(&self, node: &Node<K>, reported: &mut Reported) -> bool {
         let removed = match operation::removed(node) {
             Ok(removed) => removed,
@@ -72,7 +74,8 @@ impl<K: Kernel> NodeService<K> {
                 continue;
             };
             let why = match failure.kind {
-                // The message has the age of the call.
+                // The failure's message contains the age of the call, so it differs each time and
+                // would be logged each time.
                 Kind::Busy => "a call for it is in progress".to_owned(),
                 _ => failure.message,
             };
@@ -89,10 +92,11 @@ impl<K: Kernel> NodeService<K> {
         reported.is_empty()
     }
 
-    /// Unmounts one volume as a separate job.
+    /// Unmounts one volume, in a separate job.
     async fn unmount_one(&self, unstage: Unstage) -> Result<(), Failure> {
         let id = unstage.id.clone();
-        // An unstage would cancel a stage that waits for the disk.
+        // Leave the volume to a running call: an unstage would cancel a stage that waits for the
+        // disk.
         if let Some(running) = self.jobs.view(&change(&id)) {
             return Err(Failure::busy(running.to_string()));
         }

@@ -1,4 +1,5 @@
-//! A complete stage: waits for its disk if that is missing, and formats it first if it must.
+//! Runs a whole stage: waits until the volume's disk is attached, and gets a slot for mkfs or
+//! e2fsck if the volume needs one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +14,16 @@ use crate::kernel::Kernel;
 use crate::operation::{self, Node, Obstacle};
 use crate::work::{Lane, Operation, Pool, Progress};
 
-/// How long a stage waits for its disk. Less than the caller waits for the answer, which can then
-/// list the disks.
+/// Maximum time that a stage waits for the volume's disk. It is shorter than the caller's deadline,
+/// so that the error can still list the disks.
 const DISK_MAX: Duration = Duration::from_secs(90);
 
-/// Stages the volume. While its disk is missing, the call holds no thread and no slot, and an
-/// unstage cancels it.
+/// Stages the volume. While the volume's disk is missing, the call holds no thread and no slot, and
+/// an unstage cancels it.
 ///
 /// # Errors
-/// Returns `UNAVAILABLE` if the disk does not appear; otherwise the errors of [`operation::stage`].
+/// Returns `UNAVAILABLE` if the disk does not appear in time; otherwise the errors of
+/// [`operation::stage`].
 pub(super) async fn stage_when_there<K: Kernel>(
     ticket: &Ticket,
     pool: &Pool,
@@ -32,7 +34,7 @@ pub(super) async fn stage_when_there<K: Kernel>(
     let mut lane = Lane::Change;
     let end = Instant::now() + DISK_MAX;
     loop {
-        // Subscribed before the check, so that no change is missed.
+        // Subscribe to changes before the check, so that no change is missed.
         let arrivals = node.arrivals();
         let (node, stage) = (Arc::clone(node), Arc::clone(&stage));
         let work = move |progress: &Progress| {
@@ -56,13 +58,13 @@ pub(super) async fn stage_when_there<K: Kernel>(
     }
 }
 
-/// Returns when the disks have changed.
+/// Waits until the disks of the node change.
 async fn changed(arrivals: Option<watch::Receiver<u64>>) {
     if let Some(mut arrivals) = arrivals
         && arrivals.changed().await.is_ok()
     {
         return;
     }
-    // The index will not change again.
+    // The index of disks will not change again.
     std::future::pending().await
 }

@@ -1,4 +1,5 @@
-//! Volumes that were unpublished although not all of their data was on the disk. Makes no calls.
+//! Records volumes that were unpublished although not all of their data was on the disk. Makes no
+//! system call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,32 +10,33 @@ use belay_server::health::Conditions;
 use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 
-/// The maximum number of volumes: more than any node has.
+/// Maximum number of recorded volumes. It is more than any node has.
 const KEPT_MAX: usize = 16_384;
 
-/// The unsynced volumes. They are lost at a restart.
+/// The volumes with unsynced data. A restart of the agent loses the record.
 #[derive(Default)]
 pub(super) struct Unsynced(Lock<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// The number of the last flush.
+    /// The number of the last flush that was started.
     last: u64,
     volumes: BTreeMap<VolumeId, Mark>,
 }
 
-/// The reason why data of a volume is not on its disk: at least one of both.
+/// The reasons why data of a volume is not on its disk. At least one field is set.
 #[derive(Default)]
 struct Mark {
-    /// Data is lost. The kernel reports an error of a write once, and drops the data, so that the
-    /// next flush succeeds: only an unstage ends this.
+    /// The error, if data is lost. The kernel reports a write error only once and drops the data,
+    /// so a later flush succeeds. Only an unstage of the volume clears this.
     lost: Option<String>,
-    /// The last flush that had not ended when its target was unmounted, and what it was doing. A
-    /// success of this flush or of a later one ends this.
+    /// The number of the last flush that had not ended when its target was unmounted, and its state
+    /// at that time. The success of this flush, or of a later one, clears this.
     late: Option<(u64, String)>,
 }
 
-/// A flush: it writes the data that was written before it began, and thus before each later flush.
+/// A flush. It writes all data that was written before it began, so a later flush includes the data
+/// of an earlier flush.
 #[derive(Clone)]
 pub(super) struct Flush {
     number: u64,
@@ -42,7 +44,7 @@ pub(super) struct Flush {
 }
 
 impl Unsynced {
-    /// Begins a flush.
+    /// Starts a flush, and gives it the next number.
     pub(super) fn begin(&self) -> Flush {
         let mut inner = self.0.lock();
         inner.last += 1;
@@ -52,7 +54,7 @@ impl Unsynced {
         }
     }
 
-    /// Records that the flush has written the volume.
+    /// Records that the flush has written the data of the volume to the disk.
     pub(super) fn flushed(&self, id: &VolumeId, flush: &Flush) {
         let mut inner = self.0.lock();
         flush.has_succeeded.store(true, Ordering::Relaxed);
@@ -65,13 +67,13 @@ impl Unsynced {
         }
     }
 
-    /// Records that a write of the volume has failed, even if the volume stays published.
+    /// Records that a write of the volume's data has failed, even if the volume stays published.
     pub(super) fn failed(&self, id: &VolumeId, why: String) {
         self.0.lock().mark(id, |mark| mark.lost = Some(why));
     }
 
-    /// Records that the volume was unmounted, and that the flush is no longer waited for. Returns
-    /// whether the flush has still not succeeded.
+    /// Records that the volume was unmounted while its flush may still be in progress. Returns
+    /// whether the flush has not succeeded yet.
     pub(super) fn unmounted(&self, id: &VolumeId, flush: &Flush, why: String) -> bool {
         let mut inner = self.0.lock();
         let is_late = !flush.has_succeeded.load(Ordering::Relaxed);
@@ -81,17 +83,17 @@ impl Unsynced {
         is_late
     }
 
-    /// Records that nothing of the volume remains on the node.
+    /// Records that the volume was removed from the node.
     pub(super) fn unstaged(&self, id: &VolumeId) {
         self.0.lock().volumes.remove(id);
     }
 
-    /// The number of unsynced volumes.
+    /// Returns the number of volumes with unsynced data.
     pub(super) fn count(&self) -> usize {
         self.0.lock().volumes.len()
     }
 
-    /// Adds the volume's condition, if it has one.
+    /// Adds the condition `DATA_UNSYNCED` if the volume has unsynced data.
     pub(super) fn add_to(&self, conditions: &mut Conditions, id: &VolumeId) {
         let message = match self.0.lock().volumes.get(id) {
             None => return,

@@ -1,6 +1,6 @@
-//! The volumes of a driver as reported by calls: the staged ones, and the unhealthy ones. Makes no
-//! calls. After a restart the list is complete when the kubelet has requested the statistics of all
-//! its volumes, which it does each minute.
+//! Records the volumes of a driver that calls have reported, and their health. Makes no system
+//! call. After a restart of the agent, the record is complete when the kubelet has requested the
+//! statistics of each volume, which it does once a minute.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -10,18 +10,20 @@ use belay_server::health::Conditions;
 use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 
-/// The maximum number of volumes to remember: more than any node has, and a few MiB at worst.
+/// Maximum number of recorded volumes. It is more than any node has; the record needs a few MiB at
+/// most.
 const KEPT_MAX: usize = 16_384;
 
-/// Maximum age of a condition that no call has confirmed. After that, the kubelet has stopped
+/// Maximum age of a condition that no call has confirmed. By then, the kubelet has stopped
 /// requesting statistics of the volume, and the condition may have ended.
 const CONDITION_AGE_MAX: Duration = Duration::from_secs(600);
 
-/// Volumes by their IDs.
+/// The recorded volumes, by their IDs.
 #[derive(Default)]
 pub(super) struct Volumes(Lock<HashMap<VolumeId, LastReport>>);
 
-/// The reasons of a volume's last health report, and its time.
+/// The health reasons in the last report about a volume, and the time of the report if there are
+/// any.
 #[derive(Default)]
 struct LastReport {
     reasons: Vec<&'static str>,
@@ -34,12 +36,13 @@ impl Volumes {
         self.note(id, LastReport::default());
     }
 
-    /// Records the conditions of a mounted volume, which may be none.
+    /// Records the conditions of a mounted volume; a healthy volume has none.
     pub(super) fn mounted(&self, id: &VolumeId, conditions: &Conditions) {
         self.note(id, LastReport::of(conditions));
     }
 
-    /// Records the conditions of a volume, mounted or not, which may be none.
+    /// Records the conditions of a volume, which may not be mounted. Does not add a healthy volume
+    /// to the record.
     pub(super) fn checked(&self, id: &VolumeId, conditions: &Conditions) {
         if !conditions.is_empty() || self.0.lock().contains_key(id) {
             self.mounted(id, conditions);
@@ -51,12 +54,12 @@ impl Volumes {
         self.0.lock().remove(id);
     }
 
-    /// The number of known volumes.
+    /// Returns the number of recorded volumes.
     pub(super) fn count(&self) -> usize {
         self.0.lock().len()
     }
 
-    /// The number of volumes with each reason.
+    /// Returns the number of volumes with each health reason.
     pub(super) fn unhealthy(&self) -> BTreeMap<&'static str, u64> {
         let (volumes, now) = (self.0.lock(), Instant::now());
         let mut counts = BTreeMap::new();
@@ -66,7 +69,7 @@ impl Volumes {
         counts
     }
 
-    /// The known volumes for the status page, the unhealthy ones first.
+    /// Returns the recorded volumes for the status page, unhealthy volumes first.
     pub(super) fn shown(&self) -> Vec<Shown> {
         let (volumes, now) = (self.0.lock(), Instant::now());
         let known = volumes.iter().map(|(id, it)| (it.reasons_at(now), id));
@@ -102,7 +105,7 @@ impl LastReport {
         }
     }
 
-    /// The reasons that still count at that time.
+    /// Returns the reasons that have not expired at the time `now`.
     fn reasons_at(&self, now: Instant) -> &[&'static str] {
         match self.since {
             Some(since) if now.duration_since(since) <= CONDITION_AGE_MAX => &self.reasons,

@@ -1,6 +1,6 @@
-//! The execution of a driver's calls: as jobs of one table, each of a class; on a pool of threads
-//! with a lane for each kind of work; and in phases, which other threads see while a call runs.
-//! Knows no operation.
+//! Runs the calls of a driver. Each call is a job in one table and has a class. Its work runs on a
+//! pool of threads, which has a lane for each kind of work, and in phases that other threads can
+//! read. Must not know a particular operation.
 
 mod phase;
 mod pool;
@@ -15,29 +15,29 @@ use std::time::Duration;
 
 use belay_server::work;
 
-/// How long a read may take: the kubelet queries all its volumes once a minute.
+/// Deadline of a read. The kubelet queries all its volumes once a minute.
 pub(crate) const READ_DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long an unpublish waits until its volume is on the disk. A pod must end even if the disk
-/// does not answer.
+/// Maximum time that an unpublish waits until the data of its volume is on the disk. A pod must be
+/// able to terminate even if the disk does not answer.
 const FLUSH_MAX: Duration = Duration::from_secs(30);
 
-/// A class of calls. Calls of one class exclude each other on a volume.
+/// A class of calls. Two jobs of one class never run on a volume at the same time, except reads at
+/// different paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Class {
-    /// Changes a volume.
+    /// Calls that change a volume.
     Change,
-    /// Writes a volume to its disk; part of a change, which does not wait longer for it than
-    /// [`FLUSH_MAX`].
+    /// Writes of a volume's data to its disk. An unpublish waits at most [`FLUSH_MAX`] for them.
     Flush,
-    /// Reads the usage of a volume, at one path.
+    /// Reads of the usage of a volume at one path.
     Stats,
-    /// Reads the health of a volume, at the paths of the call.
+    /// Reads of the health of a volume at the paths of the call.
     Health,
-    /// Reads whether a detach of the volume is pending; not a change, since a call of the kubelet
-    /// would then be refused.
+    /// Queries whether a detach of the volume is pending. They are not in [`Class::Change`], since
+    /// they must not make a concurrent call of the kubelet fail.
     Detach,
-    /// Reads the storage behind all volumes.
+    /// Reads of the health and the space of the storage behind all volumes.
     Storage,
 }
 
@@ -52,7 +52,7 @@ impl work::Class for Class {
 }
 
 impl Class {
-    /// The lane of its work.
+    /// Returns the lane in which work of this class runs.
     pub(crate) fn lane(self) -> Lane {
         match self {
             Class::Change | Class::Flush => Lane::Change,

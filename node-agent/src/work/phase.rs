@@ -1,8 +1,8 @@
 //! The current phase of an operation, and the time spent in each.
 //!
-//! An operation records its phase, and other threads can read it: so an error about a hung
-//! operation names the phase. The time of an operation is split among its phases without gaps or
-//! overlaps. Must not know the work of a phase.
+//! An operation records its phase, and other threads can read it, so an error about a hung
+//! operation names the phase. Each moment of an operation counts for exactly one phase. Must not
+//! know the work of a phase.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -13,10 +13,10 @@ use belay_server::call::Failure;
 use belay_server::work::Amount;
 use metrics::{Histogram, Unit};
 
-/// How long operations spent in their phases, in seconds, by `operation` and `phase`.
+/// Histogram: the time that operations spent in each phase, in seconds, by `operation` and `phase`.
 const DURATION: &str = "belay_operation_phase_duration_seconds";
 
-/// The call. The label `operation`.
+/// An operation of the node agent: the value of the label `operation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Stage,
@@ -41,7 +41,7 @@ impl Operation {
         Operation::StorageHealth,
     ];
 
-    /// The name of the operation, like that of the CSI call.
+    /// Returns the name of the operation, which is like the name of the CSI call.
     fn name(self) -> &'static str {
         match self {
             Operation::Stage => "stage",
@@ -56,38 +56,39 @@ impl Operation {
     }
 }
 
-/// A part of an operation. The label `phase`.
+/// A part of an operation: the value of the label `phase`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Inspecting paths, mounts and the volume's file; and work in no other phase.
+    /// Inspecting paths, mounts and the volume's file. Also all work that belongs to no other
+    /// phase.
     Inspect,
-    /// Attaching a device for the volume.
+    /// Attaching a device to the volume's file, or opening the volume's disk.
     Attach,
-    /// Probing the device.
+    /// Reading the device to find out which filesystem or other content it has.
     Probe,
-    /// Configuring the mount; may load a kernel module first.
+    /// Configuring the mount. The kernel may load a module for the filesystem first.
     Configure,
-    /// mkfs and the proofs around it.
+    /// Running mkfs, and proving before and after it that no data is overwritten.
     Format,
-    /// e2fsck of an ext4 whose superblock asks for it.
+    /// Running e2fsck on an ext4 whose superblock requests a check.
     Repair,
-    /// The kernel reads the filesystem, replays its log and mounts it.
+    /// Mounting: the kernel reads the filesystem and replays its journal.
     Mount,
     /// Checking that the right device is mounted, or that none is still mounted.
     Check,
-    /// Growing device and filesystem.
+    /// Growing the device and the filesystem on it.
     Grow,
     /// Cloning a mount, or binding a device node.
     Clone,
-    /// Making the mount visible at its path.
+    /// Attaching the detached mount to its path, which makes it visible.
     Place,
     /// Writing a volume to its disk before an unmount.
     Flush,
-    /// Thawing and unmounting; this writes back dirty data.
+    /// Thawing and unmounting the filesystem. The kernel writes dirty data back to the disk.
     Unmount,
     /// Detaching the device.
     Detach,
-    /// Removing the path that the mount was on.
+    /// Removing the directory or file on which the volume was mounted.
     Remove,
     /// Reading the usage of a filesystem.
     Usage,
@@ -113,7 +114,7 @@ impl Phase {
         Phase::Usage,
     ];
 
-    /// The name of the phase, in one lowercase word.
+    /// Returns the name of the phase, one lowercase word.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Phase::Inspect => "inspect",
@@ -136,7 +137,7 @@ impl Phase {
     }
 }
 
-/// Describes the histogram.
+/// Describes the metrics of this module.
 pub(super) fn announce() {
     metrics::describe_histogram!(
         DURATION,
@@ -145,45 +146,47 @@ pub(super) fn announce() {
     );
 }
 
-/// An operation's current phase, readable by other threads.
+/// The current phase of an operation, and its progress. Other threads can read them.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// 0 for none, else the index in [`Phase::ALL`] plus one.
+    /// 0 outside of all phases; otherwise the index in [`Phase::ALL`] plus one.
     phase: AtomicU8,
     done: AtomicU64,
-    /// 0 unless the phase knows its total.
+    /// 0 if the total amount of the phase is unknown.
     total: AtomicU64,
     is_given_up: AtomicBool,
 }
 
 impl Progress {
-    /// The current phase of the operation; `None` before and after it.
+    /// Returns the current phase of the operation; `None` before and after it.
     pub(crate) fn now(&self) -> Option<Phase> {
         let place = usize::from(self.phase.load(Ordering::Relaxed));
         Phase::ALL.get(place.checked_sub(1)?).copied()
     }
 
-    /// The amount of the phase that is done, if the phase knows it.
+    /// Returns the completed and the total amount of the phase; `None` if the phase has no known
+    /// total.
     pub(crate) fn amount(&self) -> Option<Amount> {
         let [done, total] = [&self.done, &self.total].map(|part| part.load(Ordering::Relaxed));
         (total > 0).then_some(Amount { done, total })
     }
 
-    /// Shows that the current phase has completed `done` of `total` bytes. Its parts may end in any
-    /// order: the last part counts.
+    /// Records that the current phase has completed `done` of `total` bytes. The highest `done`
+    /// counts, since parts may complete in any order.
     pub(crate) fn advance(&self, done: u64, total: u64) {
         self.done.fetch_max(done, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);
     }
 
-    /// Asks a phase of known amount, or a check, to end; returns `false` in any other phase.
+    /// Asks the current phase to stop early. Returns `false`, and changes nothing, if the phase
+    /// cannot be stopped: only e2fsck and phases with a known total can.
     pub(crate) fn give_up(&self) -> bool {
         let ends = self.amount().is_some() || self.now() == Some(Phase::Repair);
         self.is_given_up.fetch_or(ends, Ordering::Relaxed);
         ends
     }
 
-    /// Refuses to continue once the volume is being unstaged.
+    /// Checks that the operation was not asked to stop.
     ///
     /// # Errors
     /// Returns `ABORTED` once the volume is being unstaged.
@@ -205,8 +208,8 @@ impl Progress {
     }
 }
 
-/// Splits the time of one operation among its phases, and shows the phase to other threads. Records
-/// the times when dropped, even after a panic.
+/// Measures how long an operation spends in each phase, and shows the current phase to other
+/// threads. Records the times when dropped, even after a panic.
 pub(crate) struct Clock<'a> {
     operation: Operation,
     progress: &'a Progress,
@@ -230,7 +233,7 @@ impl<'a> Clock<'a> {
         self.progress
     }
 
-    /// Runs `work` as this phase, and returns to the outer one afterwards, even if it panics.
+    /// Runs `work` in this phase. Afterwards returns to the outer phase, even if `work` panics.
     pub(crate) fn phase<T>(&self, phase: Phase, work: impl FnOnce() -> T) -> T {
         let _outer = Outer {
             clock: self,
@@ -239,7 +242,7 @@ impl<'a> Clock<'a> {
         work()
     }
 
-    /// Enters a phase, and returns the phase before it.
+    /// Enters a phase, and returns the previous phase.
     fn enter(&self, phase: Option<Phase>) -> Option<Phase> {
         self.progress.show(phase);
         let now = Instant::now();
@@ -265,7 +268,7 @@ impl Drop for Clock<'_> {
     }
 }
 
-/// The phase to return to when dropped.
+/// Returns to an outer phase when dropped.
 struct Outer<'a> {
     clock: &'a Clock<'a>,
     phase: Option<Phase>,
@@ -277,7 +280,7 @@ impl Drop for Outer<'_> {
     }
 }
 
-/// A histogram per operation and phase; each is looked up by name only once.
+/// A histogram for each operation and phase, each looked up by name only once.
 struct Durations([[OnceLock<Histogram>; Phase::ALL.len()]; Operation::ALL.len()]);
 
 impl Durations {
@@ -322,7 +325,7 @@ mod tests {
         }
     }
 
-    /// Otherwise an unstage would wait for the check for up to an hour.
+    /// Without this, an unstage would wait for the check for up to an hour.
     #[test]
     fn a_check_can_be_given_up_and_a_mount_cannot() {
         for (phase, expected) in [(Phase::Mount, false), (Phase::Repair, true)] {

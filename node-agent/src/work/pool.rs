@@ -1,11 +1,11 @@
-//! The threads on which system calls of one driver may wait for a disk. Each driver has its own, so
-//! that hung storage of one driver does not block another.
+//! The threads on which system calls of one driver may wait for a disk. Each driver has its own
+//! pool, so that hung storage of one driver does not block another driver.
 //!
-//! Bounded: a node with hung disks must not accumulate threads. Slow work releases its slot, so
-//! that a dead disk blocks only its own volume: slots limit the work that makes progress, and a
-//! separate limit bounds the threads. Reads cannot take all slots, so one volume, which has at most
-//! one change in progress, always leaves a slot to the others. mkfs and e2fsck have separate
-//! slots: a dozen blank volumes never delay an unmount.
+//! The number of threads is bounded, even on a node with many hung disks. Slots limit the work that
+//! makes progress. Work that has become slow gives its slot back, so that a hung disk blocks only
+//! its own volume; a separate limit bounds the threads with slow work. Reads cannot take all slots.
+//! A volume has at most one change in progress, so one volume always leaves a slot to the others.
+//! mkfs and e2fsck have separate slots, so that a dozen blank volumes never delay an unmount.
 
 #[cfg(test)]
 mod tests;
@@ -21,43 +21,45 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use super::Progress;
 use super::threads::{Running, Threads, spawn};
 
-/// Work that can make progress at once. Each thread costs 70 KiB.
+/// Maximum number of threads with work that is not slow, except mkfs and e2fsck. Each thread costs
+/// 70 KiB.
 const SLOTS: usize = 4;
-/// The number of slots that reads may take, of one volume or of many.
+/// The number of slots that reads may take, whether of one volume or of many.
 const READ_SLOTS: usize = 2;
-/// mkfs children that run at once; the disk limits them, not the CPU.
+/// Maximum number of mkfs and e2fsck processes that run at once. The disk limits their speed, not
+/// the CPU.
 const FORMAT_SLOTS: usize = 2;
 /// Maximum number of threads with slow work, in addition to the slots. If that many volumes hang,
-/// only the slots remain.
+/// further slow work keeps its slot.
 const SLOW_MAX: usize = 64;
-/// Maximum number of threads with slow reads, so that the reads of a dead disk leave threads for
-/// its unmounts.
+/// Maximum number of threads with slow reads. It is separate from [`SLOW_MAX`] so that reads of a
+/// hung disk leave threads for unmounts.
 const SLOW_READS_MAX: usize = 16;
 
-/// The maximum number of threads of one driver: all slots, and its work in [`apart`], of which one
-/// may read a config drive that hangs.
+/// Maximum number of threads of one driver: all slots, all slow work, and two for [`apart`], of
+/// which one may read a config drive that hangs.
 pub(crate) const THREADS_MAX: usize = SLOTS + FORMAT_SLOTS + SLOW_MAX + SLOW_READS_MAX + 2;
 
-/// Gauge: threads that work for operations, by `state`.
+/// Gauge: the number of threads with work of operations, by `state`.
 const THREADS: &str = "belay_pool_threads";
-/// Gauge: operations that wait for a thread.
+/// Gauge: the number of operations that wait for a thread.
 const WAITING: &str = "belay_pool_waiting";
 
-/// The kind of work, and thus the slots that it may take.
+/// A kind of work, which determines the slots that it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// Changes something.
+    /// Work that changes a volume.
     Change,
-    /// Changes nothing.
+    /// Work that only reads.
     Read,
-    /// May start mkfs or e2fsck, which usually take longer.
+    /// Work that may run mkfs or e2fsck, which usually take longer.
     Format,
 }
 
 impl Lane {
-    /// The time after which work counts as slow. For a change: longer than a mount on a healthy
-    /// disk takes, and short enough to wait for. For mkfs: longer than it takes for all but the
-    /// largest volumes; if it still runs, its disk hangs.
+    /// The time after which work counts as slow. For changes, it is longer than a mount on a
+    /// healthy disk takes, but short enough for others to wait. For mkfs and e2fsck, it is longer
+    /// than they take on all but the largest volumes.
     fn slow_after(self) -> Duration {
         match self {
             Lane::Change | Lane::Read => Duration::from_secs(1),
@@ -65,7 +67,7 @@ impl Lane {
         }
     }
 
-    /// The resource that a call waits for, for its errors.
+    /// The resource that a call waits for, as named in its errors.
     fn slot_name(self) -> &'static str {
         match self {
             Lane::Change | Lane::Read => {
@@ -76,10 +78,10 @@ impl Lane {
     }
 }
 
-/// Notified by each work that begins.
+/// Notified whenever a pool or a helper process begins work.
 pub(crate) static WORKED: Notify = Notify::const_new();
 
-/// The slots of one driver.
+/// The slots and threads of one driver.
 pub(crate) struct Pool {
     slots: Arc<Semaphore>,
     read_slots: Arc<Semaphore>,
@@ -90,32 +92,32 @@ pub(crate) struct Pool {
     threads: Arc<Threads>,
 }
 
-/// Describes the gauges of [`measure`]. Call it once.
+/// Describes the gauges that [`measure`] sets. Call it once.
 pub(super) fn announce() {
     metrics::describe_gauge!(THREADS, "Threads that work for operations.");
     metrics::describe_gauge!(WAITING, "Operations that wait for a thread.");
 }
 
-/// Work for a thread. Boxed: a call that waits for a slot is small, and the code around the work
-/// exists once for each type of result.
+/// Work for a thread. It is boxed so that the future of a waiting call is small, and so that the
+/// code around the work is compiled only once per type of result.
 type Work<T> = Box<dyn FnOnce(&Progress) -> Result<T, Failure> + Send>;
 
-/// Work on a thread.
+/// Work that was handed to a thread.
 enum ThreadWork<T> {
-    /// The work took no longer than usual.
+    /// The work ended before it counted as slow.
     Ended(Result<T, Failure>),
-    /// The work is still running, and holds a permit for a thread with slow work, or its slot if
-    /// all these permits were taken.
+    /// The work is still running. It holds a permit for a thread with slow work, or keeps its slot
+    /// if all these permits were taken.
     Slow(
         Running<Result<T, Failure>>,
         Result<OwnedSemaphorePermit, Slot>,
     ),
 }
 
-/// A slot, released when dropped.
+/// The right to run work on a thread of the pool. It is released when dropped.
 struct Slot {
     _slot: OwnedSemaphorePermit,
-    /// The permit that reads need in addition; `None` for other work.
+    /// The additional permit that a read needs; `None` for other work.
     _read: Option<OwnedSemaphorePermit>,
 }
 
@@ -133,12 +135,12 @@ impl Pool {
         })
     }
 
-    /// Runs `work`, which is all or a part of a job, on a thread, and shows its progress in the
-    /// job.
+    /// Runs `work`, a part of a job or all of it, on a thread, and shows its progress in the job.
+    /// Waits for a slot first.
     ///
     /// # Errors
-    /// Returns the error of `work`; the reason, if the job was cancelled while it waited for a
-    /// slot; `INTERNAL`, perhaps still running, if `work` panicked.
+    /// Returns the error of `work`. Returns the reason if the job was cancelled while it waited for
+    /// a slot. Returns `INTERNAL` if `work` panicked; an effect of it may still be in progress.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         ticket: &Ticket,
@@ -202,7 +204,7 @@ impl Pool {
     }
 }
 
-/// Sets the gauges, for the pools of all drivers together.
+/// Sets the gauges to the sums over the pools of all drivers.
 pub(crate) fn measure(pools: &[Arc<Pool>]) {
     let sum = |of: fn(&Pool) -> u32| pools.iter().map(|pool| of(pool)).sum::<u32>();
     let threads = |state| metrics::gauge!(THREADS, "state" => state);
@@ -216,7 +218,7 @@ fn taken(slots: &Semaphore, of: usize) -> u32 {
     u32::try_from(of.saturating_sub(slots.available_permits())).unwrap_or(u32::MAX)
 }
 
-/// Shows the work of a thread in the job's view.
+/// Shows the progress of work on a thread in the view of its job.
 struct Window(Arc<Progress>);
 
 impl Watch for Window {
@@ -233,7 +235,7 @@ impl Watch for Window {
     }
 }
 
-/// Counts one while it exists.
+/// Adds one to a counter while this exists.
 struct Counted<'a>(&'a AtomicU32);
 
 impl<'a> Counted<'a> {
@@ -249,8 +251,8 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// Runs work of a driver's start on a thread without a slot: its disk may not answer, and a driver
-/// has only one such work at a time.
+/// Runs work on a separate thread, without a slot. It is for the start of a driver, whose disk may
+/// not answer, and which has only one such work at a time.
 pub(crate) fn apart<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = Result<T, Failure>> {

@@ -1,5 +1,5 @@
-//! The helper processes that ask servers, and how many of them there may be. Unmounts and
-//! statistics have slots that mounts cannot take. Knows no verb.
+//! The helper processes that make calls to storage servers, and their limits. Unmounts and
+//! statistics have slots that mounts cannot take. Must not know a CSI call.
 
 #[cfg(test)]
 mod tests;
@@ -22,8 +22,8 @@ static HELPER: Spec = Spec {
 };
 
 const CHANGES: Group = Group::new(8, "its mounts and unmounts");
-/// Maximum number of mounts at a time. The other slots unmount: a pod must end regardless of its
-/// server.
+/// The limit for mounts that run at the same time, within [`CHANGES`]. The remaining slots are for
+/// unmounts, since a pod must terminate even if its server does not answer.
 const MOUNTS: Group = Group::new(6, "its mounts");
 const READS: Group = Group::new(2, "its statistics");
 
@@ -31,11 +31,12 @@ static MOUNT: Lane = Lane::new(&[MOUNTS, CHANGES], KILLED_MAX);
 static UNMOUNT: Lane = Lane::new(&[CHANGES], KILLED_UNMOUNTS_MAX);
 static READ: Lane = Lane::new(&[READS], KILLED_MAX);
 
-/// Maximum number of killed processes of one server that have not exited. At that number, the
-/// server's volumes are only unmounted.
+/// Maximum number of helper processes of one server that were killed and have not exited. At that
+/// number, the server's volumes can still be unmounted, but neither mounted nor measured.
 const KILLED_MAX: usize = 8;
-/// Maximum number of killed unmounts of one server: each is for a pod, which must end regardless of
-/// its server.
+/// Maximum number of killed unmounts of one server that have not exited. It is higher than
+/// [`KILLED_MAX`], since each unmount is for a pod that must terminate even if its server does not
+/// answer.
 const KILLED_UNMOUNTS_MAX: usize = 128;
 
 fn lane(call: &RemoteCall) -> &'static Lane {
@@ -46,12 +47,13 @@ fn lane(call: &RemoteCall) -> &'static Lane {
     }
 }
 
-/// The helper processes of all drivers.
+/// The helper processes of all drivers, and their limits.
 pub(crate) struct Servers(Helpers);
 
-/// An answer. Its process exits when this is dropped, and closes its mount.
+/// The answer of a helper process. When this is dropped, the process exits and closes its
+/// descriptor of the mount.
 pub(crate) struct Replied<K: Kernel> {
-    /// The answer.
+    /// The content of the answer.
     pub(crate) answer: Answer<K::Fd>,
     _running: Running<K::Helper>,
 }
@@ -61,15 +63,16 @@ impl Servers {
         Arc::new(Servers(Helpers::new(&HELPER)))
     }
 
-    /// Has a helper process make the call to that server, within that time, which includes the wait
+    /// Makes the call to the server in a helper process. The deadline `within` includes the wait
     /// for a slot.
     ///
     /// # Errors
-    /// Returns the failure of the call; `Unreachable` at once if too many processes hang on the
-    /// server; `Timeout` if the server does not answer in time: the call may then still have an
-    /// effect, unless it was a mount, which is visible nowhere. Returns `Timeout` as well, but not
-    /// by the server, if the processes of other servers have all slots, or had them for most of
-    /// that time.
+    /// Returns the failure of the call. Returns `Unreachable` at once if too many killed processes
+    /// of this server have not exited. Returns `Timeout` if the server does not answer in time; the
+    /// call may then still have an effect, unless it was a mount, which is not visible at any path.
+    ///
+    /// Returns `Timeout` with `by_server` unset if processes of other servers held all slots until
+    /// the deadline, or for most of the time until then.
     pub(crate) async fn ask<K: Kernel>(
         &self,
         kernel: &K,
@@ -103,15 +106,16 @@ impl Servers {
     }
 }
 
-/// The failure of a process that has answered, or could not be started. Only servers are
-/// unreachable.
+/// Marks a failure of a process that has answered, or that could not be started. The server is the
+/// cause only if it is unreachable.
 fn by_helper(failure: Failure) -> Unanswered {
     let by_server = failure.kind == Kind::Unreachable;
     Unanswered { failure, by_server }
 }
 
-/// Whether a mount whose unmount has failed so must be detached, for its pod to end: it is in use,
-/// or its server has failed. Not after a failure of this node, or of a call not begun.
+/// Whether a mount must be detached after this failure of its unmount, so that its pod can
+/// terminate. This is so if the mount is in use, or if its server does not answer; not if this node
+/// has failed, or if the unmount was never started.
 pub(crate) fn needs_detach(Unanswered { failure, by_server }: &Unanswered) -> bool {
     match failure.kind {
         Kind::Busy => true,

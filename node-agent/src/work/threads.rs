@@ -1,9 +1,11 @@
-//! The threads of a pool: a thread that has ended its work takes the next one. The runtime starts
-//! another thread for work that comes before the last thread counts as idle, so that a burst left
-//! several times as many threads as work at once, each with its stack. Knows no limits.
+//! The threads of a pool. A thread that has finished its work takes the next work. Tokio alone
+//! would start a new thread for work that arrives before the previous thread counts as idle, so
+//! that a burst of calls would start several times as many threads as can work at once, each with
+//! its own stack. Must not know the limits of the pool.
 //!
-//! If the system allows no further thread (EAGAIN), the runtime queues the work until a thread
-//! stops. The threads do not know of it: newer work that is handed to one of them goes first.
+//! If the system allows no further thread (EAGAIN), Tokio queues the work until a thread stops.
+//! This module does not know of that queue, so newer work that it hands to one of its threads runs
+//! before the queued work.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -22,26 +24,26 @@ pub(super) struct Threads(Lock<State>);
 
 #[derive(Default)]
 struct State {
-    /// Work for threads that are about to end theirs: each item has a thread, so none waits for
-    /// work that may hang.
+    /// Work for threads that have finished their previous work. Each item has its own thread, so no
+    /// item waits for other work, which may hang.
     next: VecDeque<Work>,
-    /// The number of threads whose work has ended, and for which `next` has no work.
+    /// The number of threads that have finished their work and for which `next` has no item.
     free: usize,
 }
 
-/// Work on a thread. It continues if this is dropped.
+/// Work that runs on a thread. The work continues if this is dropped.
 pub(super) struct Running<T>(oneshot::Receiver<Result<T, Box<dyn Any + Send>>>);
 
 impl<T> Running<T> {
-    /// Waits for the result of the work. Can be dropped, and called again.
+    /// Waits for the result of the work. Safe to cancel: a later call continues to wait.
     ///
     /// # Errors
-    /// Returns `INTERNAL`, perhaps still running, if the work panicked, or the agent is shutting
-    /// down.
+    /// Returns `INTERNAL` if the work panicked or the agent is shutting down; an effect of the work
+    /// may still be in progress.
     pub(super) async fn result(&mut self) -> Result<T, Failure> {
         let why = match (&mut self.0).await {
             Ok(Ok(result)) => return Ok(result),
-            // The panic's message is in the log.
+            // The panic hook has logged the message.
             Ok(Err(_panic)) => "it panicked",
             Err(_) => "the agent is shutting down",
         };
@@ -50,7 +52,7 @@ impl<T> Running<T> {
 }
 
 impl Threads {
-    /// Runs `work` at once, on a free thread or on another one.
+    /// Runs `work` at once, on a free thread or on a new one.
     pub(super) fn run<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce() -> T + Send + 'static,
@@ -59,13 +61,13 @@ impl Threads {
         let threads = Arc::clone(self);
         let work = Box::new(move || {
             let result = catch_unwind(AssertUnwindSafe(work));
-            // The lock is taken before the result is sent: the work that follows the result is for
-            // this thread.
+            // Take the lock before the result is sent: the receiver may submit more work at once,
+            // and this thread must be free for it.
             let mut state = threads.0.lock();
             if let Err(unread) = sender.send(result) {
                 drop(state);
-                // No caller waits, as its job was dropped. Its files are closed here, which may
-                // hang or panic: until then the thread is not free.
+                // The receiver was dropped with its job. Dropping the result here closes its files,
+                // which may hang or panic; the thread is not free until that is done.
                 drop(catch_unwind(AssertUnwindSafe(|| drop(unread))));
                 state = threads.0.lock();
             }
@@ -73,7 +75,7 @@ impl Threads {
         });
         if let Some(mut work) = self.hand(work) {
             let threads = Arc::clone(self);
-            // The handle is not needed: the work sends its result itself.
+            // The join handle is not needed: the work sends its result itself.
             drop(spawn(move || {
                 loop {
                     work();
@@ -87,7 +89,7 @@ impl Threads {
         Running(receiver)
     }
 
-    /// Leaves the work to a free thread, or returns it, if there is none.
+    /// Hands the work to a free thread; returns the work if no thread is free.
     fn hand(&self, work: Work) -> Option<Work> {
         let mut state = self.0.lock();
         if state.free == 0 {
@@ -98,7 +100,8 @@ impl Threads {
         None
     }
 
-    /// Returns the next work of a thread; `None` if the thread must stop and is no longer free.
+    /// Returns the next work of a thread; `None` if the thread must stop, after which it no longer
+    /// counts as free.
     fn next(&self) -> Option<Work> {
         let mut state = self.0.lock();
         let next = state.next.pop_front();
@@ -127,7 +130,7 @@ mod tests {
     use std::time::Duration;
     use tokio::time::timeout;
 
-    /// Performs the steps of a thread one by one.
+    /// Performs the steps of a thread one by one, without a real thread.
     fn work(threads: &Arc<Threads>) -> Option<Work> {
         let ended = Arc::clone(threads);
         threads.hand(Box::new(move || ended.0.lock().free += 1))
@@ -141,7 +144,7 @@ mod tests {
         assert!(work(&threads).is_none(), "the first thread is free");
         let other = work(&threads).expect("the first thread has its next work");
         second();
-        // Whichever thread asks first gets the work.
+        // The work goes to the thread that asks first.
         let third = threads.next().expect("the next work");
         assert!(threads.next().is_none(), "the second thread stops");
         let fourth = work(&threads).expect("both threads are busy or gone");
@@ -174,7 +177,7 @@ mod tests {
         assert_eq!(done.load(Ordering::Relaxed), 4_000);
     }
 
-    /// Waits, and panics, when it is dropped.
+    /// A value whose drop waits until it is released, and then panics.
     struct Stubborn {
         dropping: mpsc::Sender<()>,
         released: mpsc::Receiver<()>,
@@ -198,7 +201,7 @@ mod tests {
             begun.recv().unwrap_err();
             stubborn
         }));
-        // Only now does its work end, so the result is not read.
+        // The work ends after its receiver was dropped, so its result is never received.
         drop(begin);
         drops.recv().unwrap();
         assert_eq!(threads.0.lock().free, 0, "it hangs");

@@ -1,4 +1,4 @@
-//! Derives health reasons from facts. Makes no calls.
+//! Derives health reasons from collected facts. Makes no system call.
 
 use std::path::Path;
 
@@ -10,24 +10,24 @@ use super::storage::room;
 use crate::device::{Backing, linked};
 use crate::kernel::{BtrfsErrors, Error, Ext4Error, Ext4Errors, Usage};
 
-/// Minimum number of bytes of a filesystem that are not zeros, and thus allocated. The smallest
-/// that mkfs.ext4 makes, of 4 MiB, has 124 KiB.
+/// Minimum number of allocated bytes in a file that contains a filesystem. The smallest filesystem
+/// that mkfs.ext4 makes, with 4 MiB, has 124 KiB allocated.
 const FILESYSTEM_BYTES: u64 = 96 << 10;
 
 /// Facts about a mounted volume.
 pub(crate) struct Observation<'a> {
-    /// The expected file.
+    /// The path of the volume's file, or a name of its disk, for messages.
     pub(super) file: &'a Path,
     /// The path where the volume is mounted.
     pub(super) path: &'a Path,
-    /// The node of the volume's device.
+    /// The path of the volume's device node.
     pub(super) device: &'a Path,
-    /// The names of the partitions that a process has added to the device.
+    /// The names of partitions that a process has added to the device.
     pub(super) partitions: &'a [String],
     /// Whether a process has set the device read-only.
     pub(super) refuses_writes: bool,
     pub(super) backing: Backing,
-    /// The usage of the filesystem with the file, if it was read.
+    /// The usage of the filesystem that contains the volume's file; `None` if it was not read.
     pub(super) storage: Option<Usage>,
     /// The facts about the filesystem; `None` for a raw device.
     pub(super) filesystem: Option<Filesystem>,
@@ -36,14 +36,14 @@ pub(crate) struct Observation<'a> {
 /// The kernel's facts about a mounted filesystem.
 pub(crate) struct Filesystem {
     pub(super) fs_type: String,
-    /// Whether the filesystem refuses writes, and was not staged read-only.
+    /// Whether the filesystem refuses writes although it was not staged read-only.
     pub(super) stopped: bool,
     pub(super) shut_down: bool,
     pub(super) ext4: Option<Ext4Errors>,
     pub(super) btrfs: Option<BtrfsErrors>,
 }
 
-/// The health of a volume whose file answers EIO.
+/// Returns the health of a volume whose file cannot be read (EIO).
 pub(super) fn unreadable(error: &Error) -> Conditions {
     let message = format!(
         "{error}: the disk fails, or its filesystem has shut itself down; see the kernel's log, \
@@ -54,7 +54,7 @@ pub(super) fn unreadable(error: &Error) -> Conditions {
     conditions
 }
 
-/// All health reasons.
+/// Returns all health reasons that follow from the facts.
 pub(super) fn judge(seen: &Observation<'_>) -> Conditions {
     let mut conditions = Conditions::default();
     backing(seen, &mut conditions);
@@ -107,7 +107,7 @@ fn backing(seen: &Observation<'_>, conditions: &mut Conditions) {
                  delete the pod, wait until the volume is unstaged, and restore the file"
             ),
         ),
-        // A file that cannot be read was reported before.
+        // The health of a file that cannot be read is reported by [`unreadable`].
         Backing::There { .. } | Backing::Unreadable(_) => {}
         Backing::Unplugged => conditions.add(
             volume::DEVICE_LOST,
@@ -134,7 +134,8 @@ fn backing(seen: &Observation<'_>, conditions: &mut Conditions) {
     }
 }
 
-/// A write to a part of the file that has no space yet fails if the filesystem is full.
+/// Adds a reason if the filesystem with the volume's file is nearly full: a write to a hole of the
+/// file fails when no space is left.
 fn space(seen: &Observation<'_>, conditions: &mut Conditions) {
     let Backing::There {
         bytes,
@@ -254,7 +255,8 @@ fn ext4_error(error: &Ext4Error) -> String {
     text
 }
 
-/// The errnos among the `EXT4_ERR_` numbers of fs/ext4/ext4.h.
+/// Returns the name of an error code of ext4: the `EXT4_ERR_` numbers for errnos, from
+/// fs/ext4/ext4.h. Returns `None` for other codes.
 fn ext4_error_name(code: u64) -> Option<&'static str> {
     const NAMES: [&str; 16] = [
         "EIO",
@@ -274,7 +276,7 @@ fn ext4_error_name(code: u64) -> Option<&'static str> {
         "ESHUTDOWN",
         "EFAULT",
     ];
-    // 0 is no error, 1 is an unknown error.
+    // Code 0 means no error, and code 1 an unknown error.
     let index = usize::try_from(code.checked_sub(2)?).ok()?;
     NAMES.get(index).copied()
 }
@@ -306,8 +308,8 @@ fn btrfs(seen: &Observation<'_>, errors: &BtrfsErrors, conditions: &mut Conditio
     }
 }
 
-/// Seconds since 1970 as date and time. Days are counted from 1 March of year 0, which puts the
-/// leap day at the end of a year; 400 years have 146,097 days.
+/// Formats seconds since 1970 as a date and time in UTC. Days are counted from 1 March of year 0,
+/// so that the leap day is the last day of a year. A cycle of 400 years has 146,097 days.
 fn utc(seconds: u64) -> String {
     let (days, time) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day) = (days / 146_097, days % 146_097);
@@ -375,7 +377,7 @@ mod tests {
         let mut well = filesystem("btrfs");
         well.btrfs = Some(BtrfsErrors::default());
         assert!(seen(WHOLE, Some(well)).is_empty());
-        // The file has grown, and its device does not have the new size yet.
+        // The file has grown, but its device has not adopted the new size yet.
         let grown = Backing::There {
             bytes: 200,
             device_bytes: 100,
@@ -421,7 +423,7 @@ mod tests {
             allocated: None,
             names: Some(2),
         };
-        // The users of a raw volume may have discarded all of it.
+        // The user of a raw volume may have discarded all of its blocks.
         assert!(seen(emptied.clone(), None).is_empty());
         let expected = [volume::BACKING_FILE_EMPTY];
         assert_eq!(told(&seen(emptied, Some(filesystem("ext4")))), expected);
@@ -475,7 +477,7 @@ mod tests {
         };
         assert!(is_reported(GIB, 0) && is_reported(GIB, 5 * GIB - 1));
         assert!(!is_reported(GIB, 5 * GIB));
-        // Less room than the reserve, but enough for this volume.
+        // The free space is less than the reserve, but enough for this volume.
         assert!(is_reported(9 * GIB, GIB - 1) && !is_reported(9 * GIB, GIB));
         assert!(!is_reported(10 * GIB, 0));
     }

@@ -1,4 +1,5 @@
-//! `NodeGetStorageHealth` of `local`: the directory of the volumes' files and its filesystem.
+//! `NodeGetStorageHealth` of the driver `local`: the health of the directory with the volumes'
+//! files, and of its filesystem.
 
 use std::path::Path;
 
@@ -13,14 +14,14 @@ use super::super::pending::pending;
 use crate::kernel::{Cause, Kernel, MountAttrs, MountFacts, Usage};
 use crate::operation::Context;
 
-/// Minimum number of hung volumes for a health reason of the storage: the cause of one may be the
-/// volume itself; several share a disk.
+/// Minimum number of volumes with hung operations for a health reason of the storage. A single hung
+/// volume may have its own cause, but several share a disk.
 const HUNG_MIN: usize = 2;
 
-/// A health reason of the storage.
+/// A health reason of the storage behind all volumes.
 pub(crate) type StorageCondition = Condition<StorageSeverity>;
 
-/// The health of the storage behind all volumes. May wait for a disk.
+/// Returns the health of the storage behind all volumes. May wait for a disk.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -28,7 +29,7 @@ pub(crate) fn storage_health<K: Kernel>(
     cx: &Context<'_, K>,
 ) -> Result<Vec<StorageCondition>, Failure> {
     let mut conditions = Vec::new();
-    // Disks have no common storage that this node could see.
+    // Volumes that are disks have no common storage that this node could inspect.
     let Some(dir) = cx.transport.folder() else {
         return Ok(conditions);
     };
@@ -82,7 +83,8 @@ pub(crate) fn storage_health<K: Kernel>(
     Ok(conditions)
 }
 
-/// A raw device at its target may be in use by a pod, so only the operator can unmount it.
+/// Returns the condition of a volume that is being deleted but still mounted. The agent does not
+/// unmount it: a pod may use the raw device at its target path, so the operator must decide.
 fn unstage_pending(volume: &VolumeId, path: &Path) -> StorageCondition {
     let path = path.display();
     Condition::new(
@@ -94,7 +96,7 @@ fn unstage_pending(volume: &VolumeId, path: &Path) -> StorageCondition {
     )
 }
 
-/// The storage's health while the check itself hangs.
+/// Returns the condition for a check of the storage that hangs itself.
 pub(crate) fn storage_hangs(why: &str) -> StorageCondition {
     Condition::new(
         storage::STORAGE_HANGS,
@@ -102,7 +104,8 @@ pub(crate) fn storage_hangs(why: &str) -> StorageCondition {
     )
 }
 
-/// The storage's health if this many volumes have a hung operation.
+/// Returns the condition for operations that hang on this number of volumes; `None` if there are
+/// fewer than [`HUNG_MIN`].
 pub(crate) fn volumes_hang(volumes: usize) -> Option<StorageCondition> {
     (volumes >= HUNG_MIN).then(|| {
         let message = format!(
@@ -131,8 +134,8 @@ fn stopped(facts: &MountFacts, path: &Path) -> Option<StorageCondition> {
     })
 }
 
-/// Returns the free bytes, and how many should be free. Loop devices write as root, so they may use
-/// the reserved blocks.
+/// Returns the number of free bytes, and the number of bytes that should be free. Blocks that the
+/// filesystem reserves for root count as free, since loop devices write as root.
 pub(super) fn room(usage: &Usage) -> (u64, u64) {
     let free = usage.total_bytes.saturating_sub(usage.used_bytes);
     (free, reserve_bytes(usage.total_bytes))
@@ -162,7 +165,7 @@ mod tests {
         Usage {
             total_bytes,
             used_bytes,
-            // Space reserved for root is not available, but free for volumes.
+            // Space that is reserved for root counts as free for volumes.
             available_bytes: 0,
             total_inodes: 0,
             used_inodes: 0,

@@ -1,4 +1,4 @@
-//! The staged mount that a publish clones, and the proof that it is the volume's.
+//! Opens the staged mount that a publish clones, and explains why a mount is not the volume's.
 
 use std::path::Path;
 
@@ -10,8 +10,9 @@ use super::super::{Node, Thread};
 use crate::device::{Intent, Verdict};
 use crate::kernel::{Cause, Kernel, Stat};
 
-/// The staged mount, opened before it is inspected, so that the mount that was checked is cloned.
-/// `None` if nothing is mounted there, and on [`Thread::Only`] if a server may have the answer.
+/// Opens the staged mount and returns it with its stat, so that exactly the inspected mount is
+/// cloned. Returns `None` if nothing is mounted there, and on [`Thread::Only`] also if a server may
+/// have to be asked.
 pub(super) fn open_staged<K: Kernel>(
     node: &Node<K>,
     path: &Path,
@@ -31,8 +32,7 @@ pub(super) fn open_staged<K: Kernel>(
     Ok(staged.mount_root.then_some((source, staged)))
 }
 
-/// Returns the error that explains why the mount at the staging path is not known to be the
-/// volume's.
+/// Returns the error for a mount at the staging path that is not proven to be the volume's.
 pub(super) fn not_proven<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
@@ -55,8 +55,9 @@ pub(super) fn not_proven<K: Kernel>(
     })
 }
 
-/// Returns the publish context of the volume if the staged mount is not known yet. For some
-/// volumes, only this context contains the name of the disk.
+/// Returns the publish context if the staged mount is not yet proven to be the volume's: for some
+/// volumes, only this context names the disk. Returns `None` if it is proven, if volumes are not
+/// disks, or if the context is invalid.
 pub(super) fn said<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
@@ -68,11 +69,13 @@ pub(super) fn said<K: Kernel>(
         return None;
     }
     let contexts = (&request.publish_context, &request.volume_context);
-    // A mount of a replaced driver may be published by that driver's context.
+    // Ignore an invalid context: after a change of drivers, a mount of the old driver may be
+    // published with that driver's context.
     node.transport.read(&request.id, contexts).ok()
 }
 
-/// The kernel does not clone a mount whose root was unlinked.
+/// Returns the error for a raw device whose name in `/dev/belay` was unlinked: the kernel does not
+/// clone a mount whose root was unlinked.
 pub(super) fn nameless(request: &Publish, source: &Path) -> Failure {
     Failure::precondition(format!(
         "staging_target_path: the name in /dev/belay that volume {} is staged by at {} was \
@@ -82,8 +85,9 @@ pub(super) fn nameless(request: &Publish, source: &Path) -> Failure {
     ))
 }
 
-/// Nothing is mounted there. A kubelet that considers the volume staged does not stage it again
-/// while any pod on the node wants it.
+/// Returns the error for a staging path where nothing is mounted. The remedy is in the message,
+/// since a kubelet that considers the volume staged does not stage it again while a pod on the node
+/// uses it.
 pub(super) fn unmounted<K: Kernel>(node: &Node<K>, request: &Publish, source: &Path) -> Failure {
     let failure = not_staged(request, source);
     match node.may_lose_devices() {

@@ -1,4 +1,5 @@
-//! The file or directory at a pod's target path, which the volume covers.
+//! Creates and removes the file or directory at a pod's target path, onto which the volume is
+//! mounted.
 
 use std::path::Path;
 
@@ -8,15 +9,15 @@ use belay_server::request::Publish;
 use crate::kernel::{self, Cause, FileKind, Kernel, Stat};
 use crate::operation::Node;
 
-/// Permissions of a target directory until the volume's root covers it.
+/// The mode of a target directory. The root of the mounted volume hides it.
 const TARGET_DIR_MODE: u32 = 0o750;
-/// Permissions of the file that a raw device is bound onto.
+/// The mode of the file onto which a raw device is bound.
 const TARGET_FILE_MODE: u32 = 0o600;
 
-/// Creates the target if it does not exist; returns whether it did.
+/// Creates the target if it does not exist. Returns whether it was created.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` if something else is there, or its parent does not exist.
+/// Returns `FAILED_PRECONDITION` if another object is at the path, or if its parent does not exist.
 pub(super) fn make_target<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
@@ -54,7 +55,7 @@ pub(super) fn make_target<K: Kernel>(
     }
 }
 
-/// Removes what [`make_target`] created.
+/// Removes the file or directory that [`make_target`] created.
 ///
 /// # Errors
 /// Returns the kernel's error.

@@ -1,5 +1,5 @@
-//! The directory of a server that is a volume, as its volume context describes it. The keys are
-//! those of csi-driver-nfs, whose case does not count. Makes no calls.
+//! The server's directory that a volume context describes. The keys are those of csi-driver-nfs and
+//! are not case-sensitive. Makes no system call.
 
 use std::net::Ipv6Addr;
 
@@ -9,25 +9,26 @@ use belay_server::request::Context;
 
 const FIELD: &str = "volume_context";
 
-/// fsconfig(2) accepts strings of at most this many bytes.
+/// Maximum length of a string for fsconfig(2), in bytes.
 const SOURCE_BYTES_MAX: usize = 255;
-/// The directory.
+/// A directory of a server that is a volume.
 pub(super) struct Export {
-    /// The host's name or address, without brackets, in lower case.
+    /// The name or address of the host, in lower case and without brackets.
     pub(super) server: String,
-    /// `SERVER:/SHARE/DIRECTORY`, an IPv6 address in brackets.
+    /// The source of the mount, `SERVER:/SHARE/DIRECTORY`, with brackets around an IPv6 address.
     pub(super) source: String,
-    /// Mount options, in addition to those of the capability.
+    /// Mount options in addition to the options of the capability.
     pub(super) options: Option<String>,
-    /// The permissions that its root must have.
+    /// The mode that the volume's root directory must have; `None` if it keeps its mode.
     pub(super) permissions: Option<u32>,
 }
 
 impl Export {
-    /// Reads the context.
+    /// Parses the volume context.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` with the key, for a missing or unsafe value.
+    /// Returns `INVALID_ARGUMENT` with the key if a required value is missing, or a value is
+    /// unsafe.
     pub(super) fn of(context: &Context) -> Result<Self, Failure> {
         let required = |key: &str| match value(context, key)? {
             Some(value) if !value.is_empty() => Ok(value),
@@ -60,12 +61,13 @@ impl Export {
     }
 }
 
-/// The value of a key in any case.
+/// Returns the value of a key, ignoring the case of the key.
 fn value<'a>(context: &'a Context, key: &str) -> Result<Option<&'a str>, Failure> {
     export::value(context, key).map_err(|why| invalid(key, why))
 }
 
-/// A host's name or address without anything that a source separates it by.
+/// Returns the name or address of a host, in lower case and without brackets. Refuses characters
+/// that would separate a host from a path in a source.
 fn server(text: &str) -> Result<String, Failure> {
     let server = without_brackets(text).to_ascii_lowercase();
     match server.parse::<Ipv6Addr>().is_ok() || is_host_name(&server) {
@@ -74,8 +76,8 @@ fn server(text: &str) -> Result<String, Failure> {
     }
 }
 
-/// The parts of a path; slashes at its ends do not count. The kernel resolves `..` of a source, and
-/// would mount a directory that is not the volume's.
+/// Splits a path into its components, ignoring slashes at both ends. Refuses `..`: the kernel
+/// resolves it in a source, and would mount a directory outside of the volume.
 fn parts<'a>(key: &str, path: &'a str) -> Result<Vec<&'a str>, Failure> {
     if path.chars().any(char::is_control) {
         return Err(invalid(key, "contains a control character"));
@@ -91,7 +93,7 @@ fn parts<'a>(key: &str, path: &'a str) -> Result<Vec<&'a str>, Failure> {
     }
 }
 
-/// The sub-directory with names instead of its templates.
+/// Replaces the templates in the value of `subDir` by the names that the context contains for them.
 fn filled(context: &Context, below: &str) -> Result<String, Failure> {
     let name = |template, key| {
         let name = value(context, key)?.filter(|name| !name.is_empty());
@@ -110,8 +112,8 @@ fn filled(context: &Context, below: &str) -> Result<String, Failure> {
     filled.ok_or_else(|| invalid("subDir", "contains an unknown template"))
 }
 
-/// Returns the mode for the root of the volume. `None` if `mountPermissions` is 0, empty or
-/// missing: the root then keeps its mode.
+/// Returns the mode for the root directory of the volume. Returns `None` if `mountPermissions` is
+/// 0, empty or missing, since the directory then keeps its mode.
 fn permissions(context: &Context) -> Result<Option<u32>, Failure> {
     let key = "mountPermissions";
     let text = value(context, key)?.filter(|text| !text.is_empty());
@@ -250,7 +252,8 @@ mod tests {
             let refused = source("s", &format!("/{hostile}/c"), "").unwrap_err();
             assert!(refused.starts_with("volume_context: share: "), "{refused}");
         }
-        // Names, not parts.
+        // Names that only contain dots among other characters, or three dots, are ordinary
+        // components.
         for name in ["..a", "a..", "...", ".a"] {
             assert_eq!(source("s", "/a", name), Ok(format!("s:/a/{name}")));
         }

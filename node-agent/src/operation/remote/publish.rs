@@ -1,7 +1,7 @@
 //! `NodePublishVolume`: mounts a directory of a server at a pod's target path.
 //!
-//! A helper process makes the mount, which no process sees yet. The agent attaches it, by
-//! descriptor: so a helper that is killed, at any point, leaves nothing.
+//! A helper process creates the mount, detached, so that no process sees it. The agent attaches it
+//! to the target by its descriptor. If the helper is killed at any time, no mount remains.
 
 use std::path::Path;
 
@@ -14,15 +14,15 @@ use crate::filesystem::parse_remote_flags;
 use crate::kernel::{Cause, FileKind, Kernel, MountAttrs, RemoteCall, RemoteMount, Stat};
 use crate::operation::publish::refuse_laxer;
 
-/// Permissions of a target directory until the volume's root covers it.
+/// The mode of a target directory. The root of the mounted volume hides it.
 const TARGET_DIR_MODE: u32 = 0o750;
 
-/// Inspects the target, and returns the mount that must be made for it.
+/// Inspects the target, and returns the mount that a helper process must create for it.
 ///
 /// # Errors
-/// Returns `INVALID_ARGUMENT` for a context, flags or a path that cannot be used; `ALREADY_EXISTS`
-/// if the target has another mount, or another access; `FAILED_PRECONDITION` if a second target is
-/// not allowed.
+/// Returns `INVALID_ARGUMENT` if the context, the flags or the path cannot be used;
+/// `ALREADY_EXISTS` if something else is mounted at the target, or the volume is published there
+/// with other access; `FAILED_PRECONDITION` if the access mode forbids a second target.
 pub(crate) fn publish<K: Kernel>(node: &RemoteNode<K>, request: &Publish) -> Result<Step, Failure> {
     let mount = mount(request)?;
     node.admit("target_path", &request.target)?;
@@ -32,8 +32,9 @@ pub(crate) fn publish<K: Kernel>(node: &RemoteNode<K>, request: &Publish) -> Res
     match node.look("target_path", &request.target)? {
         Some(stat) if stat.mount_root => {
             let seen = mounted_before(node, request, stat, &mount)?;
-            // The kernel shows the source that a shared superblock was first mounted by. It may be
-            // another name of the server, or of the directory: then `place` compares the mounts.
+            // The kernel shows the source with which a shared superblock was first mounted. That
+            // source may contain another name of the server or of the directory. In that case,
+            // create a mount, which `place` then compares with the mount at the target.
             if node.targets.is_of(&request.id, &request.target, &stat) || seen.is_of(&mount.source)
             {
                 node.targets.note(&request.target, &stat, &request.id);
@@ -55,12 +56,13 @@ pub(crate) fn publish<K: Kernel>(node: &RemoteNode<K>, request: &Publish) -> Res
     }))
 }
 
-/// Attaches the mount to the target, which is created if it does not exist. The last step: nothing
-/// fails once the mount is visible. If the target has a mount of the same directory, that stays.
+/// Attaches the mount to the target, which is created if it does not exist. This is the last step,
+/// since a failure after it would leave the mount visible. If a mount of the same directory is
+/// already at the target, keeps that mount.
 ///
 /// # Errors
-/// Returns `ALREADY_EXISTS` if the target has another mount; `ABORTED` if another process mounted
-/// something there meanwhile; otherwise the kernel's error.
+/// Returns `ALREADY_EXISTS` if something else is mounted at the target; `ABORTED` if another
+/// process mounted something there meanwhile; otherwise the kernel's error.
 pub(crate) fn place<K: Kernel>(
     node: &RemoteNode<K>,
     request: &Publish,
@@ -87,8 +89,8 @@ pub(crate) fn place<K: Kernel>(
     Ok(())
 }
 
-/// Compares the mount at the target with a new one of the volume's directory: mounts of one
-/// directory have the same root, unless the option `nosharecache` keeps them apart.
+/// Compares the mount at the target with a new mount of the volume's directory. Mounts of one
+/// directory have the same root, unless the option `nosharecache` separates them.
 fn recognise<K: Kernel>(
     node: &RemoteNode<K>,
     request: &Publish,
@@ -119,7 +121,7 @@ fn make_target<K: Kernel>(kernel: &K, target: &Path) -> Result<bool, Failure> {
     })
 }
 
-/// The mount that the request describes.
+/// Returns the mount that the request describes.
 fn mount(request: &Publish) -> Result<RemoteMount, Failure> {
     let Access::Mount { flags, .. } = &request.capability.access else {
         let why = "is block, and a directory of a server is no device; use a filesystem";
@@ -131,7 +133,8 @@ fn mount(request: &Publish) -> Result<RemoteMount, Failure> {
     let options = parse_remote_flags(&flags)?;
     let is_read_only = request.read_only || request.capability.mode.is_read_only();
     let attrs = match is_read_only {
-        // The filesystem stays writable, because other volumes of the server may share it.
+        // Make only the mount read-only, not the filesystem, which other volumes of the server may
+        // share.
         true => options.attrs.with(MountAttrs::READ_ONLY),
         false => options.attrs,
     };
@@ -140,15 +143,16 @@ fn mount(request: &Publish) -> Result<RemoteMount, Failure> {
         source: export.source,
         attrs,
         options: options.superblock,
-        // A pod that may only read needs no change of permissions, and the kernel would refuse it
-        // (EROFS).
+        // Do not change the permissions for a read-only mount: the kernel would refuse it (EROFS),
+        // and the pod does not need it.
         permissions: export
             .permissions
             .filter(|_| !attrs.contains(MountAttrs::READ_ONLY)),
     })
 }
 
-/// The mount at the target, by this agent or by another program, if it can be the volume's.
+/// Returns the mount at the target, made by this agent or by another program, if it can be the
+/// volume's and has the requested access.
 fn mounted_before<K: Kernel>(
     node: &RemoteNode<K>,
     request: &Publish,
@@ -187,8 +191,8 @@ impl ServerMount {
     }
 }
 
-/// Whether a mount with the source `shown` is of `ours`. Other programs may have given the host in
-/// other letters, the share with a slash at its end, or a share without one at its start.
+/// Whether the source `shown` means the same directory as `ours`. Another program may have written
+/// the host in another case, a slash at the end of the share, or no slash at its start.
 fn is_source(shown: &str, ours: &str) -> bool {
     let Some((host, directory)) = ours.split_once(":/") else {
         return false;
@@ -203,7 +207,7 @@ fn is_source(shown: &str, ours: &str) -> bool {
     rest.trim_matches('/') == directory
 }
 
-/// Only some access modes allow a second target (CSI, NodePublishVolume, second table).
+/// Refuses a second target unless the access mode allows it (CSI, NodePublishVolume, second table).
 fn refuse_second_target<K: Kernel>(node: &RemoteNode<K>, request: &Publish) -> Result<(), Failure> {
     if request.capability.mode.allows_several_targets() {
         return Ok(());

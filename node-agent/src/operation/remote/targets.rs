@@ -1,6 +1,6 @@
-//! The target paths at which this process has published volumes. A cache: the mounts themselves are
-//! the record, and a mount that is not noted here, since another process made it, counts as the
-//! caller's.
+//! The target paths at which this process has published volumes. This is only a cache, since the
+//! kernel's mounts are the record. A mount that is not in the cache, because another process made
+//! it, is assumed to belong to the volume of the request.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use belay_server::request::VolumeId;
 
 use crate::kernel::Stat;
 
-/// Maximum number of noted targets: more than any node has.
+/// Maximum number of cached targets. It is more than any node has.
 const NOTED_MAX: usize = 16_384;
 
-/// Volumes by their target paths.
+/// The published volumes, by their target paths.
 #[derive(Default)]
 pub(super) struct Targets(Lock<HashMap<PathBuf, Noted>>);
 
 struct Noted {
     volume: VolumeId,
-    /// The unique ID of the mount; 0 if the kernel has no unique IDs.
+    /// The unique ID of the mount; 0 if the kernel has no unique mount IDs.
     mount_id: u64,
 }
 
 impl Targets {
-    /// Notes that the mount whose root `stat` describes is the volume's.
+    /// Records that the mount on `path`, whose root `stat` describes, belongs to the volume.
     pub(super) fn note(&self, path: &Path, stat: &Stat, volume: &VolumeId) {
         let mut noted = self.0.lock();
         if noted.len() < NOTED_MAX || noted.contains_key(path) {
@@ -33,19 +33,20 @@ impl Targets {
         }
     }
 
-    /// Forgets a path at which no volume is mounted.
+    /// Removes the record of a path at which no volume is mounted.
     pub(super) fn forget(&self, path: &Path) {
         self.0.lock().remove(path);
     }
 
-    /// Whether that mount was made for another volume.
+    /// Whether this mount was made for another volume.
     pub(super) fn is_of_another(&self, volume: &VolumeId, path: &Path, stat: &Stat) -> bool {
         let noted = self.0.lock();
         let noted = noted.get(path).filter(|it| it.mount_id == stat.mount_id);
         noted.is_some_and(|it| it.volume != *volume)
     }
 
-    /// Whether that very mount was made for the volume.
+    /// Whether exactly this mount was made for the volume. Returns `false` if the kernel has no
+    /// unique mount IDs.
     pub(super) fn is_of(&self, volume: &VolumeId, path: &Path, stat: &Stat) -> bool {
         let noted = self.0.lock();
         let noted = noted.get(path);
@@ -53,19 +54,19 @@ impl Targets {
         noted.is_some_and(|it| it.volume == *volume)
     }
 
-    /// The paths at which the volume is published.
+    /// Returns the paths at which the volume is published.
     pub(super) fn of(&self, volume: &VolumeId) -> Vec<PathBuf> {
         let noted = self.0.lock();
         let its = noted.iter().filter(|(_, it)| it.volume == *volume);
         its.map(|(path, _)| path.clone()).collect()
     }
 
-    /// Whether a volume is published there.
+    /// Whether a volume is published at the path.
     pub(super) fn has(&self, path: &Path) -> bool {
         self.0.lock().contains_key(path)
     }
 
-    /// The volume that the path leads through, if any.
+    /// Returns the volume inside which the path is; `None` if the path is in no published volume.
     pub(super) fn around(&self, path: &Path) -> Option<VolumeId> {
         let noted = self.0.lock();
         let mut above = path.ancestors().skip(1);
@@ -103,7 +104,7 @@ mod tests {
         assert!(!targets.is_of(&other, path, &mount(5)));
         assert!(targets.is_of_another(&other, path, &mount(5)));
         assert!(!targets.is_of_another(&other, path, &mount(6)));
-        // Without unique IDs, a later mount may have the same.
+        // Without unique mount IDs, a later mount may have the same ID.
         targets.note(path, &mount(0), &one);
         assert!(!targets.is_of(&one, path, &mount(0)));
         assert_eq!(targets.of(&one), [path]);

@@ -1,4 +1,4 @@
-//! `NodeUnpublishVolume`: removes the mount of a volume from a pod's target path, and the path.
+//! `NodeUnpublishVolume`: unmounts a volume from a pod's target path, and removes the path.
 
 use std::path::Path;
 
@@ -8,14 +8,14 @@ use belay_server::request::Unpublish;
 use super::{FS_TYPES, Question, RemoteNode, Step};
 use crate::kernel::{Cause, FileKind, Kernel, RemoteCall};
 
-/// Returns the next step, judged by the mounts that the kernel shows now: also after a helper was
-/// killed, which may have unmounted the volume nevertheless. After its unmount has `failed`, the
-/// mount is detached from its path even if it is in use. Never uses `MNT_FORCE`, which would end
-/// writes to all volumes of the server.
+/// Returns the next step. It depends only on the mounts that the kernel shows now, since a helper
+/// that was killed may have unmounted the volume nevertheless. If an unmount has `failed`, the
+/// mount is detached from its path even if it is in use (`MNT_DETACH`). Never uses `MNT_FORCE`,
+/// which would abort the writes of all volumes of the server.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` if the mount is not the volume's, if it would detach another mount
-/// with it, or if the path hides files.
+/// Returns `FAILED_PRECONDITION` if the mount is not the volume's, if detaching it would also
+/// detach a foreign mount, or if the target directory contains files.
 pub(crate) fn unpublish<K: Kernel>(
     node: &RemoteNode<K>,
     request: &Unpublish,
@@ -52,10 +52,10 @@ pub(crate) fn unpublish<K: Kernel>(
     }))
 }
 
-/// Refuses to detach a volume if `MNT_DETACH` would detach a foreign mount inside it: a mount that
-/// is not NFS, or a volume that this process has published. Other NFS mounts may belong to the
-/// volume: where a user enters a further export, or one that the server refers to, the kernel
-/// mounts it by itself, from any source that the server names.
+/// Refuses to detach a volume if `MNT_DETACH` would also detach a foreign mount inside it: a mount
+/// that is not NFS, or a volume that this process has published. Other NFS mounts may belong to the
+/// volume: when a process enters a nested export or a referral, the kernel mounts it automatically,
+/// from any source that the server names.
 fn refuse_nested<K: Kernel>(
     node: &RemoteNode<K>,
     request: &Unpublish,
@@ -65,8 +65,8 @@ fn refuse_nested<K: Kernel>(
     let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
         return Ok(());
     };
-    // Get the target's path without links, as in the table of mounts. No name in the volume is
-    // resolved.
+    // Resolve the symlinks in the path of the target's parent, since the mount table lists paths
+    // without symlinks. Do not resolve names inside the volume, which might wait for the server.
     let shown = node.kernel.real(parent)?.map(|parent| parent.join(name));
     let shown = shown.unwrap_or_else(|| target.to_path_buf());
     let mounts = node.kernel.mounts()?;
@@ -96,14 +96,14 @@ fn refuse_nested<K: Kernel>(
         nested.fs_type,
         nested.point.display()
     ));
-    // The killed process may still unmount the volume.
+    // The killed helper may still unmount the volume.
     Err(match failed.certainty {
         Certainty::MayBeRunning => refused.may_be_running(),
         _ => refused,
     })
 }
 
-/// Removes the directory that publish created, only if it is empty.
+/// Removes the directory that the publish created, if it is empty.
 fn remove<K: Kernel>(kernel: &K, target: &Path, kind: FileKind) -> Result<(), Failure> {
     if kind != FileKind::Directory {
         return Err(Failure::precondition(format!(

@@ -1,5 +1,5 @@
 //! `NodeGetVolumeStats` and `NodeGetVolumeHealth`: the usage of a volume is the usage of the
-//! directory's filesystem, or of its quota, as its server reports it.
+//! filesystem with its directory, or of the directory's quota, as the server reports it.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use belay_server::request::VolumeId;
 use super::{Question, RemoteNode, ServerMount};
 use crate::kernel::{Kernel, RemoteCall};
 
-/// Returns the mount of the volume at that path, and the query of its server.
+/// Returns the mount of the volume at the path, and the query for its server.
 ///
 /// # Errors
-/// Returns `NOT_FOUND` if the volume is not mounted there.
+/// Returns `NOT_FOUND` if the volume is not mounted at the path.
 pub(crate) fn mounted<K: Kernel>(
     node: &RemoteNode<K>,
     volume: &VolumeId,
@@ -35,8 +35,8 @@ pub(crate) fn mounted<K: Kernel>(
     Ok((seen, question))
 }
 
-/// Confirms that the path shows the same mount as before the server was asked: an answer of another
-/// filesystem says nothing of the volume.
+/// Checks that the path still shows the mount that was there before the server was queried:
+/// otherwise the answer may describe another filesystem.
 ///
 /// # Errors
 /// Returns `NOT_FOUND` if the volume was unmounted meanwhile.

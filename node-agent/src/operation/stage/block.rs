@@ -1,8 +1,8 @@
-//! Staging as a raw block device: the device node is bound onto `<staging>/device`.
+//! Stages a volume as a raw block device: binds the device node onto `<staging>/device`.
 //!
-//! A bind mount does not hold the device open, so the device is bound without AUTOCLEAR, and must
-//! be released explicitly if the stage fails. If a crash leaves it bound, the next stage or unstage
-//! of the volume finds it by the lock on its file.
+//! A bind mount does not keep the device open, so the device is attached without AUTOCLEAR, and
+//! must be detached explicitly if the stage fails. If a crash leaves it attached, the next stage or
+//! unstage of the volume finds it by the lock on the volume's file.
 
 use std::path::Path;
 
@@ -44,8 +44,8 @@ pub(super) fn stage<K: Kernel>(
     }
     let device = attach(cx, &request.id, storage, purpose)?;
     let bound = fit(cx, &request.id, plan, &device).and_then(|bytes| {
-        // The user's raw data must not count as an interrupted format of ours, nor zeros as a new
-        // volume.
+        // Mark the volume as used: the user's raw data must not count as an interrupted format by
+        // Belay, nor zeros as a new volume.
         cx.phase(Phase::Attach, || match device.backing_file() {
             Some(_) if read_only => Ok(()),
             Some(file) => begin_use(&cx.kernel, file),
@@ -68,16 +68,17 @@ pub(super) fn stage<K: Kernel>(
     let Err(failure) = bound else {
         return Ok(device.end_claim(&cx.kernel)?);
     };
-    // The caller must retry: nothing else would free the device.
+    // Detach the device on a failure, since no other call would do so. The caller retries the
+    // stage.
     Err(Obstacle::from(match cx.release_raw(&request.id, device) {
-        // The bind's file may still be there.
+        // The file that was created for the bind may still exist.
         Ok(()) if failure.certainty == Certainty::MayBeRunning => failure,
         Ok(()) => failure.rolled_back(),
         Err(_) => failure.may_be_running(),
     }))
 }
 
-/// Whether the volume is staged at the path; otherwise the path is free for its device.
+/// Whether the volume is staged at the path. If not, its device can be bound there.
 ///
 /// # Errors
 /// Returns an error if another object is at the path.
@@ -97,7 +98,7 @@ fn is_staged<K: Kernel>(
                     let there = (path, &stat);
                     return staged_before(cx, request, there, &device, read_only).map(|()| true);
                 }
-                // A stale device is not unstaged here: a pod may still use it.
+                // Do not unstage a stale device here, since a pod may still use it.
                 Verdict::Stale(_) => {
                     let why = cx.transport.replaced(&request.id, path);
                     return Err(Failure::incompatible(why));
@@ -105,7 +106,8 @@ fn is_staged<K: Kernel>(
                 Verdict::Foreign if !cx.index.is_noted_for(path, &stat, &request.id) => {
                     return Err(other_device(request, path));
                 }
-                // The device was the volume's: it is unbound, removed, or another volume's by now.
+                // The bind was made for the volume, but its device was detached or removed, or its
+                // number belongs to another volume now.
                 _ => unmount_left(cx, request, path, &stat)?,
             }
         }
@@ -120,9 +122,9 @@ fn is_staged<K: Kernel>(
     Ok(false)
 }
 
-/// Unmounts the bind of a device that was detached by force, or whose disk was removed: it would
-/// show the next volume that gets its number. While a pod still has a bind of the removed disk, the
-/// volume must stay staged: the agent finds that bind only through the staged one.
+/// Unmounts the bind of a device that was detached by force, or whose disk was removed: otherwise
+/// it would show the next volume that gets the device number. Refuses this while a pod still has a
+/// bind of the removed disk: the agent finds the pod's bind only through the staged bind.
 fn unmount_left<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,
@@ -146,7 +148,8 @@ fn other_device(request: &Stage, path: &Path) -> Failure {
     ))
 }
 
-/// The volume's device is bound there; it must have the same access mode, and stay bound.
+/// Checks that the device that is already bound at the path has the requested access, and keeps it
+/// attached.
 fn staged_before<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,
@@ -167,7 +170,8 @@ fn staged_before<K: Kernel>(
         )));
     }
     device.bytes(&cx.kernel, 0)?;
-    // A killed unstage may have set AUTOCLEAR: the device would then be unbound at its last close.
+    // Clear AUTOCLEAR, which a killed unstage may have set: the device would be detached at its
+    // last close.
     device.keep(&cx.kernel)?;
     if cx.mounts().has_lost_name(path, stat)? {
         cx.umount(path)?;

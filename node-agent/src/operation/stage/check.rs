@@ -1,4 +1,4 @@
-//! Checks an ext4 before it is mounted, if its superblock asks for that.
+//! Checks an ext4 with e2fsck before it is mounted, if its superblock requests a check.
 
 use std::time::Duration;
 
@@ -11,15 +11,17 @@ use crate::kernel::Kernel;
 use crate::operation::Context;
 use crate::work::Phase;
 
-/// A check reads all metadata: an hour is enough for tens of terabytes on a disk that works.
+/// Maximum duration of a check. A check reads all metadata; an hour is enough for tens of terabytes
+/// on a healthy disk.
 const CHECK_DEADLINE: Duration = Duration::from_secs(3600);
 
-/// Runs e2fsck. An ext4 that has errors afterwards is not mounted: writing to it could destroy the
-/// remaining data.
+/// Runs e2fsck. If the ext4 still has errors afterwards, refuses to mount it, since writes could
+/// destroy the remaining data.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` with the command to run, if the ext4 is damaged or could not be
-/// checked; `ABORTED` while another volume is checked, or another process has the device.
+/// Returns `FAILED_PRECONDITION` with the command to run if the ext4 is damaged or could not be
+/// checked; `ABORTED` while another volume is being checked, or another process has the device
+/// open.
 pub(super) fn repair<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
@@ -59,7 +61,8 @@ pub(super) fn repair<K: Kernel>(
             format!("is marked for a check, and e2fsck could not check it: {messages}")
         }
         Err(Unchecked::Failed(failure)) => {
-            // Otherwise the next attempt checks it.
+            // If the device was busy, the next attempt checks it, so this is not counted as a
+            // failure.
             if failure.kind != Kind::Busy {
                 Check::Failed.count();
             }
@@ -69,9 +72,9 @@ pub(super) fn repair<K: Kernel>(
     Err(refused(cx, spec, &why)?)
 }
 
-/// The failure if the kernel cannot replay the journal, or mount the ext4 at all. The repair is
-/// left to a human: preening deletes a journal that it cannot read, and with it data that a pod has
-/// synced.
+/// Returns the failure for an ext4 whose journal the kernel cannot replay, or which it cannot mount
+/// at all. The repair is left to the operator: preening (`e2fsck -p`) deletes a journal that it
+/// cannot read, and with it data that a pod has synced.
 pub(super) fn not_replayed<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,

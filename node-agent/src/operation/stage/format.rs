@@ -1,6 +1,6 @@
-//! Formats a volume that may be formatted, as its StorageClass asks; and grows a filesystem at its
-//! stage, since the volume may have been enlarged, or restored to a larger one, since the last
-//! mount.
+//! Formats a volume that may be formatted, with the options of its StorageClass. Also grows a
+//! filesystem when it is staged, since the volume may have been enlarged after the last mount, or
+//! restored to a larger volume.
 
 use std::time::Duration;
 
@@ -16,15 +16,16 @@ use crate::kernel::Kernel;
 use crate::operation::Context;
 use crate::work::Phase;
 
-/// mkfs of a large volume on a slow disk takes minutes; a longer one hangs.
+/// Maximum duration of mkfs. It takes minutes for a large volume on a slow disk; if it takes
+/// longer, it hangs.
 const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
 
-/// Returns the options of the format. They are not read earlier: a filesystem that exists is
-/// mounted as it is.
+/// Returns the options for the format. Call this only if the volume is formatted: an existing
+/// filesystem is mounted as it is, even if the options do not fit it.
 ///
 /// # Errors
-/// Returns `INVALID_ARGUMENT` for options that the filesystem cannot have; `FAILED_PRECONDITION`
-/// for blocks that its device cannot have: no mkfs would ever succeed.
+/// Returns `INVALID_ARGUMENT` if the filesystem does not support the options; `FAILED_PRECONDITION`
+/// if its blocks would be smaller than the blocks of its device, since mkfs would never succeed.
 pub(super) fn format_options<K: Kernel>(
     spec: &MountSpec<'_>,
     fs: FsType,
@@ -47,7 +48,7 @@ pub(super) fn format_options<K: Kernel>(
     Ok(options)
 }
 
-/// Makes the filesystem.
+/// Formats the device.
 pub(super) fn make<K: Kernel>(
     cx: &Context<'_, K>,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -67,9 +68,9 @@ pub(super) fn make<K: Kernel>(
     Ok(())
 }
 
-/// Grows the filesystem to its device. A failure does not fail the stage, since the pod's data is
-/// complete: NodeExpandVolume, which the caller sends to grow a volume, reports it. A volume
-/// restored to a larger one gets no such call, so the failure is logged here.
+/// Grows the filesystem to the size of its device. If that fails, the stage still succeeds, since
+/// the pod's data is complete. NodeExpandVolume reports such a failure, but the caller does not
+/// send it for a volume that was restored to a larger one, so the failure is also logged here.
 pub(super) fn grow_to_device<K: Kernel>(
     cx: &Context<'_, K>,
     volume: &VolumeId,
@@ -101,9 +102,9 @@ pub(super) fn grow_to_device<K: Kernel>(
     }
 }
 
-/// Logs that each mount of the volume takes long, if its xfs has too many allocation groups. It was
-/// not kept from growing: its storage has grown already, and a slow mount is better than an
-/// expansion that never ends.
+/// Logs a warning if an xfs has so many allocation groups that each mount takes long. The xfs was
+/// grown anyway: its storage has already grown, and a slow mount is better than an expansion that
+/// never completes.
 pub(in crate::operation) fn warn_of_groups(volume: &VolumeId, grown: Grown) {
     if let Grown::InManyGroups(groups) = grown {
         tracing::warn!(

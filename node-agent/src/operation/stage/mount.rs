@@ -1,4 +1,4 @@
-//! Staging as a filesystem.
+//! Stages a volume as a filesystem.
 
 use std::path::Path;
 
@@ -38,7 +38,8 @@ pub(super) fn stage<K: Kernel>(
         flags,
         read_only: is_read_only(plan, &request.capability),
     };
-    // Checked before any change; the type matters only for its additional options.
+    // Check the flags before anything is changed. The filesystem type matters only for the options
+    // that are specific to it.
     spec.options(spec.fs.unwrap_or(FsType::Ext4))?;
     let kernel = &cx.kernel;
     let raw = kernel.look(&block_path(&request.staging))?;
@@ -72,12 +73,13 @@ pub(super) fn stage<K: Kernel>(
     let attempt = || prepare(cx, &spec, plan, &device, &under_test, lane);
     let mut staged = attempt();
     if matches!(staged, Err(Obstacle::Miscount)) {
-        // Mount again: there is no journal to replay now. A child that is being started may still
-        // have the context, and with it the superblock.
+        // Mount again, now without a journal to replay. First check that the superblock is gone: a
+        // child process that is being started may still have inherited the context, which keeps the
+        // superblock.
         device.refuse_claimed(kernel)?;
         staged = attempt();
     }
-    // An error of the kernel names only the device.
+    // Add the volume and its file to the kernel's error, which names only the device.
     if let Err(Obstacle::Failure(failure)) = &mut staged
         && failure.kind == Kind::Quota
     {
@@ -85,11 +87,11 @@ pub(super) fn stage<K: Kernel>(
         failure.message = format!("volume {id}: {}: {}", file.display(), failure.message);
     }
     staged?;
-    // End the claim last: a deletion may have been refused during a long mkfs.
+    // End the claim last, since the controller may have refused a deletion during a long mkfs.
     Ok(device.end_claim(kernel)?)
 }
 
-/// Decides what to mount, formats or repairs it if it has to, and mounts it.
+/// Decides which filesystem to mount, formats or repairs it if needed, and mounts it.
 fn prepare<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
@@ -101,7 +103,7 @@ fn prepare<K: Kernel>(
     let judged = decide(cx, spec, plan, device, under_test, lane)?;
     let mut mounting = spec.mounting(judged.fs, judged.panics)?;
     let fs = mounting.fs;
-    // The kernel checks the flags here, before anything is formatted or repaired.
+    // The kernel checks the mount flags here, before anything is formatted or repaired.
     let mut context = cx.phase(Phase::Configure, || configure(cx, device, &mounting))?;
     let blocks_before_replay = match judged.need {
         Need::Format(permit) => {
@@ -113,16 +115,16 @@ fn prepare<K: Kernel>(
             make(cx, under_test, (fs, options), permit)?;
             None
         }
-        // A read-only stage must not repair.
+        // A read-only stage must not repair the filesystem.
         Need::Check if mounting.is_reader() => judged.blocks_before_replay,
-        // A mount elsewhere claims it, or an e2fsck that has outlived its agent. It may be ending
-        // now, with half of its repairs on the disk.
+        // A mount elsewhere uses the device, or an e2fsck that has outlived its agent. That e2fsck
+        // may be exiting now, with only half of its repairs on the disk.
         Need::Check if device.is_shared => return Err(device.claimed().into()),
         Need::Check if lane != Lane::Format => return Err(Obstacle::NoSlot),
         Need::Check => {
             replay(cx, spec, device, &mounting)?;
             repair(cx, spec, under_test)?;
-            // Both may have changed what the superblock asks for.
+            // The replay and the repair may have changed the superblock, so read it again.
             let judged = decide(cx, spec, plan, device, under_test, lane)?;
             mounting = spec.mounting(judged.fs, judged.panics)?;
             context = configure(cx, device, &mounting)?;
@@ -142,8 +144,8 @@ fn prepare<K: Kernel>(
     )?)
 }
 
-/// Something is mounted on the staging path: it must be this volume, in this way. `false` if it was
-/// on a disk that was removed, and is unmounted now.
+/// Checks that the mount which is already on the staging path is this volume with the requested
+/// options. Returns `false` if its disk was removed, after unmounting it.
 fn staged_before<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
@@ -205,14 +207,14 @@ fn staged_before<K: Kernel>(
     }
     if cx.index.proven(path, staging, &request.id).is_none() {
         cx.index.note(path, staging, dev, &request.id);
-        // Another process may have mounted it.
+        // Another process may have mounted the filesystem, with project quotas.
         cx.index.note_projects(dev, true);
     }
     cx.index.note_file(dev, device.backing_inode());
     Ok(true)
 }
 
-/// Whether a mount has the requested SELinux label.
+/// Whether a mount has the requested SELinux label, or none if none is requested.
 fn has_same_label<K: Kernel>(
     kernel: &K,
     path: &Path,
@@ -220,7 +222,7 @@ fn has_same_label<K: Kernel>(
     shown: Option<String>,
 ) -> Result<bool, Failure> {
     let label = match shown {
-        // Statmount before Linux 6.13, or no label.
+        // The mount has no label, or statmount(2) does not report labels (before Linux 6.13).
         None if options.label().is_some() => kernel.mount_label(path)?,
         shown => shown,
     };
@@ -230,10 +232,10 @@ fn has_same_label<K: Kernel>(
     })
 }
 
-/// Returns the filesystem to mount, and what it needs before.
+/// Returns the filesystem to mount, and the step that it needs before the mount.
 ///
 /// # Errors
-/// [`Obstacle::NoSlot`] if that requires reading the whole device, which may take as long as mkfs.
+/// Returns [`Obstacle::NoSlot`] if the whole device must be read, which may take as long as mkfs.
 fn decide<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
@@ -248,7 +250,7 @@ fn decide<K: Kernel>(
             Lane::Change | Lane::Read => examine_ends(&cx.kernel, under_test),
         };
         found.map(|found| match found {
-            // The mark on a shared disk cannot be erased: another mount may be writing to the disk.
+            // Leave the mark on a shared disk alone: another mount may be writing to the disk.
             Probed::Unsettled(_) if device.is_shared && under_test.backing.is_none() => {
                 Err(device.claimed())
             }
@@ -256,7 +258,8 @@ fn decide<K: Kernel>(
         })
     });
     match decided {
-        // A filesystem that mkfs is still making can look like anything.
+        // Another process uses the device, perhaps a running mkfs, whose incomplete filesystem can
+        // look like anything.
         Some(Err(_)) if device.is_shared => Err(device.claimed().into()),
         Some(decided) => Ok(decided?),
         None => {
@@ -275,7 +278,8 @@ fn refuse_in_use<K: Kernel>(device: &OpenDevice<K>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Mounts, checks that the right device was mounted, grows, and makes the mount visible last.
+/// Mounts the filesystem, checks that the right device was mounted, grows the filesystem, and makes
+/// the mount visible as the last step.
 fn mount<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
@@ -319,7 +323,8 @@ fn mount<K: Kernel>(
     }
     let staging = &spec.request.staging;
     cx.place(&mounted, staging)?;
-    // The index may still contain facts about an earlier device with this number.
+    // Reset the fact first: the index may still contain facts about an earlier device with this
+    // number.
     cx.index.note_projects(held, true);
     cx.index
         .note(staging, &root_of_mount, held, &spec.request.id);
@@ -328,7 +333,7 @@ fn mount<K: Kernel>(
     Ok(())
 }
 
-/// The mounted device must be the held one; checked before the mount is visible.
+/// Checks that the mounted device is the opened device. Call it before the mount is visible.
 fn refuse_other_device(
     spec: &MountSpec<'_>,
     fs: FsType,

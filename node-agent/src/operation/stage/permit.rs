@@ -1,5 +1,6 @@
-//! Whether a volume may be formatted, or must be checked: decided by its content, and by the record
-//! of its file or the content word of its attachment.
+//! Decides whether a volume may be formatted, or must be checked. The decision depends on the
+//! content of the volume, and on its history: the record on its file, or the content word in its
+//! publish context.
 
 use std::path::Path;
 
@@ -13,36 +14,37 @@ use super::tally::Refusal;
 use crate::filesystem::{DeviceUnderTest, FsType, Origin, Permit, Probed, Sound, settle};
 use crate::kernel::Kernel;
 
-/// The reason why a volume that held data is not formatted.
+/// The reason why a blank volume that once contained data is not formatted.
 const LOST: &str = "it was restored, cloned or in use, and contains no data now: its data is lost; \
                     restore it, or delete the volume";
 
-/// The filesystem to mount, and the steps that it needs before.
+/// The filesystem to mount, and the step that it needs before the mount.
 pub(super) struct Decision {
     pub(super) fs: FsType,
     pub(super) need: Need,
-    /// The number of blocks before a replay of the journal: see [`Sound`].
+    /// The number of blocks before the journal is replayed; `None` if there is no journal to
+    /// replay. See [`Sound`].
     pub(super) blocks_before_replay: Option<u64>,
-    /// Whether it may be an ext4 that can have project quotas.
+    /// Whether the filesystem may be an ext4 that supports project quotas.
     pub(super) may_have_projects: bool,
-    /// Whether it is an ext4 whose superblock asks for `errors=panic`.
+    /// Whether the filesystem is an ext4 whose superblock sets `errors=panic`.
     pub(super) panics: bool,
 }
 
 /// The step that a device needs before it is mounted.
 pub(super) enum Need {
     Nothing,
-    /// The superblock asks for a check.
+    /// The superblock requests a check.
     Check,
-    /// The device has no filesystem.
+    /// The device has no filesystem and may be formatted.
     Format(Permit),
 }
 
-/// Decides which filesystem to mount, from the content that was found, and the step that it needs
-/// before.
+/// Decides from the content of the device which filesystem to mount, and which step it needs before
+/// the mount.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` with the reason if the filesystem must not be made or mounted.
+/// Returns `FAILED_PRECONDITION` with the reason if the volume must not be formatted or mounted.
 pub(super) fn judge<K: Kernel>(
     node: &Node<K>,
     spec: &MountSpec<'_>,
@@ -59,7 +61,7 @@ pub(super) fn judge<K: Kernel>(
         Probed::Unsettled(made) => {
             same_as_asked(spec, made.fs_type())?;
             return match is_disk && spec.read_only {
-                // The mark remains until the volume is staged for writing.
+                // Keep the mark of the interrupted format until the volume is staged for writing.
                 true => known(node, spec, made.unsettled()),
                 false => known(node, spec, settle(&node.kernel, under_test, made)?),
             };
@@ -83,7 +85,7 @@ pub(super) fn judge<K: Kernel>(
             ));
         }
         Probed::Unreadable(failure) => {
-            // Otherwise the volume is being unstaged.
+            // `Kind::Busy` means that the volume is being unstaged, which is not a failed read.
             if failure.kind != Kind::Busy {
                 Refusal::Unreadable.count();
             }
@@ -94,7 +96,7 @@ pub(super) fn judge<K: Kernel>(
         fs: spec.fs.unwrap_or(FsType::Ext4),
         need: Need::Format(permit),
         blocks_before_replay: None,
-        // mkfs of Belay enables neither quotas nor `errors=panic`.
+        // Belay's mkfs enables neither project quotas nor `errors=panic`.
         may_have_projects: false,
         panics: false,
     })
@@ -123,7 +125,7 @@ fn known<K: Kernel>(
         fs: same_as_asked(spec, found.fs)?,
         need,
         blocks_before_replay: found.blocks_before_replay,
-        // A replay or a repair may change the superblock.
+        // A replay or a repair may enable project quotas in the superblock.
         may_have_projects: found.has_projects
             || found.wants_check
             || found.blocks_before_replay.is_some(),
@@ -131,7 +133,8 @@ fn known<K: Kernel>(
     })
 }
 
-/// The reason why a volume that could be formatted by its content must not be, by its history.
+/// Returns the reason why the history of a volume forbids a format that its content would permit;
+/// `None` if nothing forbids it.
 fn forbidden(
     spec: &MountSpec<'_>,
     plan: &PublishContext,
@@ -188,7 +191,7 @@ fn same_as_asked(spec: &MountSpec<'_>, found: FsType) -> Result<FsType, Failure>
     }
 }
 
-/// The message for a file that reads as zeros and is not recorded as new.
+/// Returns the message for a file that reads as zeros but is not recorded as new.
 fn emptied(file: &Path) -> String {
     let file = file.display();
     format!(

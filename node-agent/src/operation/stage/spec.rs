@@ -1,5 +1,5 @@
-//! The mount that a stage makes: as the caller requests it, and with the options for the filesystem
-//! of the volume.
+//! The mount that a stage creates: the request of the caller, and the options for the filesystem on
+//! the volume.
 
 use belay_server::call::Failure;
 use belay_server::request::{MountFlags, Stage};
@@ -7,7 +7,7 @@ use belay_server::request::{MountFlags, Stage};
 use crate::filesystem::{FsType, MountOptions, parse_flags};
 use crate::kernel::MountAttrs;
 
-/// The requested mount.
+/// The mount that the caller requests.
 pub(super) struct MountSpec<'a> {
     pub(super) request: &'a Stage,
     /// The requested filesystem type; `None` if the caller accepts any.
@@ -17,7 +17,7 @@ pub(super) struct MountSpec<'a> {
 }
 
 impl MountSpec<'_> {
-    /// Returns the mount options for a filesystem of this type.
+    /// Returns the requested mount options for a filesystem of type `fs`.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for a flag that is not allowed.
@@ -29,8 +29,8 @@ impl MountSpec<'_> {
         Ok(options)
     }
 
-    /// Returns the mount of the filesystem that was found, or will be made; `panics` if its
-    /// superblock asks for `errors=panic`.
+    /// Returns the mount of a filesystem of type `fs`. If `panics` is set, overrides `errors=panic`
+    /// in its superblock: an error must not panic the node.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for a flag that is not allowed.
@@ -43,7 +43,7 @@ impl MountSpec<'_> {
     }
 }
 
-/// A filesystem, and the options that it is mounted with.
+/// A filesystem type, and the options with which it is mounted.
 pub(super) struct Mounting {
     pub(super) fs: FsType,
     pub(super) options: MountOptions,
@@ -55,10 +55,10 @@ impl Mounting {
         self.options.attrs.contains(MountAttrs::READ_ONLY)
     }
 
-    /// Returns the same mount without the flags of the class, and read-only.
+    /// Returns a read-only mount of the same filesystem, without the mount flags of the request.
     ///
     /// # Errors
-    /// Returns an error if the options of every mount are refused.
+    /// Returns an error if even the options that every mount has are refused.
     pub(super) fn without_flags(&self) -> Result<Mounting, Failure> {
         let mut options = parse_flags(&[], self.fs)?;
         options.attrs = MountAttrs::READ_ONLY;

@@ -1,5 +1,5 @@
-//! The kernel's superblock of a filesystem: configured, created, and created again where the first
-//! one counts wrongly. A context that is closed unmounts it.
+//! The kernel's superblock of a filesystem: configures and creates it, and detects a superblock
+//! with wrong counts. Closing the context unmounts a superblock that is not mounted elsewhere.
 
 use super::super::Node;
 use super::Obstacle;
@@ -12,10 +12,11 @@ use crate::operation::Context;
 use crate::work::Phase;
 use belay_server::call::Failure;
 
-/// The field of the request that has the flags.
+/// The field of the request that contains the mount flags.
 const FLAGS: &str = "volume_capability.mount.mount_flags";
 
-/// The configured filesystem; nothing is read from the device yet.
+/// Configures the filesystem with fsopen(2) and fsconfig(2), and returns the context. Does not read
+/// the device.
 pub(super) fn configure<K: Kernel>(
     node: &Node<K>,
     device: &OpenDevice<K>,
@@ -35,7 +36,7 @@ pub(super) fn configure<K: Kernel>(
     Ok(context)
 }
 
-/// A flag that the kernel refuses.
+/// Returns the failure for a flag that the kernel refuses.
 fn refused_flag(key: &str, error: &Error) -> Failure {
     match LABELS.contains(&key) {
         true => Failure::invalid(
@@ -50,7 +51,7 @@ fn refused_flag(key: &str, error: &Error) -> Failure {
     }
 }
 
-/// Creates the superblock, in this context or in another one.
+/// Creates the superblock in this context, or in a new context if a second attempt is needed.
 pub(super) fn create<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
@@ -59,17 +60,17 @@ pub(super) fn create<K: Kernel>(
     context: K::Fd,
 ) -> Result<K::Fd, Failure> {
     let attempt = |context: K::Fd| {
-        // A mount that leaked into another namespace still has the superblock, and shares it.
+        // If another mount namespace still has a mount of the device, this shares its superblock.
         let create = || cx.kernel.fsconfig_create(&context, device.is_shared);
         cx.phase(Phase::Mount, create).map(|()| context)
     };
     let is = |error: &Error, cause| mounting.fs == FsType::Btrfs && error.cause() == cause;
     let has_same_id = |error: &Error| is(error, Cause::Exists);
     let created = match attempt(context) {
-        // Since 6.7 the kernel can mount a clone next to its original, but may mistake it for
-        // another btrfs whose mount on the same device number was refused: the clone "exists" if
-        // it has more transactions than the other, and else its id is "invalid" there. The first
-        // attempt has cleared that entry.
+        // Since Linux 6.7, the kernel can mount a clone of a btrfs next to its original. But it may
+        // mistake the clone for another btrfs whose mount on the same device number was refused. It
+        // then returns EEXIST if the clone has more transactions than the other btrfs, and EINVAL
+        // otherwise. The failed attempt removes the stale entry, so a second attempt succeeds.
         Err(error) if has_same_id(&error) || is(&error, Cause::Invalid) => {
             attempt(configure(cx, device, mounting)?)
         }
@@ -85,10 +86,10 @@ pub(super) fn create<K: Kernel>(
     })
 }
 
-/// Tries to create the superblock without the flags of the class, and read-only. If this succeeds,
-/// one of the flags was the reason for `error`, and the returned error names the flags, since few
-/// filesystems log the reason to the context. Returns `None` if there is another reason, or no
-/// flag.
+/// Tries to create a read-only superblock without the mount flags of the request. If this succeeds,
+/// one of the flags caused `error`; the returned error then lists the flags, since few filesystems
+/// log the reason to the context. Returns `None` if the flags are not the cause, or if there are
+/// none.
 fn of_flags<K: Kernel>(
     cx: &Context<'_, K>,
     device: &OpenDevice<K>,
@@ -114,7 +115,7 @@ fn of_flags<K: Kernel>(
     Some(Failure::invalid(FLAGS, why))
 }
 
-/// Has the kernel replay the journal, by a superblock that is not mounted.
+/// Lets the kernel replay the journal by creating a superblock that is not mounted.
 pub(super) fn replay<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
@@ -129,16 +130,17 @@ pub(super) fn replay<K: Kernel>(
         .map_err(|failure| not_replayed(cx, spec, failure))
 }
 
-/// Refuses a superblock of the kernel that counted the block groups of an ext4 before its journal
-/// was replayed, which then grew it: its expansion was interrupted by a power loss. Seen with Linux
-/// 6.1 and 7.2: reads, writes and growth of the new groups fail (EUCLEAN), until it is mounted
-/// again.
+/// Refuses a superblock of an ext4 if the kernel counted its block groups before replaying the
+/// journal, and the journal then enlarged the ext4, since a power loss had interrupted an
+/// expansion. Observed on Linux 6.1 and 7.2: reads, writes and growth of the new groups fail
+/// (EUCLEAN) until the filesystem is mounted again.
 ///
-/// `blocks` is the number in the superblock on the disk before; `None` without a journal to replay.
+/// `blocks` is the number of blocks in the superblock on the disk before the replay; `None` if
+/// there was no journal to replay.
 ///
 /// # Errors
-/// [`Obstacle::Miscount`]; the failure if the superblock on the disk cannot be read, or if another
-/// process has the device.
+/// Returns [`Obstacle::Miscount`]. Returns a failure if the superblock on the disk cannot be read,
+/// or if another process has the device open.
 pub(super) fn refuse_miscounted<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
@@ -152,7 +154,8 @@ pub(super) fn refuse_miscounted<K: Kernel>(
     if now == before {
         return Ok(());
     }
-    // The kernel replayed it for another process, such as an agent that is being killed.
+    // The kernel has replayed the journal for another process, such as an agent that is being
+    // killed.
     if device.is_shared {
         return Err(device.claimed().into());
     }
@@ -164,8 +167,8 @@ pub(super) fn refuse_miscounted<K: Kernel>(
     Err(Obstacle::Miscount)
 }
 
-/// Before Linux 6.7 btrfs confuses a clone with its original: it refuses the mount, or mounts the
-/// other device.
+/// Returns the failure for a btrfs whose clone or original is mounted. Before Linux 6.7, the kernel
+/// confuses the two: it refuses the mount, or mounts the other device.
 pub(super) fn same_id_elsewhere(spec: &MountSpec<'_>, what: &str) -> Failure {
     Failure::precondition(format!(
         "volume {}: a btrfs with the same id, its clone or its original, is mounted on this node, \

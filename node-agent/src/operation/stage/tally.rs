@@ -1,4 +1,5 @@
-//! Metrics of stages: filesystems made, and those not made or not grown.
+//! Metrics of stages: counts filesystems that were formatted or checked, and filesystems that were
+//! not formatted or not grown.
 
 use std::path::Path;
 use std::sync::Once;
@@ -11,18 +12,18 @@ const CHECKS: &str = "belay_filesystem_checks_total";
 const GROW_REFUSALS: &str = "belay_grow_refusals_total";
 const OPENERS_UNCHECKED: &str = "belay_openers_unchecked_total";
 
-/// The reason why a volume is not formatted, and the label `reason`.
+/// The reason why a volume is not formatted: the label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The volume was restored or cloned, so a blank volume is lost.
+    /// The volume was restored or cloned, so its data is lost if it is blank.
     Populated,
-    /// The volume was in use, so a blank volume is lost.
+    /// The volume was in use, so its data is lost if it is blank.
     Emptied,
     /// Nothing proves that the volume never contained data.
     Unknown,
-    /// A format was interrupted, and nothing proves that it was not used since.
+    /// A format was interrupted, and nothing proves that the volume was not used since.
     Interrupted,
-    /// The volume is read-only.
+    /// The volume is staged read-only.
     ReadOnly,
     /// The volume contains something other than a known filesystem.
     Foreign,
@@ -30,9 +31,9 @@ pub(super) enum Refusal {
     Unreadable,
     /// The volume contains a different filesystem than requested.
     OtherFilesystem,
-    /// A mount elsewhere or another mkfs has the device.
+    /// Another mount or another mkfs uses the device.
     InUse,
-    /// Too small for a filesystem.
+    /// The device is too small for the filesystem.
     Unfit,
 }
 
@@ -70,18 +71,18 @@ impl Refusal {
     }
 }
 
-/// The result of a check of a filesystem before its mount, and the label `result`.
+/// The result of a check of a filesystem before it is mounted: the label `result`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
     /// The filesystem has no errors.
     Clean,
-    /// Errors were corrected.
+    /// The filesystem had errors, and e2fsck has corrected them.
     Corrected,
-    /// There are errors that only a human may correct.
+    /// The filesystem has errors that e2fsck does not correct without an operator.
     Damaged,
     /// e2fsck failed, was killed, or exceeded its deadline.
     Failed,
-    /// There is no e2fsck.
+    /// The program e2fsck is not installed on the node.
     NotInstalled,
 }
 
@@ -109,18 +110,18 @@ impl Check {
     }
 }
 
-/// A volume was formatted.
+/// Counts a volume that was formatted.
 pub(super) fn formatted(fs: FsType) {
     metrics::counter!(FORMATS, "fs" => fs.name()).increment(1);
 }
 
-/// Counts a filesystem that kept its size, since the kernel refused to grow it.
+/// Counts a filesystem that kept its size because the kernel refused to grow it.
 pub(super) fn not_grown(fs: FsType) {
     metrics::counter!(GROW_REFUSALS, "fs" => fs.name()).increment(1);
 }
 
-/// Counts an attach of which it is unknown whether another process had a volume's file in `folder`
-/// open. This depends on the filesystem, so it is logged once.
+/// Counts an attachment for which the agent could not check whether another process had the
+/// volume's file open. Logs only the first, since it depends on the filesystem of `folder`.
 pub(super) fn openers_unchecked(folder: &Path) {
     static SAID: Once = Once::new();
     metrics::counter!(OPENERS_UNCHECKED).increment(1);
@@ -133,7 +134,8 @@ pub(super) fn openers_unchecked(folder: &Path) {
     });
 }
 
-/// Exports every series at 0: `rate()` sees the first event only if the series existed before.
+/// Describes the metrics, and exports every series at 0: `rate()` in Prometheus sees the first
+/// event only if the series existed before.
 pub(in crate::operation) fn announce() {
     metrics::describe_counter!(FORMATS, "Blank volumes that were formatted.");
     metrics::describe_counter!(

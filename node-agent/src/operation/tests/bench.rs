@@ -1,4 +1,4 @@
-//! The environment of every test: a machine, volumes, and the calls of a kubelet.
+//! The environment of all tests: a machine, volumes, and the calls of a kubelet.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::mounts::MountIndex;
 use crate::operation::{self, KubeletDir, Node, Obstacle, Thread, VolumeStats, VolumeUsage};
 use crate::work::{Lane, Operation, Progress};
 
-/// The driver of a world with only one.
+/// The name of the driver in a world with only one driver.
 pub(crate) const DRIVER: &str = "local.csi.belay.dev";
 
 pub(crate) const MIB: u64 = 1 << 20;
-/// Enough for every filesystem.
+/// The size of a volume in bytes. It is large enough for each filesystem.
 pub(crate) const BYTES: u64 = 512 * MIB;
 pub(crate) const GROWN_BYTES: u64 = 1024 * MIB;
 
-/// Much longer than udevd looks at a device.
+/// Longer than udevd ever keeps a device open.
 const WATCHDOG: Duration = Duration::from_secs(20);
 
-/// Runs an operation that no other thread sees.
+/// Runs an operation whose progress no other thread reads.
 pub(super) fn run<K: Kernel, T>(
     node: &Node<K>,
     operation: Operation,
@@ -39,14 +39,15 @@ pub(super) fn run<K: Kernel, T>(
     operation::run(node, &Progress::default(), operation, work)
 }
 
-/// The part of a stage that needs no slot for mkfs or e2fsck.
+/// Runs the part of a stage that needs no slot for mkfs or e2fsck.
 pub(super) fn stage_once<K: Kernel>(node: &Node<K>, request: &Stage) -> Result<(), Obstacle> {
     run(node, Operation::Stage, |cx| {
         operation::stage(cx, request, Lane::Change)
     })
 }
 
-/// Waits for what the real kernel does a moment after the call, since udevd has the device open.
+/// Waits until the condition holds. The real kernel detaches a device only when udevd has closed
+/// it.
 #[track_caller]
 pub(super) fn until(mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();
@@ -56,28 +57,28 @@ pub(super) fn until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A machine to run on.
+/// A machine on which the tests run, with its kernel and files.
 pub(crate) trait World {
     type Kernel: Kernel;
 
-    /// The kernel as seen by a new process.
+    /// Returns the kernel as a new process sees it.
     fn kernel(&self) -> Self::Kernel;
-    /// The directory with everything of this world.
+    /// The directory that contains all paths of this world.
     fn base(&self) -> &Path;
-    /// Makes a sparse file, or grows it.
+    /// Creates a sparse file, or enlarges it.
     fn make_file(&self, path: &Path, bytes: u64);
-    /// Makes a directory with its parents.
+    /// Creates a directory and its parents.
     fn make_dir(&self, path: &Path);
     /// Renames a file.
     fn move_file(&self, from: &Path, to: &Path);
-    /// Removes a file; a device that is bound to it keeps its data.
+    /// Removes a file. A device that is bound to the file keeps its data.
     fn remove_file(&self, path: &Path);
-    /// Writes into a file, bypassing the agent.
+    /// Writes to a file without the agent.
     fn write_file(&self, path: &Path, at: u64, bytes: &[u8]);
-    /// Mounts, bindings and files of this world that should not be there.
+    /// Returns mounts, bound devices and files of this world that should not exist.
     fn left(&self) -> Vec<String>;
 
-    /// This process may grow a mounted ext4.
+    /// Whether this process may grow a mounted ext4.
     fn grows_ext4(&self) -> bool {
         true
     }
@@ -87,33 +88,33 @@ pub(crate) trait World {
         self.base().join("volumes")
     }
 
-    /// The number of attempts to free a device: a process that lists all devices of a real machine
-    /// has each open for a moment, and the agent then leaves it.
+    /// Maximum number of attempts to free a device. On a real machine, a process that lists all
+    /// devices has each open for a moment, and the agent then leaves that device bound.
     fn tries_max(&self) -> usize {
         1
     }
 
-    /// A started agent that has freed the devices which a killed one left bound. An agent with the
-    /// same directory must have ended.
+    /// Starts an agent, and frees the devices that a killed agent left bound. A previous agent with
+    /// the same directory must have exited.
     fn start_swept(&self) -> Node<Self::Kernel> {
         let node = self.start();
         sweep(&node);
         node
     }
 
-    /// A started agent next to another one; frees nothing.
+    /// Starts an agent, perhaps while another agent runs. Frees no device.
     fn start(&self) -> Node<Self::Kernel> {
         self.start_driver(DRIVER, &self.volumes())
     }
 
-    /// [`World::start`] for a driver with its volumes in that directory.
+    /// Starts an agent like [`World::start`], for a driver with its volumes in this directory.
     fn start_driver(&self, driver: &str, volumes: &Path) -> Node<Self::Kernel> {
         let kernel = self.kernel();
         let loop_dir = LoopDir::open(&kernel, &driver.parse().unwrap(), volumes).unwrap();
         start_with(kernel, Transport::Loops(loop_dir), self.base())
     }
 
-    /// A new blank volume, and the directories that a kubelet makes for it.
+    /// Returns a new blank volume, and creates the directories that a kubelet creates for it.
     fn volume(&self, id: &str, form: Form) -> Volume {
         let volume = Volume {
             id: id.to_owned(),
@@ -136,7 +137,7 @@ pub(crate) trait World {
         self.attached(volume)
     }
 
-    /// Sets an attribute of a file, bypassing the agent.
+    /// Sets an attribute of a file without the agent.
     fn set_attribute(&self, path: &Path, name: &str, value: &[u8]);
 
     /// Sets the attributes that the controller sets on a new file.
@@ -145,13 +146,13 @@ pub(crate) trait World {
         self.set_attribute(path, local::BYTES, BYTES.to_string().as_bytes());
     }
 
-    /// The volume as its controller attaches it.
+    /// Returns the volume with the publish context of its controller.
     fn attached(&self, volume: Volume) -> Volume {
         volume
     }
 }
 
-/// A started agent whose volumes are provided by that transport.
+/// Starts an agent whose volumes are provided by this transport.
 pub(crate) fn start_with<K: Kernel>(kernel: K, transport: Transport<K>, base: &Path) -> Node<K> {
     let index = MountIndex::scan(&kernel, &transport).unwrap();
     let kubelet_dir = KubeletDir::open(&kernel, base).unwrap();
@@ -164,7 +165,7 @@ pub(crate) fn start_with<K: Kernel>(kernel: K, transport: Transport<K>, base: &P
 /// Handles a uevent about the disks.
 ///
 /// # Errors
-/// If the disks cannot be read.
+/// Returns an error if the disks cannot be read.
 pub(crate) fn hear<K: Kernel>(node: &Node<K>) -> Result<(), Failure> {
     if let Some(disks) = node.transport.disks() {
         disks.forgive();
@@ -176,7 +177,8 @@ pub(crate) fn hear<K: Kernel>(node: &Node<K>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The sweep after an agent's start; errors are left to the volumes' own calls.
+/// Frees the devices that a killed agent left bound, as an agent does after its start. Ignores
+/// errors.
 pub(super) fn sweep<K: Kernel>(node: &Node<K>) {
     if node.is_alone().is_ok_and(|alone| alone) {
         for (number, volume) in node.remnants().into_iter().flatten() {
@@ -185,7 +187,7 @@ pub(super) fn sweep<K: Kernel>(node: &Node<K>) {
     }
 }
 
-/// How a volume is used.
+/// The form in which a volume is used: a filesystem type or a raw device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Ext4,
@@ -195,7 +197,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// The filesystem, if it is one.
+    /// The type of the filesystem; `None` for a raw device.
     pub(crate) fn fs_type(self) -> Option<&'static str> {
         match self {
             Form::Ext4 => Some("ext4"),
@@ -206,27 +208,28 @@ impl Form {
     }
 }
 
-/// A volume, and how it is requested.
+/// A volume, and the parameters of its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Volume {
     pub(crate) id: String,
-    /// The name of the directories that a kubelet makes for it: the volume's name.
+    /// The name of the directories that a kubelet creates for the volume, which is the volume's
+    /// name.
     pub(crate) folder: String,
     pub(crate) form: Form,
     pub(crate) base: PathBuf,
     pub(crate) mode: AccessMode,
     pub(crate) content: &'static str,
-    /// The serial of its disk, if it is one.
+    /// The serial number of the volume's disk; `None` if the volume is a file.
     pub(crate) serial: Option<String>,
-    /// The bytes of the secret of its format mark, if it has one.
+    /// The byte that fills the secret of the volume's format mark; `None` if there is no secret.
     pub(crate) mark: Option<u8>,
-    /// The time at which its disk was attached, if known, in seconds since 1970.
+    /// The time at which the volume's disk was attached, in seconds since 1970; `None` if unknown.
     pub(crate) attached_at: Option<u64>,
-    /// Its volume context.
+    /// The volume context of the volume.
     pub(crate) options: &'static [(&'static str, &'static str)],
-    /// Its mount flags.
+    /// The mount flags of the volume.
     pub(crate) flags: &'static [&'static str],
-    /// The path where it is staged, if that is not the usual one of the tests.
+    /// The staging path of the volume; `None` for the usual path of the tests.
     pub(crate) staged_at: Option<PathBuf>,
 }
 
@@ -252,7 +255,7 @@ impl Volume {
         self.staged_at.clone().unwrap_or_else(usual)
     }
 
-    /// The path that is mounted while the volume is staged.
+    /// The path on which the volume is mounted while it is staged.
     pub(crate) fn staging_mount(&self) -> PathBuf {
         match self.form {
             Form::Block => self.staging().join("device"),
@@ -265,7 +268,7 @@ impl Volume {
         self.base.join("pods").join(name)
     }
 
-    /// Makes the call as the service does.
+    /// Makes the call as the gRPC service does.
     pub(crate) fn call<K: Kernel>(&self, node: &Node<K>, verb: Verb) -> Result<(), Failure> {
         match verb {
             Verb::Stage => self.stage(node),
@@ -294,7 +297,7 @@ impl Volume {
         }
     }
 
-    /// A request to stage it with whatever filesystem it has.
+    /// Returns a request to stage the volume with any filesystem that it has.
     pub(super) fn untyped(&self) -> Stage {
         let mut request = self.stage_request();
         if let Access::Mount { fs_type, .. } = &mut request.capability.access {
@@ -314,12 +317,12 @@ impl Volume {
         }
     }
 
-    /// Whether a stage needs a slot for mkfs or e2fsck.
+    /// Whether a stage of the volume needs a slot for mkfs or e2fsck.
     pub(super) fn wants_slot<K: Kernel>(&self, node: &Node<K>) -> bool {
         stage_once(node, &self.stage_request()) == Err(Obstacle::NoSlot)
     }
 
-    /// The part of a stage that has such a slot.
+    /// Runs a stage that holds a slot for mkfs or e2fsck.
     pub(super) fn stage_in_slot<K: Kernel>(&self, node: &Node<K>) -> Result<(), Failure> {
         let request = self.stage_request();
         let staged = run(node, Operation::Stage, |cx| {
@@ -341,7 +344,7 @@ impl Volume {
                     assert_eq!(lane, Lane::Change);
                     lane = Lane::Format;
                 }
-                // While it waits, one uevent arrives.
+                // One uevent arrives while the stage waits for its disk.
                 Err(Obstacle::NoDisk(_)) if missing.is_none() => missing = Some(hear(node)?),
                 Err(obstacle) => return Err(obstacle.into_failure()),
             }
@@ -408,7 +411,7 @@ impl Volume {
         self.expand_by(node, path, staging, None)
     }
 
-    /// [`Volume::expand_at`], to that size in bytes.
+    /// Expands the volume like [`Volume::expand_at`], to this size in bytes.
     pub(super) fn expand_to<K: Kernel>(
         &self,
         node: &Node<K>,
@@ -442,14 +445,14 @@ impl Volume {
         })
     }
 
-    /// The usage at the first target; the volume must be healthy.
+    /// Returns the usage at the first target. Panics if the volume is unhealthy.
     pub(crate) fn stats<K: Kernel>(&self, node: &Node<K>) -> Result<VolumeUsage, Failure> {
         let stats = self.condition(node)?;
         assert_eq!(stats.conditions, Conditions::default());
         Ok(stats.usage)
     }
 
-    /// [`Volume::stats`], healthy or not.
+    /// Returns the statistics at the first target, whether the volume is healthy or not.
     pub(crate) fn condition<K: Kernel>(&self, node: &Node<K>) -> Result<VolumeStats, Failure> {
         self.stats_of(node, &self.target(1), &self.staging())
     }
@@ -478,7 +481,7 @@ impl Volume {
         panic!("statistics want the pool on the pool");
     }
 
-    /// The health reasons by severity and reason; of the first target and its staging.
+    /// Returns the health reasons of the volume, for its first target and its staging path.
     pub(super) fn health<K: Kernel>(&self, node: &Node<K>) -> Result<Conditions, Failure> {
         let request = NodeVolumeHealth {
             id: self.volume_id(),
@@ -504,7 +507,7 @@ impl Volume {
         Context::new("volume_context", entries).unwrap()
     }
 
-    /// The entries of its publish context.
+    /// Returns the entries of the volume's publish context.
     pub(crate) fn entries(&self) -> Vec<(String, String)> {
         let Some(serial) = &self.serial else {
             return Vec::new();

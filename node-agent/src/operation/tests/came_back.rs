@@ -1,5 +1,5 @@
-//! Raw volumes whose disk was removed and attached again while a pod has the removed one; and binds
-//! that are stacked where such a volume is staged. `matrix` has the failures.
+//! Tests of raw volumes whose disk was removed and attached again while a pod uses the removed
+//! disk, and of stacked binds on the staging path of such a volume. `matrix` tests their failures.
 
 use std::path::Path;
 
@@ -16,14 +16,14 @@ fn world() -> Simulated {
     Simulated::of(Media::Disks)
 }
 
-/// Before Linux 6.8 mounts have no unique ids.
+/// Returns two worlds. In the second, mounts have no unique IDs, as before Linux 6.8.
 fn worlds() -> [Simulated; 2] {
     let old = world();
     old.machine.number_no_mounts();
     [world(), old]
 }
 
-/// The moment of the restart of the agent, if any.
+/// The time at which the agent is restarted, if at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Restart {
     Never,
@@ -33,18 +33,18 @@ enum Restart {
 
 const RESTARTS: [Restart; 3] = [Restart::Never, Restart::WhileRemoved, Restart::Later];
 
-/// The device that a path shows.
+/// Returns the device that a path shows.
 fn shown(node: &Node<Fake>, path: &Path) -> Dev {
     node.kernel.look(path).unwrap().unwrap().rdev
 }
 
-/// The cloud has attached the volume's disk again.
+/// Attaches the volume's disk again, as the cloud does.
 fn comes_back(world: &Simulated, volume: &Volume) {
     let plug = Plug::virtio(&volume.file(), &volume.id);
     world.machine.plug(plug);
 }
 
-/// The call is refused, names the path and changes nothing.
+/// Checks that the call is refused, names the path and changes nothing.
 #[track_caller]
 fn refused(
     world: &Simulated,
@@ -61,7 +61,8 @@ fn refused(
     assert_eq!(world.machine.picture(), before, "{what}");
 }
 
-/// Whatever has the number of the removed disk by now: the same disk, or another volume's.
+/// This holds if the same disk, another volume's disk, or no disk has the number of the removed
+/// disk.
 #[test]
 fn a_raw_volume_is_not_staged_again_while_a_pod_has_its_removed_disk() {
     for restart in RESTARTS {
@@ -108,7 +109,7 @@ fn a_raw_volume_is_not_staged_again_while_a_pod_has_its_removed_disk() {
     }
 }
 
-/// Nothing is bound where it was staged.
+/// Nothing is bound at the path where the volume was staged.
 #[test]
 fn the_bind_of_a_pod_is_found_though_an_operator_has_unmounted_the_staged_device() {
     for restart in [Restart::Never, Restart::Later] {
@@ -143,7 +144,7 @@ fn the_bind_of_a_pod_is_found_though_an_operator_has_unmounted_the_staged_device
     }
 }
 
-/// Its staging path has two binds of its device.
+/// Returns a volume whose staging path has two binds of its device.
 fn stacked(world: &Simulated) -> (Volume, Node<Fake>) {
     let volume = world.volume_of_kubelet("vol", Form::Block);
     let node = world.start();
@@ -190,7 +191,7 @@ fn binds_of_a_removed_disk_that_are_stacked_are_taken_down_together() {
     }
 }
 
-/// No removal is needed: another agent may have started meanwhile.
+/// The disk need not be removed for this: another agent may have started meanwhile.
 #[test]
 fn binds_of_a_device_that_is_there_are_taken_down_together_if_they_are_stacked() {
     for (media, is_restarted) in [Media::Files, Media::Disks]
@@ -222,7 +223,7 @@ fn binds_of_a_device_that_is_there_are_taken_down_together_if_they_are_stacked()
             &what,
         );
         all_ok(&node, &volume, &[Verb::Unpublish(1)]);
-        // It stays staged.
+        // The volume stays staged.
         let unstaged = volume.call(&node, Verb::Unstage).unwrap_err();
         assert_eq!(unstaged.kind, Kind::Precondition, "{what}: {unstaged}");
         let path = elsewhere.to_str().unwrap();
@@ -256,7 +257,7 @@ fn the_bind_of_another_volume_stays_on_or_under_that_of_a_removed_disk() {
             }
             let (staged, others) = (volume.staging_mount(), other.staging_mount());
             if is_under {
-                // The staged bind would be covered like this.
+                // Cover the staged bind with another mount.
                 let spare = world.base().join("spare");
                 world.make_file(&spare, 0);
                 world.machine.stack(&staged, &spare);
@@ -291,7 +292,7 @@ fn the_bind_of_another_volume_stays_on_or_under_that_of_a_removed_disk() {
     }
 }
 
-/// A second agent with the same IDs.
+/// A second agent serves volumes with the same IDs.
 #[test]
 fn the_bind_of_another_driver_is_not_taken_down() {
     let world = world();

@@ -1,5 +1,5 @@
-//! The certainty of a failed change: the kubelet may forget a volume after "rolled back", and
-//! retries after "may be running".
+//! Tests of the certainty of a failed change: after "rolled back", the kubelet may forget the
+//! volume; after "may be running", it retries.
 
 use std::path::Path;
 
@@ -21,7 +21,8 @@ fn before(verb: Verb, form: Form) -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// The certainty if the mount cannot be attached; and the number of new things that are left.
+/// Returns the certainty of the failure if the mount cannot be attached, and the number of new
+/// objects that are left.
 fn unshown(verb: Verb, form: Form, fault: fn(usize, &'static str) -> Fault) -> (Certainty, usize) {
     let (world, volume) = before(verb, form);
     let node = world.start();
@@ -50,16 +51,16 @@ fn what_could_be_put_back_is_and_what_could_not_is_said() {
         assert_eq!(certainty, Certainty::MayBeRunning, "{verb:?} {form:?}");
         assert_ne!(left, 0, "{verb:?} {form:?}");
     }
-    // Its descriptors hold everything, so nothing must be undone.
+    // Closing the descriptors undoes everything, so the agent need not undo anything.
     let gone = unshown(Verb::Stage, Form::Ext4, Fault::Fail);
     assert_eq!(gone, (Certainty::NothingHappened, 0));
-    // Whether something is mounted at the path cannot be read either.
+    // The state of the mount at the path cannot be read either, so the failure is uncertain.
     let gone = unshown(Verb::Stage, Form::Ext4, Fault::FailFrom);
     assert_eq!(gone, (Certainty::MayBeRunning, 0));
 }
 
-/// A raw volume that is about to be staged, another one that is, and the number of the first such
-/// call of the stage.
+/// Returns a raw volume that will be staged, another raw volume that is staged, and the position of
+/// the first matching system call in the stage.
 fn unstaged(is_it: impl Fn(&Call) -> bool) -> (Simulated, Node<Fake>, [Volume; 2], usize) {
     let new = || {
         let world = Simulated::new();
@@ -74,7 +75,7 @@ fn unstaged(is_it: impl Fn(&Call) -> bool) -> (Simulated, Node<Fake>, [Volume; 2
     (world, node, volumes, at)
 }
 
-/// The device is free again, but its file may have a mount of another process by now.
+/// The device is detached, but the file for its bind may have a mount of another process by now.
 #[test]
 fn a_file_that_cannot_be_removed_is_said_though_its_device_was_freed() {
     let path = Path::new("/base/staging/vol/device");

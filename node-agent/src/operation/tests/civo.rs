@@ -1,5 +1,5 @@
-//! Disks of Civo, which are smaller than their volumes, and known defects of civo-csi on the node.
-//! The name of a test is the defect that it excludes.
+//! Tests of Civo's disks, which are smaller than their volumes, and of known defects of civo-csi on
+//! the node. Each test is named after the defect that it excludes.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::operation::Node;
 
 const ID: &str = "7f8b1c2d-1111-4222-8333-444455556666";
 
-/// The disk as QEMU shows it: the volume's ID in full, in both pages.
+/// Returns the disk as QEMU shows it: with the complete volume ID in both pages.
 pub(super) fn disk(medium: &Path, id: &str) -> Plug {
     let length = u8::try_from(id.len()).unwrap();
     let with = |page: u8, head: &[u8]| {
@@ -45,7 +45,7 @@ fn start(world: &Simulated) -> Node<Fake> {
     world.start_disks_of(CIVO.name, &CIVO, rules)
 }
 
-/// A volume whose disk is there, with a filesystem.
+/// Returns a volume whose disk is attached and contains a filesystem.
 fn volume(world: &Simulated, form: Form) -> Volume {
     let mut volume = world.volume(ID, form);
     world.machine.unplug(&volume.file());
@@ -56,7 +56,7 @@ fn volume(world: &Simulated, form: Form) -> Volume {
 
 #[test]
 fn c1_a_mkfs_or_mount_that_fails_is_ok_without_a_mount() {
-    // The proof that a disk is blank reads all of it, which is slow here.
+    // Leave out the reads, which prove that a disk is blank: reading a whole disk is slow here.
     let tried = ["mkfs write", "fsopen", "fsconfig", "fsmount", "move_mount"];
     let stage = |fault: Option<usize>| {
         let world = Simulated::of(Media::Disks);
@@ -75,7 +75,8 @@ fn c1_a_mkfs_or_mount_that_fails_is_ok_without_a_mount() {
         );
         assert_eq!(staged.is_ok(), fault.is_none(), "{fault:?}: {staged:?}");
         if fault.is_some() {
-            // A publish after it stages by itself, or fails; it never shows an empty directory.
+            // A publish after this stage either stages the volume first or fails. It never shows an
+            // empty directory.
             let published = volume.call(&node, Verb::Publish(1));
             assert_eq!(published.is_ok(), shown("mount /base/pods"), "{fault:?}");
         }
@@ -110,7 +111,7 @@ fn c11_an_expansion_ignores_the_mount_and_asks_the_cloud() {
     let elsewhere = world.base().join("elsewhere");
     let unmounted = volume.expand_to(&node, &elsewhere, &staging, BYTES);
     assert_eq!(unmounted.unwrap_err().kind, Kind::NotFound);
-    // A volume of that size has a disk that is smaller.
+    // A volume of this capacity has a disk that is smaller.
     world.grow(&volume, GROWN_BYTES);
     let capacity = GROWN_BYTES / 945 * 1000;
     let bytes = volume.expand_to(&node, &target, &staging, capacity);

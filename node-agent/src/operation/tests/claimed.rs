@@ -1,4 +1,4 @@
-//! Claims of the controller on a volume's file, and their effect on a stage.
+//! Tests of claims of the controller on a volume's file, and of their effect on a stage.
 
 use belay_contract::drivers::local::{self, CLAIM, Claim, NEW};
 use belay_server::call::Kind;
@@ -20,7 +20,8 @@ fn attribute(world: &Simulated, volume: &Volume, name: &str) -> Option<Vec<u8>> 
     kernel.xattr(&file, name).unwrap()
 }
 
-/// Otherwise any later change of an attribute would unstage the volume, which is wanted again.
+/// If the claim remained, any later change of an attribute would unstage the volume, although it is
+/// used again.
 #[test]
 fn a_stage_ends_the_claim_to_delete_the_volume_even_if_it_is_staged_already() {
     for form in FORMS {
@@ -50,12 +51,12 @@ fn no_volume_is_staged_while_it_is_copied_or_removed() {
         assert!(refused.message.contains(word), "{refused}");
         assert!(world.left().is_empty(), "{form:?}");
         assert!(attribute(&world, &volume, NEW).is_some(), "{form:?}");
-        // The controller can lock the file meanwhile.
+        // The controller may lock the file meanwhile.
         let kernel = world.kernel();
         let file = kernel.open(&volume.file(), Open::FileRead).unwrap();
         assert!(kernel.flock(&file).unwrap(), "{form:?}");
         drop(file);
-        // The controller is of a later release.
+        // The controller may be of a later release, whose claims are unknown.
         world.set_attribute(&volume.file(), CLAIM, b"unknown");
         all_ok(&node, &volume, &[Verb::Stage]);
     }
@@ -89,7 +90,7 @@ fn a_file_that_is_smaller_than_it_records_is_not_staged() {
     }
 }
 
-/// For example by a tool that restores a backup without attributes.
+/// A tool may have restored a backup of the file without its attributes.
 #[test]
 fn a_file_without_records_is_staged_with_its_filesystem_and_never_formatted() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {

@@ -1,10 +1,10 @@
-//! A fixed sequence of calls, which tests/counted/run.sh runs in callgrind to count instructions
+//! A fixed sequence of calls. tests/counted/run.sh runs it in callgrind to count the instructions
 //! and allocations of each operation.
 
 use super::bench::{Form, Verb, World};
 use super::simulated::Simulated;
 
-/// Enough lifecycles to hide the constant cost of the first one.
+/// The number of lifecycles, which hides the constant cost of the first lifecycle.
 const LIFECYCLES: usize = 8;
 
 #[test]

@@ -1,4 +1,5 @@
-//! The metrics of stages, each reason in a separate situation: alerts and operators rely on them.
+//! Tests of the metrics of stages, with a separate situation for each reason, since alerts and
+//! operators rely on them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use crate::device::loop_path;
 use crate::kernel::fake::Fault;
 use crate::kernel::{Kernel, LoopMode, Open};
 
-/// The counts during `act`, by series; without those at 0.
+/// Returns the counts during `act` by series, without series at 0.
 pub(super) fn counted(act: impl FnOnce()) -> BTreeMap<String, String> {
     let recorder = PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, act);
@@ -43,7 +44,7 @@ fn refusal(reason: &str) -> String {
     format!("belay_format_refusals_total{{reason=\"{reason}\"}}")
 }
 
-/// The number of the first call of that name in a stage of such a volume.
+/// Returns the position of the first system call of this name in a stage of a volume of this form.
 fn first_call(form: Form, name: &str) -> usize {
     let world = Simulated::new();
     let volume = world.volume("vol", form);
@@ -52,7 +53,7 @@ fn first_call(form: Form, name: &str) -> usize {
     world.first_call(stage, |call| call.name == name)
 }
 
-/// `rate()` sees the first event only if the series existed before.
+/// In Prometheus, `rate()` sees the first event only if the series existed before.
 #[test]
 fn every_series_is_exported_at_0_from_the_start() {
     let recorder = PrometheusBuilder::new().build_recorder();

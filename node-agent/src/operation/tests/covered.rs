@@ -1,5 +1,6 @@
-//! A volume whose target is under another mount: whatever is called, and whatever fails, its device
-//! stays bound, and once that mount is removed, everything completes as usual.
+//! Tests of a volume whose target is covered by another mount. Whatever is called and whatever
+//! fails, the volume's device stays bound. After the covering mount is removed, everything
+//! completes as usual.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -18,8 +19,8 @@ use crate::work::Operation;
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
 const REFUSED: [Verb; 3] = [Verb::Unpublish(1), Verb::Publish(1), Verb::Unstage];
 
-/// A published volume of which nothing else is visible, in the worst case, and the covered
-/// directory.
+/// Returns a published volume whose only visible trace is its covered target, which is the worst
+/// case, and the directory that is covered.
 fn covered(world: &Simulated, form: Form) -> (Volume, PathBuf) {
     let volume = world.volume("vol", form);
     let node = world.start();
@@ -31,7 +32,7 @@ fn covered(world: &Simulated, form: Form) -> (Volume, PathBuf) {
     (volume, folder)
 }
 
-/// Unmounts the staging path by hand, as if the kubelet had lost its state.
+/// Unmounts the staging path without the agent, as if the kubelet had lost its state.
 fn unstage_by_hand(world: &Simulated, volume: &Volume) {
     let (kernel, device) = (world.kernel(), volume.staging().join("device"));
     match volume.form {
@@ -91,7 +92,7 @@ fn every_call_that_would_take_it_for_gone_is_refused() {
     }
 }
 
-/// The scan of a start finds the target by its path without links.
+/// The scan at the agent's start finds the target under its path without symlinks.
 #[test]
 fn a_covered_target_that_a_call_names_by_a_link_is_not_unpublished() {
     for form in FORMS {
@@ -130,7 +131,7 @@ fn a_covered_staging_path_is_not_unstaged() {
     }
 }
 
-/// The scan of a start finds two mounts at one path.
+/// The scan at the agent's start finds two mounts at one path.
 #[test]
 fn a_target_under_the_mount_of_another_volume_keeps_it_staged_after_a_restart() {
     for form in FORMS {
@@ -158,13 +159,14 @@ fn a_target_under_the_mount_of_another_volume_keeps_it_staged_after_a_restart() 
     }
 }
 
-/// The functions that free devices which no call names, or only by another path.
+/// Calls the functions that free devices which no call names, or which a call names only by another
+/// path.
 fn free_unasked(node: &Node<Fake>, volume: &Volume) {
     sweep(node);
     let mut unfit = volume.clone();
     (unfit.form, unfit.flags) = (Form::Ext4, &["remount"]);
     assert!(unfit.call(node, Verb::Stage).is_err());
-    // It leaves alone a mount that it cannot identify.
+    // The release leaves alone a mount that it cannot identify.
     drop(run(node, Operation::Unstage, |cx| {
         release(cx, &volume.volume_id())
     }));

@@ -1,5 +1,5 @@
-//! Volumes that are disks: which disk belongs to a volume, and what happens when it is removed,
-//! exchanged or grown.
+//! Tests of volumes that are disks: which disk belongs to a volume, and the effects of its removal,
+//! exchange and growth.
 
 use std::path::Path;
 
@@ -17,11 +17,11 @@ use crate::kernel::fake::{Call, Confusion, Fake, Fault, Holds, Plug};
 use crate::kernel::{DiskFacts, Kernel as _, Open, ScsiFacts};
 use crate::operation::{Node, VolumeUsage};
 
-/// Two ids for which a virtio disk shows the same serial.
+/// Two volume IDs for which a virtio disk shows the same serial number.
 const ALIKE: [&str; 2] = ["0123456789-0123456789-a", "0123456789-0123456789-b"];
-/// Offset of the mark of an interrupted format.
+/// Offset of the mark of an interrupted format, in bytes.
 const MARK_AT: u64 = 100 * MIB;
-/// In the log of an xfs, where a mount writes.
+/// Offset in the log of an xfs, where a mount writes, in bytes.
 const LOG_AT: u64 = 48 * MIB + 1024;
 const PLACES: [Form; 2] = [Form::Ext4, Form::Block];
 
@@ -38,7 +38,7 @@ pub(super) fn refused(result: Result<(), Failure>, kind: Kind, why: &[&str]) {
     }
 }
 
-/// A SCSI disk with the identity that a cloud gives it, and that medium.
+/// Returns a SCSI disk with this medium, and with the identity that a cloud gives to it.
 pub(super) fn scsi(medium: &Path, vendor: &str, id: &str) -> Plug {
     let mut id_page = vec![0, 0x83, 0, 0, 2, 0, 0, u8::try_from(id.len()).unwrap()];
     id_page.extend(id.bytes());
@@ -103,7 +103,7 @@ fn a_volume_is_taken_down_though_another_disk_says_the_same_by_now() {
     }
 }
 
-/// Only the beginning of a serial leads from the mount to the volume then.
+/// In that case, only the beginning of a serial number connects the mount with the volume.
 #[test]
 fn a_mount_without_a_name_is_not_used_while_another_disk_or_volume_shares_its_serial() {
     let world = world();
@@ -131,7 +131,7 @@ fn a_mount_without_a_name_is_not_used_while_another_disk_or_volume_shares_its_se
     for verb in [Verb::Publish(2), Verb::Stats] {
         refused(volume.call(&node, verb), Kind::Precondition, &why);
     }
-    // Once it is known, it stays the volume's.
+    // Once the disk is known to be the volume's, it stays the volume's.
     let node = world.start();
     all_ok(&node, &volume, &[Verb::Publish(1), Verb::Stats]);
     refused(other.call(&node, Verb::Stage), Kind::Precondition, &why);
@@ -142,7 +142,7 @@ fn a_mount_without_a_name_is_not_used_while_another_disk_or_volume_shares_its_se
     for verb in [Verb::Publish(2), Verb::Stats] {
         let why = ["both match"];
         refused(volume.call(&node, verb), Kind::Precondition, &why);
-        // The bind itself says whose it is.
+        // The bind itself shows to which volume it belongs.
         all_ok(&node, &raw, &[verb]);
     }
     for volume in [&volume, &raw] {
@@ -177,7 +177,7 @@ fn a_volume_of_another_driver_on_the_same_disk_is_refused_by_name() {
     let volume = world.volume("vol", Form::Ext4);
     let one = world.start();
     all_ok(&one, &volume, &[Verb::Stage]);
-    // Another agent knows the volume only by its id, and the disk is in use.
+    // Another agent knows the volume only by its ID, and the disk is in use.
     let other = world.start_disks("other.csi.example");
     let mut again = volume.clone();
     again.folder = "elsewhere".to_owned();
@@ -187,7 +187,7 @@ fn a_volume_of_another_driver_on_the_same_disk_is_refused_by_name() {
     all_ok(&one, &volume, &[Verb::Unstage]);
 }
 
-/// The disk was exchanged after it was found, and the new one has its number and name.
+/// The disk was exchanged after it was found, and the new disk has its number and name.
 #[test]
 fn another_disk_that_came_in_the_place_of_the_volumes_is_not_used() {
     for form in PLACES {
@@ -229,7 +229,7 @@ fn a_disk_that_is_removed_under_a_volume_is_reported_and_the_volume_is_taken_dow
             refused(publish, Kind::Precondition, &["vol"]);
             all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
             nothing_left(&world);
-            // The cloud attaches it again.
+            // The cloud attaches the disk again.
             world.machine.plug(Plug::virtio(&volume.file(), "vol"));
             let again = [Verb::Stage, Verb::Publish(1), Verb::Stats];
             all_ok(&node, &volume, &again);
@@ -342,7 +342,7 @@ fn a_disk_of_which_nothing_is_known_can_be_proven_blank_if_the_driver_is_told_to
     assert_eq!(holds, Holds::Filesystem("ext4", BYTES, 1));
 }
 
-/// An agent was killed while mkfs ran.
+/// Returns a volume whose format was interrupted, because the agent was killed during mkfs.
 fn half_formatted(form: Form, mark: Option<u8>) -> (Simulated, Volume) {
     let world = world();
     let mut volume = world.volume("vol", form);
@@ -354,7 +354,7 @@ fn half_formatted(form: Form, mark: Option<u8>) -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// Users of a disk can write everything that is on it, except what they do not know.
+/// A user of a disk can write anything to it, except a secret that the user does not know.
 #[test]
 fn an_interrupted_format_of_a_disk_is_begun_again_only_with_its_secret() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
@@ -383,7 +383,8 @@ fn an_interrupted_format_of_a_disk_is_begun_again_only_with_its_secret() {
     }
 }
 
-/// Killed after the last write of mkfs: the xfs is complete, and has its mark.
+/// Returns a volume whose agent was killed after the last write of mkfs: the xfs is complete, but
+/// still has its mark.
 fn formatted_but_marked() -> (Simulated, Volume) {
     let blank = || {
         let world = world();
@@ -405,7 +406,7 @@ fn formatted_but_marked() -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// Its mark stays if it is requested as something else.
+/// Checks that the mark stays on the disk if another filesystem type is requested.
 #[track_caller]
 fn keeps_its_mark_for_another_type(world: &Simulated, node: &Node<Fake>, volume: &Volume) {
     let before = world.machine.picture();
@@ -435,7 +436,7 @@ fn an_xfs_with_a_mark_is_not_mounted_without_its_secret_nor_formatted_once_it_wa
         );
     }
     let (world, volume) = formatted_but_marked();
-    // Another driver has mounted it.
+    // Another driver has mounted the filesystem.
     world.write_file(&volume.file(), LOG_AT, &[1]);
     world.write_file(&volume.file(), 200 * MIB, b"data");
     let node = world.start();
@@ -457,7 +458,7 @@ fn a_raw_user_sees_no_mark_and_ends_the_leave_to_format() {
         let staged = raw.call(&node, Verb::Stage);
         refused(staged, Kind::Precondition, &["stage it for writing first"]);
         raw.mode = AccessMode::SingleNodeWriter;
-        // The key may come back.
+        // The key of the mark may be configured again later.
         raw.mark = None;
         all_ok(&node, &raw, &[Verb::Stage]);
         let mark = world.machine.read_file(&volume.file(), MARK_AT, 4096);
@@ -518,7 +519,7 @@ fn a_disk_that_is_claimed_by_another_process_is_no_raw_volume() {
     nothing_left(&world);
 }
 
-/// Its bind mounts show the number, and so the other disk.
+/// The bind mounts of the volume show the number, and so the other disk.
 #[test]
 fn a_raw_volume_whose_number_went_to_another_disk_is_taken_down_and_the_other_kept() {
     for form in PLACES {
@@ -560,8 +561,8 @@ fn a_raw_volume_whose_number_went_to_another_disk_is_taken_down_and_the_other_ke
     }
 }
 
-/// A stage while another process has claimed the disk is refused, and writes nothing. Returns the
-/// result of the next one.
+/// Checks that a stage is refused and writes nothing while another process has claimed the disk.
+/// Returns the result of the next stage.
 #[track_caller]
 fn stage_after_claim(world: &Simulated, volume: &Volume) -> Result<(), Failure> {
     let node = world.start();
@@ -576,7 +577,8 @@ fn stage_after_claim(world: &Simulated, volume: &Volume) -> Result<(), Failure> 
     volume.call(&node, Verb::Stage)
 }
 
-/// An mkfs of an agent that was killed may still write there, so what is found decides nothing.
+/// The mkfs of a killed agent may still be writing to the disk, so the content of the disk decides
+/// nothing.
 #[test]
 fn a_disk_that_another_process_has_claimed_is_busy_whatever_is_found_on_it() {
     let (world, volume) = formatted_but_marked();
@@ -588,7 +590,7 @@ fn a_disk_that_another_process_has_claimed_is_busy_whatever_is_found_on_it() {
     refused(staged, Kind::Precondition, &["contains"]);
 }
 
-/// Another driver has mounted it, and may be writing there.
+/// Another driver has mounted the disk, and may be writing to it.
 #[test]
 fn the_mark_of_a_disk_that_another_process_has_claimed_is_not_erased() {
     let (world, volume) = formatted_but_marked();
@@ -602,7 +604,7 @@ fn new(form: Form) -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// Before Linux 6.7, of a clone whose original is mounted.
+/// Before Linux 6.7, the kernel confuses a clone with its original, if the original is mounted.
 #[test]
 fn a_btrfs_that_the_kernel_takes_for_a_mounted_one_is_not_staged() {
     for confusion in [Confusion::Refuses, Confusion::MountsOther] {
@@ -624,7 +626,8 @@ fn a_btrfs_that_the_kernel_takes_for_a_mounted_one_is_not_staged() {
     }
 }
 
-/// The kernel shows no number of it, so it could be taken for another one.
+/// The kernel does not show the number of the removed disk, so the disk could be mistaken for
+/// another.
 #[test]
 fn a_btrfs_whose_disk_is_removed_while_it_is_staged_is_staged_once_the_disk_is_back() {
     let staged = || {

@@ -1,5 +1,5 @@
-//! The effect of an errno of one call: code and words of the error, whether the call is repeated,
-//! and its leftovers.
+//! Tests of the effect of an errno of one system call: the code and words of the error, whether the
+//! call is repeated, and leftovers.
 
 use belay_server::call::Kind;
 use belay_server::request::AccessMode;
@@ -71,7 +71,7 @@ fn only_what_the_kernel_confuses_is_mounted_by_a_second_attempt() {
     }
 }
 
-/// A check writes, and the other mount does, too.
+/// Both a check and the other mount would write to the disk.
 #[test]
 fn an_ext4_that_is_mounted_elsewhere_is_not_repaired() {
     let world = Simulated::of(Media::Disks);

@@ -1,4 +1,4 @@
-//! Calls cost the same number of kernel calls whatever else is staged on the node.
+//! Tests that a call makes the same number of system calls, whatever else is staged on the node.
 
 use super::bench::{Form, Verb, World};
 use super::simulated::Simulated;
@@ -12,11 +12,12 @@ const LIFECYCLE: [Verb; 6] = [
     Verb::Unstage,
 ];
 
-/// The kernel calls of each verb of a volume's lifecycle, with that many other volumes in use.
+/// Counts the system calls of each call in a volume's lifecycle while `neighbours` other volumes
+/// are in use.
 fn costs(form: Form, neighbours: usize) -> Vec<(Verb, usize)> {
     let world = Simulated::new();
     let node = world.start();
-    // The first raw volume makes directories that stay.
+    // The first raw volume creates directories that are kept.
     let first = world.volume("first", form);
     for verb in LIFECYCLE {
         first.call(&node, verb).unwrap();

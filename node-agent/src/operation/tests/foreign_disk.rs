@@ -1,5 +1,5 @@
-//! Disks with content that is not a filesystem of the volume. Whatever fails during a stage, and
-//! whatever happens to the disk, no such disk is formatted.
+//! Tests of disks with content that is not a filesystem of the volume. Whatever fails during a
+//! stage, and whatever happens to the disk, the disk is never formatted.
 
 use belay_server::call::Failure;
 
@@ -11,11 +11,11 @@ use crate::kernel::fake::{Call, Fake, Fault, Plug};
 use crate::operation::Node;
 
 const ATTACHED: u64 = 1_800_000_000;
-/// In the middle of the 78th of the 256 parts of which a new disk has samples.
+/// The middle of part 78 of the 256 parts of a new disk, from each of which a sample is read.
 const SAMPLE: u64 = 77 * (BYTES / 256) + BYTES / 512;
-/// Highest offset of a content on a disk that is read completely: such a read is slow here.
+/// Maximum offset of content on a disk that is read completely, since such a read is slow here.
 const NEAR: u64 = 16 * MIB;
-/// Offset of the mark of an interrupted format.
+/// Offset of the mark of an interrupted format, in bytes.
 const MARK: u64 = 100 * MIB;
 
 /// Offsets and contents that are not zero.
@@ -36,15 +36,15 @@ const CONTENTS: [(u64, &[u8]); 14] = [
     (BYTES - 1, &[1]),
 ];
 
-/// A way in which a disk fails its stage.
+/// An event that disturbs the stage of a disk.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Fails,
     ReadsHalf,
     Vanishes,
-    /// A blank disk with the same serial takes its place.
+    /// A blank disk with the same serial number replaces the disk.
     IsSwapped,
-    /// It is plugged in only then.
+    /// The disk is attached only when the event happens.
     IsLate,
 }
 
@@ -56,7 +56,7 @@ const EVENTS: [Event; 5] = [
     Event::IsLate,
 ];
 
-/// A disk of the volume, and the agent; the controller says `content` of it.
+/// A volume on a disk, for which the controller reports `content`, and its agent.
 struct Stage {
     world: Simulated,
     node: Node<Fake>,
@@ -82,7 +82,7 @@ impl Stage {
         }
     }
 
-    /// Another disk with the volume's serial, blank or with this content.
+    /// Returns another disk with the volume's serial number, either blank or with this content.
     fn other(&self, content: Option<(u64, &[u8])>) -> Plug {
         let medium = self.world.base().join("other");
         self.world.machine.make_file(&medium, BYTES);
@@ -98,7 +98,7 @@ impl Stage {
         (staged.is_ok(), self.world.machine.end())
     }
 
-    /// Makes the call, with that event before its system call of that number.
+    /// Makes the call. The event happens before the system call with this position.
     fn under(&self, event: Event, number: usize, own: Plug) -> Result<(), Failure> {
         let (machine, file) = (&self.world.machine, self.volume.file());
         if let Event::IsLate = event {
@@ -123,7 +123,7 @@ impl Stage {
         staged
     }
 
-    /// The medium has this content and nothing else.
+    /// Checks that the medium has this content and no other.
     #[track_caller]
     fn check(&self, medium: &std::path::Path, (at, bytes): (u64, &[u8]), what: &str) {
         let machine = &self.world.machine;
@@ -139,7 +139,7 @@ impl Stage {
     }
 }
 
-/// Each call, but only some of the many reads.
+/// Returns the positions of all calls, but of only some of the many reads.
 fn positions(calls: &[Call]) -> Vec<usize> {
     let mut reads = 0;
     let is_one = |at: &usize| {
@@ -159,7 +159,7 @@ fn what_is_on_a_disk_stays_whatever_happens_during_its_stage() {
         ("new", true),
     ] {
         for (at, bytes) in CONTENTS {
-            // Two bytes may be there by chance.
+            // Two bytes may be equal to a signature by chance.
             let is_signature = bytes.len() > 2;
             if content != "new" && at > NEAR || accepts && !is_signature {
                 continue;
@@ -188,7 +188,7 @@ fn what_is_on_a_disk_stays_whatever_happens_during_its_stage() {
                 if let Event::IsSwapped = event {
                     continue;
                 }
-                // The kubelet repeats it.
+                // The kubelet repeats the call.
                 assert!(staged.is_err(), "{what}");
                 hear(&stage.node).unwrap();
                 stage.volume.call(&stage.node, Verb::Stage).unwrap_err();
@@ -198,7 +198,7 @@ fn what_is_on_a_disk_stays_whatever_happens_during_its_stage() {
     }
 }
 
-/// The agent has found the first one blank, or is formatting it.
+/// The agent has found the first disk blank, or is formatting it.
 #[test]
 fn a_disk_that_takes_the_place_of_a_blank_one_is_not_formatted() {
     const DATA: (u64, &[u8]) = (SAMPLE, b"data of another volume");
@@ -217,7 +217,7 @@ fn a_disk_that_takes_the_place_of_a_blank_one_is_not_formatted() {
         stage.check(&medium, DATA, &what);
         hear(&stage.node).unwrap();
         let again = stage.volume.call(&stage.node, Verb::Stage);
-        // Mounted or not, the volume has another disk by now.
+        // The volume has another disk by now, whether it is mounted or not.
         assert!(again.is_err(), "{what}, {again:?}");
         stage.check(&medium, DATA, &what);
     }

@@ -1,6 +1,6 @@
-//! An ext4 whose superblock asks for `errors=panic`, and mount flags that the kernel refuses only
-//! once it has read a superblock. The simulated kernel reports a violation if an ext4 is mounted
-//! that would halt it.
+//! Tests of an ext4 whose superblock sets `errors=panic`, and of mount flags that the kernel
+//! refuses only after it has read a superblock. The simulated kernel reports a violation if an ext4
+//! is mounted that would panic it.
 
 use belay_server::call::Kind;
 
@@ -8,7 +8,7 @@ use super::bench::{Form, Verb, Volume, World};
 use super::simulated::{Media, Simulated};
 use crate::kernel::fake::{Call, Damage, Fault};
 
-/// An unstaged volume with an ext4.
+/// Returns an unstaged volume with an ext4.
 fn formatted(media: Media) -> (Simulated, Volume) {
     let world = Simulated::of(media);
     let volume = world.volume("vol", Form::Ext4);
@@ -18,7 +18,7 @@ fn formatted(media: Media) -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// The number of times that a stage sets `errors`.
+/// Counts how often a stage sets the mount option `errors`.
 fn overrides(world: &Simulated, volume: &Volume) -> usize {
     let node = world.start();
     world.machine.begin(None);
@@ -49,8 +49,8 @@ fn a_class_that_says_what_to_do_after_errors_is_obeyed() {
     assert_eq!(overrides(&world, &volume), 1);
 }
 
-/// The kernel reads the options before it replays the journal, so the first superblock, which is
-/// made for the replay alone, does not need the override.
+/// The kernel reads the options before it replays the journal. The first superblock is created only
+/// for the replay, so it does not need the override.
 #[test]
 fn a_panic_that_the_journal_asks_for_is_overridden_after_the_check() {
     let (world, volume) = formatted(Media::Files);
@@ -85,7 +85,7 @@ fn a_flag_that_the_superblock_does_not_allow_is_named_and_nothing_is_left() {
     }
 }
 
-/// Nothing proves that a flag is the reason.
+/// In this case, nothing proves that a flag is the reason.
 #[test]
 fn an_error_that_is_there_without_the_flags_too_names_none() {
     let (world, mut volume) = formatted(Media::Files);

@@ -1,4 +1,4 @@
-//! The health of volumes that are healthy, unhealthy, and healthy again.
+//! Tests of the health of volumes that are healthy, unhealthy, and healthy again.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ fn up<K: Kernel>(node: &Node<K>, volume: &Volume) {
     volume.call(node, Verb::Publish(1)).unwrap();
 }
 
-/// Both calls that report health agree.
+/// Checks that both calls that report health report the expected reasons.
 #[track_caller]
 fn expect(node: &Node<Fake>, volume: &Volume, expected: &[(Severity, &'static str)]) {
     assert_eq!(told(&volume.health(node).unwrap()), expected);
@@ -59,7 +59,7 @@ fn a_volume_in_use_is_well(world: &impl World) {
         let volume = world.volume(&format!("{form:?}"), form);
         up(&node, &volume);
         assert_eq!(told(&volume.health(&node).unwrap()), [], "{form:?}");
-        // After a restart too, when the index is empty.
+        // The same holds after a restart, when the index is empty.
         let node = world.start();
         assert_eq!(told(&volume.health(&node).unwrap()), [], "{form:?}");
         volume.stats(&node).unwrap();
@@ -131,7 +131,7 @@ fn a_file_that_is_cut_or_removed_beneath_its_device_is_complained_of() {
     }
 }
 
-/// If a volume grows between two reads, its device is larger only if its file is.
+/// If the volume grows between the two reads, its device must not seem larger than its file.
 #[test]
 fn the_file_is_measured_after_the_device_that_follows_it() {
     for form in FORMS {
@@ -175,8 +175,8 @@ fn a_file_that_cannot_be_looked_at_is_complained_of() {
     let node = world.start();
     let volume = world.volume("vol", Form::Ext4);
     up(&node, &volume);
-    // Otherwise the statistics inspect it in place first, and repeat that on the pool; and the
-    // first ones try that.
+    // With quotas, all statistics run on the pool. Otherwise, they would inspect the volume in
+    // place first, and then again on the pool.
     world.machine.keep_quotas();
     volume.condition(&node).unwrap();
     let file = volume.file().display().to_string();
@@ -208,14 +208,14 @@ fn a_raw_device_that_was_detached_by_force_is_lost() {
     world.machine.unbind_all();
     assert_eq!(told(&volume.health(&node).unwrap()), lost);
     assert_eq!(told(&volume.health(&world.start()).unwrap()), lost);
-    // Its number is another volume's by now.
+    // The device number belongs to another volume by now.
     let other = world.volume("other", Form::Block);
     other.call(&node, Verb::Stage).unwrap();
     assert_eq!(told(&volume.health(&node).unwrap()), lost);
     assert_eq!(told(&other.health(&node).unwrap()), []);
 }
 
-/// If `/dev` takes no names, only the staging path leads from a raw device to its volume.
+/// If `/dev` is read-only, only the staging path connects a raw device with its volume.
 #[test]
 fn a_raw_device_without_a_name_is_lost_where_the_caller_says_it_was_staged() {
     let lost = [(Severity::Inaccessible, "DeviceLost")];
@@ -281,7 +281,7 @@ fn a_volume_that_is_unmounted_meanwhile_has_no_condition() {
     }
 }
 
-/// The health of a volume if the caller names no path.
+/// Returns the health of a volume if the caller names no path.
 fn without_paths<K: Kernel>(node: &Node<K>, volume: &Volume) -> Result<Conditions, Failure> {
     let request = NodeVolumeHealth {
         id: volume.volume_id(),
@@ -293,7 +293,7 @@ fn without_paths<K: Kernel>(node: &Node<K>, volume: &Volume) -> Result<Condition
     })
 }
 
-/// The same, if the caller names this target alone.
+/// Returns the health of a volume if the caller names only this target.
 fn at_target<K: Kernel>(
     node: &Node<K>,
     volume: &Volume,
@@ -374,7 +374,8 @@ fn a_target_for_reading_only_hides_no_filesystem_that_its_errors_stopped() {
         assert_eq!(told(&at_target.unwrap()), expected);
         let stats = volume.condition(&node).unwrap();
         assert_eq!(told(&stats.conditions), expected, "of its statistics");
-        // Only the mount at the staging path shows what was meant, and a relative path shows none.
+        // Only the mount at the staging path shows whether read-only was requested. A relative path
+        // shows no mount.
         let relative = Path::new("base/staging/vol");
         let stats = volume.stats_of(&node, &volume.target(1), relative);
         assert_eq!(told(&stats.unwrap().conditions), []);
@@ -396,7 +397,8 @@ fn the_volume_of_another_driver_is_not_judged_for_its_id() {
     assert_eq!(told(&without_paths(&other_driver(), &volume).unwrap()), []);
 }
 
-/// In trouble, and the device of a raw one detached by force; with and without a name in `/dev`.
+/// The other volume is unhealthy, or is raw and its device was detached by force. This is tested
+/// with and without names in `/dev`.
 #[test]
 fn another_volume_at_the_paths_told_is_not_judged() {
     for (form, is_named) in FORMS.iter().flat_map(|it| [(*it, true), (*it, false)]) {
@@ -454,7 +456,7 @@ fn a_removed_disk_is_a_reason_for_the_volume_that_was_noted_at_the_target_alone(
     }
 }
 
-/// The kubelet has staged it again, and its pod still has the lost device.
+/// The kubelet has staged the volume again, but a pod of it still has the lost device.
 #[test]
 fn a_raw_volume_is_lost_while_one_of_its_targets_shows_the_device_that_it_had() {
     let world = Simulated::new();

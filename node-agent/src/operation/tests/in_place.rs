@@ -1,4 +1,4 @@
-//! Statistics on the event loop: where no call can wait, and nowhere else.
+//! Tests of statistics on the event loop: they are read there only if no system call can wait.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::kernel::fake::{Fake, Trouble};
 use crate::operation::{self, Node, Thread, VolumeStats, run};
 use crate::work::{Operation, Progress};
 
-/// A published volume, and an agent.
+/// A published volume and an agent.
 struct Bench {
     world: Simulated,
     node: Node<Fake>,
@@ -53,7 +53,8 @@ impl Bench {
         })
     }
 
-    /// Whether the next ones can be read on the event loop, after these on the pool.
+    /// Reads the statistics on the pool. Returns whether the next statistics can be read on the
+    /// event loop.
     fn next(&self) -> bool {
         let read = self.read(&self.target(), Thread::Pool);
         assert!(read.is_some(), "on the pool");
@@ -62,7 +63,7 @@ impl Bench {
         index.is_read_in_place(&self.target(), &volume).unwrap()
     }
 
-    /// The answer on the event loop; a call that may wait is a violation.
+    /// Reads the statistics on the event loop, where a system call that may wait is a violation.
     fn on_loop(&self, path: &Path) -> Option<VolumeStats> {
         self.world.machine.never_wait_here(true);
         let read = self.read(path, Thread::Only);
@@ -81,7 +82,7 @@ fn statistics_are_read_in_place_where_nothing_can_wait() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block] {
         let bench = Bench::new(form);
         let is_in_place = matches!(form, Form::Ext4 | Form::Xfs);
-        // Read the first statistics after the start, and later ones.
+        // Read the first statistics after the start, and later statistics.
         for _ in 0..2 {
             let read = bench.on_loop(&bench.target());
             if is_in_place {
@@ -98,7 +99,7 @@ fn statistics_are_read_in_place_where_nothing_can_wait() {
     }
 }
 
-/// Its options name its subvolume, which may have to be read.
+/// The options of a btrfs name its subvolume, which may have to be read from the disk.
 #[test]
 fn the_options_of_a_btrfs_are_not_read_in_place() {
     let bench = Bench::new(Form::Btrfs);
@@ -106,7 +107,7 @@ fn the_options_of_a_btrfs_are_not_read_in_place() {
     assert_eq!(bench.on_loop(&bench.target()), None);
     let calls = bench.world.machine.end();
     let names: Vec<_> = calls.iter().map(|call| call.name).collect();
-    // The statx inspects the mount's root.
+    // The statx(2) reads the root of the mount.
     assert_eq!(names, ["openat2 RESOLVE_CACHED", "statx"]);
 }
 
@@ -122,7 +123,8 @@ fn what_must_be_read_on_the_pool_is_not_even_looked_up_in_place_again() {
     }
 }
 
-/// The kernel knows the mount, but the way there leads through a filesystem that must be asked.
+/// The kernel knows the mount, but the path leads through a filesystem whose server must be
+/// queried.
 #[test]
 fn a_path_through_a_silent_server_is_read_on_the_pool() {
     for is_first in [true, false] {
@@ -134,7 +136,8 @@ fn a_path_through_a_silent_server_is_read_on_the_pool() {
     }
 }
 
-/// Whether that is meant is seen at the staging path, which may lead anywhere.
+/// Only the staging path shows whether read-only was requested, and that path may lead through any
+/// filesystem.
 #[test]
 fn a_filesystem_that_is_read_only_is_read_on_the_pool() {
     let bench = Bench::new(Form::Ext4);
@@ -156,7 +159,7 @@ fn a_staging_path_outside_the_kubelets_directory_is_refused_on_the_pool() {
     assert!(failure.message.contains("staging_target_path"), "{failure}");
 }
 
-/// The superblock shows the quotas, also if the volume was staged before the start of the agent.
+/// The superblock shows the quotas, even if the volume was staged before the agent started.
 #[test]
 fn an_ext4_that_can_have_project_quotas_is_read_on_the_pool_whatever_its_options_show() {
     let mut bench = Bench::new(Form::Ext4);

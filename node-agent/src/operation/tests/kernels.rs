@@ -1,5 +1,5 @@
-//! Both kernels behave alike: each rule of the simulated one that an operation relies on is tested
-//! on the real one too.
+//! Tests that both kernels behave alike: each rule of the simulated kernel that an operation relies
+//! on is also tested on the real kernel.
 
 use std::path::{Path, PathBuf};
 
@@ -30,14 +30,14 @@ const KEPT: LoopMode = LoopMode {
     autoclear: false,
 };
 
-/// A file of this world, open for writing.
+/// Opens a new file of this world for writing.
 fn file<W: World>(world: &W, kernel: &W::Kernel) -> <W::Kernel as Descriptors>::Fd {
     let path = world.volumes().join("file");
     world.make_file(&path, BYTES);
     kernel.open(&path, Open::FileWrite).unwrap()
 }
 
-/// A loop device over the locked file; both are returned open.
+/// Returns a loop device over a locked file. Both are open.
 fn bound<W: World>(
     world: &W,
     kernel: &W::Kernel,
@@ -59,7 +59,7 @@ fn bound<W: World>(
     }
 }
 
-/// Whether the lock of the file is free, possibly after a moment: other processes probe devices
+/// Whether the lock of the file becomes free. Waits a moment, since other processes probe devices,
 /// too.
 fn is_free<W: World>(world: &W, kernel: &W::Kernel) -> bool {
     let other = file(world, kernel);
@@ -160,7 +160,7 @@ fn a_clone_that_nobody_attached_is_gone_when_closed<W: World>(world: &W) {
     assert!(!kernel.look(&target).unwrap().unwrap().mount_root);
     kernel.umount(&staging).unwrap();
 
-    // A mount keeps the id that it has before it is attached.
+    // A mount keeps the ID that it has before it is attached.
     let clone = kernel.open_tree(&kernel.open_path(&staging).unwrap());
     let clone = clone.unwrap();
     let before = kernel.stat(&clone).unwrap();
@@ -255,7 +255,7 @@ fn who_else_has_a_file_open_is_seen<W: World>(world: &W) {
     kernel.loop_set_autoclear(&device, true).unwrap();
 }
 
-/// A directory in `/dev` that goes with the test.
+/// A directory in `/dev` that is removed at the end of the test.
 struct InDev(PathBuf);
 
 impl InDev {
@@ -267,7 +267,7 @@ impl InDev {
 
 impl Drop for InDev {
     fn drop(&mut self) {
-        // It is there only if the test has failed, and on a real machine.
+        // On a real machine, the directory still exists if the test has failed.
         drop(std::fs::remove_dir_all(&self.0));
     }
 }

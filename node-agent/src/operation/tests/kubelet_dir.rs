@@ -1,4 +1,4 @@
-//! The kubelet's directory: paths under it, and the visibility of mounts there.
+//! Tests of the kubelet's directory: paths under it, and the visibility of mounts there.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const CALLS: [Verb; 7] = [
     Verb::Health,
 ];
 
-/// The same volume, with paths under that directory.
+/// Returns the same volume with paths under this directory.
 fn elsewhere(world: &Simulated, volume: &Volume, base: &str) -> Volume {
     let volume = Volume {
         base: PathBuf::from(base),
@@ -40,7 +40,7 @@ fn every_call_refuses_paths_that_are_not_beneath_and_touches_nothing() {
         let world = Simulated::new();
         let node = world.start();
         let volume = world.volume("vol", form);
-        // A name with the same prefix is a different directory.
+        // A directory whose name has the same prefix is a different directory.
         for base in ["/", "/elsewhere", "/base-2"] {
             let elsewhere = elsewhere(&world, &volume, base);
             for verb in CALLS {
@@ -79,7 +79,7 @@ fn a_publish_refuses_a_target_that_is_not_beneath_and_names_it() {
     }
 }
 
-/// It is what the pod gets to see.
+/// The staging path determines the files that the pod sees.
 #[test]
 fn a_publish_refuses_a_staging_path_that_is_not_beneath_and_names_it() {
     for form in [Form::Ext4, Form::Block] {
@@ -102,7 +102,7 @@ fn a_publish_refuses_a_staging_path_that_is_not_beneath_and_names_it() {
     }
 }
 
-/// A read-only call has two paths, and either may be wrong; the other is valid.
+/// A read-only call has two paths. Each of them is wrong once, while the other is valid.
 #[test]
 fn stats_and_expansions_refuse_either_path_and_name_it() {
     for form in [Form::Ext4, Form::Block] {
@@ -140,7 +140,8 @@ fn a_volume_path_that_is_relative_is_no_mount_of_any_volume() {
     for verb in [Verb::Stage, Verb::Publish(1)] {
         volume.call(&node, verb).unwrap();
     }
-    // The machine resolves from its root, like a process with that working directory.
+    // The simulated machine resolves relative paths from its root, like a process with that working
+    // directory.
     for path in ["base/pods/vol-1", "", "."] {
         let path = Path::new(path);
         let stats = volume.stats_of(&node, path, &volume.staging()).map(drop);
@@ -179,7 +180,7 @@ fn mounts_are_seen_on_a_shared_mount_and_in_the_namespace_of_another_first_proce
     assert_eq!(hidden(&world, "/base"), None);
     world.machine.keep_mounts_here(true);
     assert_eq!(hidden(&world, "/base"), None);
-    // A separate, private mount was mounted into a container.
+    // The directory is a private mount of a container.
     assert!(hidden(&world, "/").is_some());
     world.machine.keep_mounts_here(false);
     let why = hidden(&world, "/base").unwrap();
@@ -192,14 +193,14 @@ fn mounts_are_seen_on_a_shared_mount_and_in_the_namespace_of_another_first_proce
     }
 }
 
-/// An agent whose mounts the kubelet would not see.
+/// Starts an agent whose mounts the kubelet does not see.
 pub(super) fn start_unseen(world: &Simulated) -> Node<Fake> {
     let (kernel, driver) = (world.kernel(), DRIVER.parse().unwrap());
     let loop_dir = LoopDir::open(&kernel, &driver, &world.volumes()).unwrap();
     start_unseen_with(world, kernel, Transport::Loops(loop_dir))
 }
 
-/// The same, with that transport.
+/// Starts an agent with this transport, whose mounts the kubelet does not see.
 pub(super) fn start_unseen_with(
     world: &Simulated,
     kernel: Fake,
@@ -249,7 +250,7 @@ fn a_folder_is_covered_where_two_mounts_are_at_its_path_or_above() {
     for (points, is_covered) in [
         (["/", "/base", "/base/volumes"], false),
         (["/", "/base/volumes/a", "/base/volumes/a"], false),
-        // The state at boot.
+        // After a boot, two mounts at `/` are normal.
         (["/", "/", "/base"], false),
         (["/", "/base", "/base"], true),
         (["/", "/base/volumes", "/base/volumes"], true),

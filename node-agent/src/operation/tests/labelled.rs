@@ -1,4 +1,4 @@
-//! Volumes that are mounted with the SELinux label of their pod.
+//! Tests of volumes that are mounted with the SELinux label of their pod.
 
 use belay_server::call::Kind;
 
@@ -7,7 +7,7 @@ use super::simulated::Simulated;
 use crate::kernel::fake::Holds;
 
 const FORMS: [Form; 3] = [Form::Ext4, Form::Xfs, Form::Btrfs];
-/// Mount flags as the kubelet writes them.
+/// Mount flags in the kubelet's notation.
 const ONE: &[&str] = &[
     "context=\"system_u:object_r:container_file_t:s0:c1,c2\"",
     "noatime",
@@ -45,7 +45,7 @@ fn a_volume_is_staged_again_only_with_its_label() {
             assert_eq!(again(ONE), Ok(()), "{form:?}");
             assert_eq!(again(SAME), Ok(()), "{form:?}");
             assert_eq!(again(OTHER), Err(Kind::Incompatible), "{form:?}");
-            // Before Linux 6.13 that would take a read of the mount table.
+            // Before Linux 6.13, the check would have to read the mount table.
             let unlabelled = if is_shown {
                 Err(Kind::Incompatible)
             } else {

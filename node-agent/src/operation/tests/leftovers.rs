@@ -1,5 +1,5 @@
-//! State that a process has set on a volume's loop device, and that the number keeps: the next
-//! volume of the number does not have it, and health reports it while the volume is in use.
+//! Tests of state that a process has set on a volume's loop device. The next volume on that device
+//! must not inherit the state, and health reports it while the volume is in use.
 
 use belay_server::call::Kind;
 
@@ -16,7 +16,7 @@ const FORMS: [Form; 2] = [Form::Ext4, Form::Block];
 const UP: [Verb; 2] = [Verb::Stage, Verb::Publish(1)];
 const DOWN: [Verb; 2] = [Verb::Unpublish(1), Verb::Unstage];
 
-/// The number of the loop device that the volume is staged on.
+/// Returns the number of the loop device on which the volume is staged.
 fn number_of(node: &Node<Fake>, volume: &Volume) -> u32 {
     let staged = node.kernel.look(&volume.staging_mount()).unwrap().unwrap();
     let dev = match staged.kind {
@@ -26,7 +26,7 @@ fn number_of(node: &Node<Fake>, volume: &Volume) -> u32 {
     node.kernel.loop_number(dev).unwrap()
 }
 
-/// The reasons of both calls that report health.
+/// Returns the health reasons of both calls that report health.
 fn reasons(node: &Node<Fake>, volume: &Volume) -> [Vec<&'static str>; 2] {
     let (health, stats) = (volume.health(node), volume.condition(node));
     [health.unwrap(), stats.unwrap().conditions]
@@ -35,7 +35,7 @@ fn reasons(node: &Node<Fake>, volume: &Volume) -> [Vec<&'static str>; 2] {
 
 const HEALTHY: [Vec<&str>; 2] = [Vec::new(), Vec::new()];
 
-/// Stages a volume, changes its device and takes it down; returns the device's number.
+/// Stages a volume, changes its device, and unstages it. Returns the number of the device.
 fn leave(world: &Simulated, node: &Node<Fake>, form: Form, change: impl FnOnce(u32)) -> u32 {
     let volume = world.volume("first", form);
     all_ok(node, &volume, &UP);
@@ -141,7 +141,7 @@ fn a_device_that_was_set_read_only_is_reported_and_the_next_volume_can_be_writte
             world.machine.refuse_writes(number);
             let [health, stats] = reasons(&node, &first);
             assert_eq!(health, ["DeviceAltered"], "{form:?}");
-            // A mounted filesystem still writes.
+            // A mounted filesystem can still write to a device that is read-only.
             assert_eq!(stats.is_empty(), form != Form::Block, "{form:?}");
             all_ok(&node, &first, &DOWN);
             let next = world.volume("next", next_form);
@@ -170,7 +170,7 @@ fn the_fsync_of_a_volume_reaches_the_disk_although_an_earlier_one_had_no_flushes
     }
 }
 
-/// The device of a killed stage is used again if it has no partition.
+/// The device that a killed stage left is used again only if it has no partition.
 #[test]
 fn a_device_that_was_left_bound_is_reset_as_well() {
     for form in FORMS {

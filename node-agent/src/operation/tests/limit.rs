@@ -1,4 +1,4 @@
-//! The number of volumes that a node can have next to disks of others.
+//! Tests of the number of volumes that a node can have in addition to disks of other owners.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ fn volumes_max(node: &Node<Fake>, disks_max: u32) -> u32 {
     crate::operation::volumes_max(node, disks_max, Instant::now())
 }
 
-/// Once each volume would be staged or detached.
+/// Returns the limit at a time when each volume would be staged or detached.
 fn settled_max(node: &Node<Fake>, disks_max: u32) -> u32 {
     let then = Instant::now() + Duration::from_secs(5 * 60);
     crate::operation::volumes_max(node, disks_max, then)
 }
 
-/// A disk of no driver.
+/// Attaches a disk that belongs to no driver.
 fn plug(world: &Simulated, medium: &str, serial: &str) {
     let medium = Path::new("/media").join(medium);
     world.machine.make_file(&medium, 1 << 20);
@@ -47,7 +47,7 @@ fn disks_of_others_are_subtracted_and_the_limit_follows_each_change() {
         settled_max(&node, 26)
     };
     assert_eq!(max(), 26);
-    // The root disks of two kinds of clouds.
+    // Attach a root disk as in either of two kinds of clouds.
     plug(&world, "root", "");
     assert_eq!(max(), 25);
     plug(&world, "second", "01234567-89ab-cdef-0123");
@@ -69,7 +69,7 @@ fn a_volume_of_the_driver_does_not_lower_its_limit_at_any_time() {
             assert_eq!(volumes_max(&node, 26), 26, "{form:?}, before {verb:?}");
             all_ok(&node, &volume, &[verb]);
             if verb == Verb::Stage {
-                // The kernel finds partitions in a raw volume.
+                // The kernel also finds partitions on a raw volume.
                 world.machine.divide(&volume.file());
             }
         }
@@ -81,7 +81,7 @@ fn a_volume_of_the_driver_does_not_lower_its_limit_at_any_time() {
     }
 }
 
-/// Nothing else shows that a mount which a start has found is a volume's.
+/// Nothing else shows that a mount which existed at the start of the agent belongs to a volume.
 #[test]
 fn without_the_kubelets_directory_a_mounted_disk_is_not_subtracted() {
     let world = world();
@@ -93,7 +93,7 @@ fn without_the_kubelets_directory_a_mounted_disk_is_not_subtracted() {
     assert_eq!(volumes_max(&node, 26), 26);
 }
 
-/// Another driver of the same process, which has the same index of disks.
+/// Starts another driver of the same process, which shares the index of disks.
 fn beside(world: &Simulated, driver: &str, index: &Arc<DiskIndex>) -> Node<Fake> {
     let kernel = world.kernel();
     let driver = driver.parse().unwrap();
@@ -129,7 +129,7 @@ fn a_volume_of_another_driver_is_subtracted() {
             [ours, theirs].map(|node| volumes_max(node, 26))
         };
         assert_eq!(both(&ours, &theirs), [25, 26], "{form:?}");
-        // Also if that driver is not of this process: by its mounts.
+        // The mounts also identify disks of a driver in another process.
         let [one, other] = [DISK_DRIVER, OTHER].map(|driver| {
             let index = Arc::new(DiskIndex::new());
             beside(&world, driver, &index)
@@ -149,7 +149,7 @@ fn the_limit_is_never_below_the_volumes_in_use_and_never_none() {
     }
     hear(&node).unwrap();
     for disks_max in [1, 2, 3, 4] {
-        // 0 would be no limit.
+        // A limit of 0 would mean no limit.
         assert_eq!(volumes_max(&node, disks_max), 1, "{disks_max}");
     }
     assert_eq!(volumes_max(&node, 5), 2);
@@ -196,8 +196,8 @@ fn several_paths_to_one_unit_are_one_disk() {
     assert_eq!(settled_max(&node, 26), 25);
 }
 
-/// The kernel finds partitions in a raw volume. The scheduler counts the volume from the attach to
-/// the detach.
+/// The kernel also finds partitions on a raw volume. The scheduler counts the volume from its
+/// attachment to its detachment.
 #[test]
 fn a_volume_with_partitions_is_not_subtracted_before_its_stage_and_after_its_unstage() {
     for is_restarted in [false, true] {
@@ -224,7 +224,7 @@ fn a_volume_with_partitions_is_not_subtracted_before_its_stage_and_after_its_uns
     }
 }
 
-/// An example is the root disk.
+/// The root disk is an example.
 #[test]
 fn a_disk_with_partitions_that_was_there_first_is_subtracted_at_once() {
     let world = world();
@@ -235,7 +235,7 @@ fn a_disk_with_partitions_that_was_there_first_is_subtracted_at_once() {
     assert_eq!(volumes_max(&node, 26), 25);
 }
 
-/// A disk that sysfs refuses to show does not lower the limit.
+/// A disk that cannot be read in sysfs does not lower the limit.
 #[test]
 fn a_disk_that_cannot_be_checked_counts_as_a_volume() {
     use crate::kernel::fake::Fault;

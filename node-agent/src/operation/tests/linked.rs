@@ -1,4 +1,5 @@
-//! A file that another program has given further names may be the file of several volumes.
+//! Tests of a volume's file to which another program has given a second name, so that it may be the
+//! file of two volumes.
 
 use belay_contract::reason::volume;
 use belay_server::call::Kind;
@@ -25,7 +26,7 @@ fn a_volume_whose_file_has_a_second_name_is_neither_staged_nor_expanded_nor_heal
         vol.call(&node, Verb::Publish(1)).unwrap();
         vol.expand(&node).unwrap();
         assert!(vol.health(&node).unwrap().is_empty(), "{form:?}");
-        // In use, it is only reported.
+        // While the volume is in use, the second name is only reported.
         world.machine.link_file(&vol.file(), &second);
         vol.call(&node, Verb::Stage).unwrap();
         vol.call(&node, Verb::Publish(2)).unwrap();
@@ -46,7 +47,7 @@ fn a_volume_whose_file_has_a_second_name_is_neither_staged_nor_expanded_nor_heal
     }
 }
 
-/// The node's loop device has the lock of the file that both volumes have.
+/// The loop device of one volume has locked the file, which is the file of both volumes.
 #[test]
 fn a_volume_whose_file_is_that_of_a_staged_one_is_refused_by_its_names_and_not_as_busy() {
     let world = Simulated::new();

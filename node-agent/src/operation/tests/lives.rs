@@ -1,6 +1,6 @@
-//! Random lifecycles of writers' and readers' volumes on the simulated machine, compared with the
-//! model: calls that fail or are killed at any system call, restarts, power losses, wrong requests,
-//! and files that are removed or truncated behind the agent's back.
+//! Tests of random lifecycles of writable and read-only volumes on the simulated machine, compared
+//! with the model. Calls fail or are killed at any system call; agents restart; the power is lost;
+//! requests are wrong; files are removed or truncated without the agent.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -21,23 +21,24 @@ use crate::operation::Node;
 
 const CASES: u32 = 1_000;
 const CASES_NIGHTLY: u32 = 100_000;
-/// More than any operation makes.
+/// More system calls than any operation makes.
 const CALLS_MAX: usize = 72;
 const DATA_AT: u64 = 50 * MIB;
 
-/// One event.
+/// An event of a random lifecycle.
 #[derive(Clone, Debug)]
 enum Step {
     Call(usize, Verb, Option<Fault>),
-    /// A wrong request.
+    /// A call with a wrong request, perhaps with a fault.
     Wrong(usize, Wrong, Verb, Option<Fault>),
-    /// The next agent starts after the last one has ended, and may be killed while it starts.
+    /// The next agent starts after the previous agent has exited, and may be killed while it
+    /// starts.
     Restart(Option<Fault>),
-    /// The next agent starts before the last one has ended.
+    /// The next agent starts before the previous agent has exited.
     Relay,
     /// The power is lost between two calls.
     PowerOff(Survives),
-    /// The controller grows a volume.
+    /// The controller enlarges a volume.
     Grow(usize),
     /// A process removes a volume's file.
     Remove(usize),
@@ -47,7 +48,7 @@ enum Step {
 
 fn fault() -> impl Strategy<Value = Option<Fault>> {
     let errno = prop::sample::select(&["EIO", "EBUSY", "ENOENT", "EPERM", "ENOSPC", "EINVAL"][..]);
-    // Most operations make few calls.
+    // Prefer low positions, since most operations make few system calls.
     let at = || prop_oneof![1..12_usize, 1..CALLS_MAX];
     prop_oneof![
         5 => Just(None),
@@ -81,27 +82,27 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A call, and its expected result.
+/// A call and its expected result.
 struct Asked {
     number: usize,
     volume: Volume,
     verb: Verb,
     expected: Answer,
-    /// Whatever the result, nothing may change.
+    /// Whether the request is wrong, so that it must not change anything.
     is_wrong: bool,
 }
 
 /// A machine with volumes, its agent, and the expected state.
 struct Life {
     world: Simulated,
-    /// `None` only between two agents.
+    /// The agent; `None` only between two agents.
     node: Option<Node<Fake>>,
     volumes: Vec<Volume>,
     known: Vec<Known>,
     bytes: u64,
-    /// A fault was injected into a call.
+    /// Whether a fault was injected into a call.
     disturbed: bool,
-    /// The machine's state after the last step.
+    /// The state of the machine after the last step.
     picture: Picture,
 }
 
@@ -201,7 +202,7 @@ impl Life {
         });
     }
 
-    /// After a power loss: nothing is mounted, and the next agent starts.
+    /// Starts the next agent after a power loss, which has removed all mounts.
     fn come_back(&mut self) {
         self.node = None;
         self.node = Some(self.world.start_swept());
@@ -212,7 +213,7 @@ impl Life {
         self.picture = self.world.machine.picture();
     }
 
-    /// The volume's file, if it still exists; the caller may damage it.
+    /// Returns the volume's file, which the caller will damage; `None` if the file does not exist.
     fn harm(&mut self, number: usize) -> Option<PathBuf> {
         self.known[number].harmed = true;
         let file = self.volumes[number].file();
@@ -276,7 +277,7 @@ impl Life {
         }
     }
 
-    /// After a failure or a crash in the middle, the mounts are as before or as after.
+    /// Accepts the mounts before the call or after it, since the call has failed or crashed.
     fn accept_either(&mut self, asked: &Asked) -> Result<(), String> {
         let seen = self.seen(asked.number);
         let known = &mut self.known[asked.number];
@@ -288,8 +289,8 @@ impl Life {
         Ok(())
     }
 
-    /// If the result is that nothing was done, or that the request is wrong, the caller need not
-    /// retry.
+    /// Checks that nothing is left if the result does not require a retry: nothing was changed, or
+    /// the request is wrong.
     fn refuse_leftovers(
         &self,
         verb: Verb,
@@ -300,7 +301,7 @@ impl Life {
         let comes_up = matches!(verb, Verb::Stage | Verb::Publish(_));
         let is_settled = failure.certainty != Certainty::MayBeRunning;
         let mut new = self.picture.beyond(before);
-        // A sweep locks the directory, and keeps the lock.
+        // A sweep locks the directory, and the agent keeps the lock.
         let folder = format!("lock of {}", self.world.volumes().display());
         new.retain(|line| *line != folder);
         match (comes_up || !struck) && is_settled && !new.is_empty() {
@@ -309,12 +310,12 @@ impl Life {
         }
     }
 
-    /// The state after a call that returned OK.
+    /// Updates the expected state after a call that has succeeded.
     fn done(&mut self, number: usize, verb: Verb) -> Result<(), String> {
         let (machine, volume) = (&self.world.machine, &self.volumes[number]);
         let file = volume.file();
         match verb {
-            // A pod writes, or checks its earlier data.
+            // The pod writes data, or checks its earlier data.
             Verb::Publish(_) if !volume.mode.is_read_only() && !self.known[number].harmed => {
                 machine.write_file(&file, DATA_AT, volume.id.as_bytes());
                 self.known[number].written = true;
@@ -339,7 +340,7 @@ impl Life {
         self.known[number].seen(&self.picture, &self.volumes[number])
     }
 
-    /// The state at any time.
+    /// Checks the invariants that hold at any time.
     fn check(&self) -> Result<(), String> {
         let violations = self.world.machine.violations();
         if !violations.is_empty() {
@@ -362,7 +363,7 @@ impl Life {
         self.check_data()
     }
 
-    /// All mounts at a volume's paths are of its file.
+    /// Checks that all mounts at a volume's paths show its file.
     fn check_mounts(&self, volume: &Volume, harmed: bool) -> Result<(), String> {
         let mounts = self.picture.beginning_with(&[
             &format!("mount {}", volume.staging().display()),
@@ -372,7 +373,7 @@ impl Life {
             ),
         ]);
         let own = format!(" of {},", volume.file().display());
-        // A removed file has no name.
+        // The kernel shows a removed file without a name.
         let is_own = |line: &&String| line.contains(&own) || harmed && line.contains(" of inode ");
         if let Some(other) = mounts.iter().find(|line| !is_own(line)) {
             return Err(format!("not of {}: {other}", volume.id));
@@ -380,8 +381,8 @@ impl Life {
         if !volume.mode.is_read_only() {
             return Ok(());
         }
-        // A raw device refuses writes by its loop device; the attributes of its mount do not matter
-        // while it is staged.
+        // A raw device refuses writes because its loop device is read-only. The attributes of its
+        // mount do not matter while it is staged.
         let file = format!("loop of {}:", volume.file().display());
         let raw = self.picture.beginning_with(&[&file]);
         let writable = match volume.form {
@@ -407,8 +408,8 @@ impl Life {
         Ok(())
     }
 
-    /// Uses every volume again and then undoes everything, without faults: whatever has
-    /// happened, no call may be refused and nothing may be left.
+    /// Uses every volume again and then undoes everything, without faults. Whatever happened
+    /// before, no call may be refused, and nothing may be left.
     fn end(&mut self) -> Result<(), String> {
         self.restart(None);
         let back = [Verb::Unpublish(1), Verb::Unpublish(2)];

@@ -1,9 +1,9 @@
-//! Every operation with a failure at every call, with a crash at every call, and with a power loss
-//! after every call.
+//! Tests each operation with a failure at each system call, with a crash at each system call, and
+//! with a power loss after each system call.
 //!
-//! After a failure the same call must succeed, and so must the one that undoes it. In addition, if
-//! a stage or publish reports that nothing is left, nothing may be left: the kubelet may forget it.
-//! After a power loss nothing is mounted, so the kubelet starts again from scratch (`power`).
+//! After a failure, the same call must succeed, and so must the call that undoes it. If a stage or
+//! publish reports that nothing is left, nothing may be left, since the kubelet may forget the
+//! volume. After a power loss, nothing is mounted, so the kubelet starts from scratch (`power`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -18,37 +18,37 @@ use crate::kernel::fake::{Call, Damage, Died, Fake, Fault, Holds, Picture, Plug}
 use crate::operation::Node;
 
 const ERRNOS: [&str; 6] = ["EIO", "EBUSY", "ENOENT", "EPERM", "ENOSPC", "EINVAL"];
-/// How often a kubelet must retry, at most.
+/// Maximum number of attempts that a kubelet may need.
 const ATTEMPTS_MAX: usize = 3;
 const DATA: &[u8] = b"what a pod has written";
-// Nothing else writes here.
+// No other code writes at this offset.
 const DATA_AT: u64 = 50 * MIB;
 
-/// The event before the call under test.
+/// An event before the call under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
     Call(Verb),
-    /// A call during which the agent crashes, after the first system call of that name.
+    /// A call during which the agent crashes, after the first system call of this name.
     Died(Verb, &'static str),
     /// The agent is restarted, with an empty index.
     Restart,
-    /// The controller has grown the file.
+    /// The controller enlarges the file.
     Grow,
-    /// A pod has written.
+    /// A pod writes data.
     Data,
-    /// From now on the volume is attached read-only.
+    /// The volume is attached read-only from now on.
     Reader,
-    /// Its ext4 has errors, and records them.
+    /// The ext4 of the volume has errors and records them.
     Damaged,
-    /// The cloud has detached the disk; the kubelet has the volume staged.
+    /// The cloud detaches the disk, while the kubelet has the volume staged.
     Unplug,
-    /// The cloud has attached it again, and the agent has heard of it.
+    /// The cloud attaches the disk again, and the agent handles the uevent.
     Replug,
-    /// Another agent has bound the staged device as well.
+    /// Another agent binds the staged device as well.
     Stack,
 }
 
-/// One operation in one situation.
+/// An operation in one situation.
 #[derive(Clone, Copy)]
 pub(super) struct Case {
     pub(super) media: Media,
@@ -56,7 +56,7 @@ pub(super) struct Case {
     form: Form,
     pub(super) before: &'static [Before],
     pub(super) verb: Verb,
-    /// The verbs that undo it.
+    /// The calls that undo the operation.
     pub(super) undo: &'static [Verb],
 }
 
@@ -73,7 +73,7 @@ const DAMAGED: Before = Before::Damaged;
 const FORMATTED: &[Before] = &[STAGED, DATA_IN, UNSTAGED];
 const FORMATTED_GROWN: &[Before] = &[STAGED, DATA_IN, UNSTAGED, GROW];
 const FORMATTED_READ: &[Before] = &[STAGED, DATA_IN, UNSTAGED, READER];
-/// The kernel has found errors in it.
+/// An unstaged volume in whose filesystem the kernel has found errors.
 const FORMATTED_DAMAGED: &[Before] = &[STAGED, DATA_IN, UNSTAGED, DAMAGED];
 const DAMAGED_READ: &[Before] = &[STAGED, DATA_IN, UNSTAGED, DAMAGED, READER];
 const HALF_REPAIRED: &[Before] = &[
@@ -84,14 +84,14 @@ const HALF_REPAIRED: &[Before] = &[
     Before::Died(Verb::Stage, "e2fsck write"),
 ];
 const READ: &[Before] = &[STAGED, DATA_IN, UNSTAGED, READER, STAGED, PUBLISHED];
-/// Bound for writing by an agent that crashed.
+/// A device that an agent which crashed has bound for writing.
 const BOUND_READ: &[Before] = &[Before::Died(Verb::Stage, "LOOP_CONFIGURE"), DATA_IN, READER];
 const STAGED_RESTARTED: &[Before] = &[STAGED, DATA_IN, RESTART];
 const IN_USE: &[Before] = &[STAGED, DATA_IN, PUBLISHED];
 const IN_USE_RESTARTED: &[Before] = &[STAGED, DATA_IN, PUBLISHED, RESTART];
 const IN_USE_GROWN: &[Before] = &[STAGED, DATA_IN, PUBLISHED, GROW];
 const BOUND_ONLY: &[Before] = &[Before::Died(Verb::Stage, "LOOP_CONFIGURE")];
-/// The clock of the machine, in seconds since 1970, where that matters.
+/// The clock of the machine in cases that depend on it, in seconds since 1970.
 const NOW: u64 = 1_800_000_000;
 const HALF_FORMATTED: &[Before] = &[Before::Died(Verb::Stage, "mkfs write")];
 const HALF_PUBLISHED: &[Before] = &[STAGED, DATA_IN, Before::Died(Verb::Publish(1), "mkdir")];
@@ -204,7 +204,7 @@ const CASES: &[Case] = &[
     case("health", Form::Block, IN_USE, Verb::Health, ALL_BACK),
 ];
 
-/// Volumes whose disk was removed.
+/// Cases of volumes whose disk was removed.
 #[rustfmt::skip]
 const OF_DISKS: &[Case] = &[
     case("unstage, disk removed", Form::Ext4, UNPLUGGED_RESTARTED, Verb::Unstage, ALL_BACK),
@@ -226,8 +226,8 @@ const OF_DISKS: &[Case] = &[
     case("unpublish, disk removed", Form::Block, IN_USE_LOST, Verb::Unpublish(1), ALL_BACK),
 ];
 
-/// The cases of files, and the same for disks: except states that only a loop device can be left
-/// in.
+/// Returns all cases: for files, and for disks except the states in which only a loop device can be
+/// left.
 fn cases() -> Vec<Case> {
     let of_both = CASES.iter().filter(|case| {
         let is_of_loop = |before: &Before| matches!(before, Before::Died(_, "LOOP_CONFIGURE"));
@@ -254,11 +254,11 @@ pub(super) struct Run<'a> {
     pub(super) node: Node<Fake>,
 }
 
-/// The visible state, and the file's content.
+/// The visible state of the machine, and the content of the volume's file.
 type View = (Picture, Holds);
 
 impl Case {
-    /// The volume has no filesystem yet.
+    /// Whether the volume has no filesystem yet.
     fn is_format(&self) -> bool {
         self.before == HALF_FORMATTED || self.name == "stage, blank"
     }
@@ -311,7 +311,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Makes the call under test with this fault; `None` if the process crashed.
+    /// Makes the call under test with this fault. Returns `None` as the result if the process
+    /// crashed.
     pub(super) fn go(&self, fault: Option<Fault>) -> (Option<Result<(), Failure>>, Vec<Call>) {
         self.world.machine.begin(fault);
         let call = || self.volume.call(&self.node, self.case.verb);
@@ -346,7 +347,7 @@ impl<'a> Run<'a> {
         (machine.picture(), machine.holds(&self.volume.file()))
     }
 
-    /// Retries until the call succeeds, and stores the state.
+    /// Repeats the call until it succeeds.
     pub(super) fn repeat(&self, verb: Verb) -> Result<(), String> {
         let mut last = None;
         for _ in 0..ATTEMPTS_MAX {
@@ -365,7 +366,7 @@ impl<'a> Run<'a> {
             .try_for_each(|verb| self.repeat(*verb))
     }
 
-    /// The state that must hold in any case.
+    /// Checks the invariants that hold in each case.
     pub(super) fn check(&self) -> Result<(), String> {
         let violations = self.world.machine.violations();
         if !violations.is_empty() {
@@ -383,7 +384,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The result of the call without a fault.
+/// The results of a case without a fault.
 pub(super) struct Good {
     before: View,
     after: View,
@@ -419,7 +420,7 @@ impl Good {
             ));
         }
         match (&holds, &self.after.1) {
-            // A repeated format was made twice; the first was never used.
+            // The format was repeated. The first filesystem was never used.
             (Holds::Filesystem(fs, bytes, _), Holds::Filesystem(fs2, bytes2, _))
                 if (fs, bytes) == (fs2, bytes2) =>
             {
@@ -434,41 +435,41 @@ impl Good {
 /// The results of the runs of one case.
 #[derive(Default)]
 pub(super) struct Row {
-    /// The call succeeded nevertheless.
+    /// Number of calls that succeeded despite the fault.
     done: usize,
-    /// It failed, and the state was as before.
+    /// Number of calls that failed and left the state as before.
     as_before: usize,
-    /// It failed, something was left, and the next call completed it.
+    /// Number of calls that failed and left something that the next call completed.
     finished_later: usize,
-    /// It crashed, and the next call after a restart succeeded.
+    /// Number of calls that crashed, where the next call after a restart succeeded.
     died: usize,
-    /// The power was lost, and the calls of the kubelet after the start succeeded.
+    /// Number of power losses after which the calls of the kubelet succeeded.
     pub(super) off: usize,
 }
 
-/// Calls that make a filesystem larger.
+/// System calls that enlarge a filesystem.
 const GROWS: [&str; 3] = [
     "EXT4_IOC_RESIZE_FS",
     "XFS_IOC_FSGROWFSDATA",
     "BTRFS_IOC_RESIZE",
 ];
 
-/// A failure at a call, and then either the same call again, or the one that undoes it.
+/// Lets a system call fail, and then makes either the same call again, or the call that undoes it.
 fn fail(case: &Case, good: &Good, fault: Fault, row: &mut Row) -> Result<(), String> {
     let run = Run::new(case);
     let (result, _) = run.go(Some(fault));
     let result = result.ok_or("the process crashed")?;
     run.check()?;
     let picture = run.view().0;
-    // The remains of a crash may be gone.
+    // The remains of an earlier crash may have been removed.
     let left = match case.name.contains(" again") {
-        // After a final error, the kubelet would forget what the first call has done.
+        // After a final error, the kubelet would forget the mount that the first call has made.
         true => picture.beyond(&good.undone),
         false => picture.beyond(&good.before.0),
     };
     let comes_up = matches!(case.verb, Verb::Stage | Verb::Publish(_));
     match result {
-        // The one failure that may stay hidden: the next call grows the filesystem.
+        // Only this failure may stay hidden: the next call grows the filesystem.
         Ok(()) if good.is_after(&run).is_err() && is_resize(good, fault) => row.done += 1,
         Ok(()) => {
             good.is_after(&run)?;
@@ -501,7 +502,8 @@ fn is_resize(good: &Good, fault: Fault) -> bool {
         .is_some_and(|calls| calls.iter().any(is_growth))
 }
 
-/// A crash after a call, a restart, and then the same call, or the one that undoes it.
+/// Lets the agent crash after a system call, restarts it, and then makes the same call, or the call
+/// that undoes it.
 fn die(case: &Case, good: &Good, fault: Fault, row: &mut Row) -> Result<(), String> {
     let dead = || {
         let run = Run::new(case);
@@ -558,7 +560,7 @@ fn no_failure_death_or_power_loss_at_any_call_leaves_a_hole() {
             let once = ERRNOS.map(|errno| Fault::Fail(at, errno));
             let from_here = ["EIO", "EBUSY"].map(|errno| Fault::FailFrom(at, errno));
             let faults = once.into_iter().chain(from_here).chain([Fault::Die(at)]);
-            // After a power loss there is neither the disk nor a mount of it.
+            // After a power loss, neither the removed disk nor its mounts exist.
             let losses = SURVIVE.iter().filter(|_| !case.before.contains(&UNPLUG));
             let faults = faults.chain(losses.map(|part| Fault::PowerOff(at, *part)));
             for fault in faults {
@@ -598,7 +600,7 @@ fn no_failure_death_or_power_loss_at_any_call_leaves_a_hole() {
     );
 }
 
-/// The pod has its data at the old size.
+/// The pod's data is complete at the old size.
 #[test]
 fn a_growth_that_the_kernel_refuses_does_not_fail_a_stage() {
     for case in &cases_named("stage, grown") {
@@ -620,7 +622,8 @@ fn a_growth_that_the_kernel_refuses_does_not_fail_a_stage() {
     }
 }
 
-/// In the long form the second crash is at every call of the recovery, else at one of them.
+/// In the nightly form, the second crash is at each system call of the recovery; otherwise at one
+/// of them.
 #[test]
 fn death_while_recovering_from_death_leaves_no_hole() {
     for case in &cases() {
@@ -634,7 +637,7 @@ fn death_while_recovering_from_death_leaves_no_hole() {
                 let recovered = || {
                     let mut run = Run::new(case);
                     for death in deaths {
-                        // The recovery may have fewer calls; then it just succeeds.
+                        // The recovery may make fewer system calls, and then simply succeeds.
                         run = match run.go(Some(death)).0 {
                             None => run.restart(),
                             Some(_) => run,
@@ -653,7 +656,7 @@ fn death_while_recovering_from_death_leaves_no_hole() {
     }
 }
 
-/// Calls that no disk can block, as documented in the trait: a lock may be held across them.
+/// System calls that no disk can block, as the trait documents. A lock may be held during them.
 const QUICK: [&str; 5] = [
     "statx",
     "open O_PATH",
@@ -662,9 +665,9 @@ const QUICK: [&str; 5] = [
     "move_mount",
 ];
 
-/// The volume itself must wait, and no other. Two volumes that were given the same free loop number
-/// hold that device for each other: the loser's hung open can delay the winner's unstage, which
-/// then reports it.
+/// Only the volume itself must wait. One exception: if two volumes were given the same free loop
+/// number, each has that device open for a moment. A hung open by the volume that did not get it
+/// can then delay the unstage of the other volume, which reports this.
 #[test]
 fn a_call_that_hangs_holds_up_no_other_volume() {
     let life = [

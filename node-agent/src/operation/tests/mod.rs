@@ -1,7 +1,7 @@
-//! The operations on a kernel: the simulated one, which can fail and crash at any call, and as root
-//! the real one, so that both are compared.
+//! Tests of the operations on the simulated kernel, which can fail and crash at any system call. As
+//! root, some also run on the real kernel, so that the two are compared.
 
-/// One test per kernel for each of these functions, which take a world.
+/// Defines one test per kernel for each of these functions, which take a world.
 macro_rules! on_both {
     ($($name:ident)+) => {
         mod simulated {

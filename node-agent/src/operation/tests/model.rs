@@ -1,5 +1,5 @@
-//! The expected result of calls: a model that knows what is mounted, but not how. Random calls in
-//! random order are compared with it here on both kernels, and in `lives` with all faults.
+//! A model of the expected results of calls. It knows what is mounted, but not how. Here, random
+//! calls in random order are compared with the model on both kernels; `lives` adds all faults.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -20,7 +20,7 @@ const CASES_NIGHTLY: u32 = 1_000;
 pub(crate) const STEPS_MAX: usize = 24;
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Block, Form::Btrfs];
 const READERS: [Form; 2] = [Form::Ext4, Form::Block];
-/// The number of [`volumes_and_readers`].
+/// The number of volumes that [`volumes_and_readers`] returns.
 pub(crate) const VOLUMES: usize = FORMS.len() + READERS.len();
 
 /// The expected state of a volume.
@@ -28,24 +28,24 @@ pub(crate) const VOLUMES: usize = FORMS.len() + READERS.len();
 pub(crate) struct Known {
     pub(crate) staged: bool,
     pub(crate) targets: BTreeSet<u8>,
-    /// A pod has written to it.
+    /// Whether a pod has written to the volume.
     pub(crate) written: bool,
-    /// Its file was removed or truncated behind the agent's back.
+    /// Whether the volume's file was removed or truncated without the agent.
     pub(crate) harmed: bool,
-    /// Its file was enlarged at some time.
+    /// Whether the volume's file was ever enlarged.
     pub(crate) grown: bool,
 }
 
-/// The expected answer of a call.
+/// The expected result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Done,
     Refused(Kind),
-    /// For any reason.
+    /// The call is refused for any reason.
     RefusedSomehow,
-    /// There was nothing to do, or it is impossible for that reason.
+    /// The call succeeds since there is nothing to do, or is refused for this reason.
     DoneOrRefused(Kind),
-    /// A refusal changes nothing; a success is complete.
+    /// The call is refused and changes nothing, or succeeds completely.
     Either,
 }
 
@@ -71,7 +71,7 @@ impl Answer {
 }
 
 impl Known {
-    /// The expected answer without faults.
+    /// Returns the expected result of a call without faults.
     pub(crate) fn expected(&self, volume: &Volume, verb: Verb) -> Answer {
         let one_only = volume.mode == AccessMode::SingleNodeSingleWriter;
         let precondition = Answer::Refused(Kind::Precondition);
@@ -80,9 +80,9 @@ impl Known {
             Verb::Publish(_) if !self.staged => precondition,
             Verb::Expand if !self.staged => Answer::Refused(Kind::NotFound),
             Verb::Stats if !self.targets.contains(&1) => Answer::Refused(Kind::NotFound),
-            // It also answers for a volume that is not there.
+            // The health is also reported for a volume that is not on this node.
             Verb::Health => Answer::Either,
-            // Its remains can be removed.
+            // An unstage or unpublish can remove the remains of the volume.
             Verb::Unstage | Verb::Unpublish(_) => Answer::Done,
             Verb::Publish(target) if one_only && self.targets.iter().any(|t| *t != target) => {
                 match self.harmed {
@@ -91,7 +91,7 @@ impl Known {
                 }
             }
             _ if self.harmed => Answer::Either,
-            // A filesystem grows by multiples of its block or group size.
+            // A filesystem grows by multiples of its block size or group size.
             Verb::Expand
                 if self.grown && volume.mode.is_read_only() && volume.form != Form::Block =>
             {
@@ -101,7 +101,7 @@ impl Known {
         }
     }
 
-    /// The volume's mounts, whatever the agent's index has.
+    /// Returns the volume's mounts as the kernel has them, regardless of the agent's index.
     pub(crate) fn seen(&self, picture: &Picture, volume: &Volume) -> Known {
         let is_mounted = |path: &Path| {
             let line = format!("mount {}:", path.display());
@@ -118,7 +118,7 @@ impl Known {
         }
     }
 
-    /// The mounts after a successful call.
+    /// Returns the expected mounts after a successful call.
     pub(crate) fn after(&self, verb: Verb) -> Known {
         let mut known = self.clone();
         match verb {
@@ -132,17 +132,17 @@ impl Known {
     }
 }
 
-/// The error in a request.
+/// The error in a wrong request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wrong {
-    /// The paths are those of another volume, or the id is.
+    /// The paths, or the ID, are those of another volume.
     Folders(usize),
     /// The volume is requested in another form.
     Form(Form),
 }
 
-/// The volume as in a wrong request, and the expected answer; `None` if the request would be valid.
-/// Whatever the answer, nothing may change.
+/// Returns the volume as named in a wrong request, and the expected result. Returns `None` if the
+/// request would be valid. Nothing may change, whatever the result is.
 pub(crate) fn wrongly(
     volumes: &[Volume],
     known: &[Known],
@@ -160,13 +160,14 @@ pub(crate) fn wrongly(
             match verb {
                 Verb::Stage if !own.staged && !there.staged => return None,
                 Verb::Unstage if there.staged => Answer::RefusedSomehow,
-                // If its file is removed, nothing shows that it is staged elsewhere.
+                // If the volume's file was removed, nothing shows that the volume is staged
+                // elsewhere.
                 Verb::Unstage if own.staged && own.harmed => Answer::Either,
                 Verb::Unstage if own.staged => Answer::RefusedSomehow,
                 Verb::Unpublish(target) if there.targets.contains(&target) => {
                     Answer::RefusedSomehow
                 }
-                // Nothing is there.
+                // Nothing is mounted at these paths.
                 Verb::Unstage | Verb::Unpublish(_) => Answer::Done,
                 Verb::Health => Answer::Either,
                 Verb::Stage | Verb::Publish(_) | Verb::Expand | Verb::Stats => {
@@ -191,7 +192,8 @@ pub(crate) fn wrongly(
     Some((volume, answer))
 }
 
-/// Runs `cases` lifecycles. A failure prints the seed, which repeats them.
+/// Returns a configuration that runs `cases` lifecycles. A failure prints the seed, which repeats
+/// them.
 pub(crate) fn config(cases: u32) -> Config {
     let mut config = Config {
         cases,
@@ -224,7 +226,7 @@ pub(crate) fn wrong() -> impl Strategy<Value = Wrong> {
     ]
 }
 
-/// One of each form; the second one may have only one target.
+/// Returns one volume of each form. The second volume may have only one target.
 pub(crate) fn volumes(world: &impl World) -> Vec<Volume> {
     let named = (0..).zip(FORMS);
     let mut volumes: Vec<_> = named
@@ -234,7 +236,7 @@ pub(crate) fn volumes(world: &impl World) -> Vec<Volume> {
     volumes
 }
 
-/// Returns [`volumes`], and read-only volumes that were formatted before.
+/// Returns the volumes of [`volumes`], and read-only volumes that were formatted before.
 pub(crate) fn volumes_and_readers(world: &impl World) -> Vec<Volume> {
     let mut volumes = volumes(world);
     for (number, form) in (volumes.len()..).zip(READERS) {
@@ -249,7 +251,7 @@ pub(crate) fn volumes_and_readers(world: &impl World) -> Vec<Volume> {
     volumes
 }
 
-/// One call, to an agent that was restarted for it or not, and the error in it.
+/// One call, whether the agent is restarted before it, and the error in its request.
 #[derive(Clone, Debug)]
 struct Step {
     volume: usize,
@@ -273,7 +275,7 @@ on_both! {
     random_lives_without_failures_keep_to_the_model
 }
 
-/// The volumes are used again in the next lifecycle, unstaged.
+/// The volumes are unstaged at the end of a lifecycle, and used again in the next one.
 fn random_lives_without_failures_keep_to_the_model<W: World>(world: &W) {
     let cases = if is_nightly() { CASES_NIGHTLY } else { CASES };
     let volumes = volumes_and_readers(world);
@@ -326,7 +328,7 @@ fn random_lives_without_failures_keep_to_the_model<W: World>(world: &W) {
     }
 }
 
-/// The kernel's mounts of a volume.
+/// Returns the state of a volume according to the kernel's mounts.
 fn mounted(kernel: &impl Kernel, volume: &Volume) -> Known {
     let is_mounted = |path: &Path| matches!(kernel.look(path), Ok(Some(stat)) if stat.mount_root);
     let staging = volume.staging();

@@ -1,5 +1,5 @@
-//! A device is identified by the name that it was bound under: the driver's and the volume's,
-//! whatever happened to the file.
+//! Tests that a device is identified by the name under which it was bound, which contains the
+//! driver and the volume, whatever happened to the file.
 
 use std::path::Path;
 
@@ -87,7 +87,7 @@ fn a_volume_whose_file_was_removed_is_not_published_again<W: World>(world: &W) {
     }
 }
 
-/// Renames the file, and puts a new one in its place.
+/// Moves the volume's file away, and creates a new file in its place.
 fn move_away<W: World>(world: &W, volume: &Volume, folder: &Path) {
     world.move_file(&volume.file(), &folder.join(&volume.id));
     world.make_file(&volume.file(), BYTES);
@@ -128,7 +128,8 @@ fn a_raw_device_that_a_killed_unstage_left_is_freed_whatever_became_of_its_file<
     }
 }
 
-/// Neither another one is there, nor is the name in memory.
+/// After the move, no other file is at the volume's path, and the name is not in the kernel's
+/// cache.
 #[test]
 fn a_volume_whose_file_was_moved_is_not_published_again_and_no_thread_waits_for_its_name() {
     let world = Simulated::new();

@@ -1,5 +1,5 @@
-//! Disks that were created a moment ago: samples of them are read instead of everything, and
-//! nothing is formatted that a sample contradicts.
+//! Tests of disks that were created a moment ago. Samples of such a disk are read instead of the
+//! whole disk, and a disk is not formatted if a sample is not blank.
 
 use std::path::Path;
 
@@ -13,10 +13,10 @@ use crate::kernel::{Kernel, Open};
 use crate::operation::Node;
 
 const ATTACHED: u64 = 1_800_000_000;
-/// The samples are in the middle of parts of this size.
+/// The size of a part of a disk in bytes. One sample is in the middle of each part.
 const PART_BYTES: u64 = BYTES / 256;
 
-/// A blank disk that was attached at [`ATTACHED`].
+/// Returns a blank disk that was attached at [`ATTACHED`].
 fn attached(content: &'static str) -> (Simulated, Node<Fake>, Volume) {
     let world = Simulated::of(Media::Disks);
     let mut volume = world.volume("vol", Form::Ext4);
@@ -27,7 +27,7 @@ fn attached(content: &'static str) -> (Simulated, Node<Fake>, Volume) {
     (world, node, volume)
 }
 
-/// How often a stage reads the disk.
+/// Counts how often a stage reads the disk.
 fn reads(content: &'static str, now: u64) -> usize {
     let (world, node, volume) = attached(content);
     world.machine.set_clock(now);
@@ -91,12 +91,12 @@ fn a_new_disk_that_was_not_cleared_is_formatted_only_where_that_is_accepted() {
         (accept, "new", 600, sample, garbage, true),
         (accept, "new", 600, BYTES - 4, garbage, true),
         (DiskRules::default(), "new", 0, sample, garbage, false),
-        // Its word has decayed, or is another one.
+        // The content word has expired, or is another word than "new".
         (accept, "new", 601, sample, garbage, false),
         (accept, "used", 0, sample, garbage, false),
         (prove, "unknown", 0, sample, garbage, false),
         (accept, "populated", 0, sample, garbage, false),
-        // Signatures.
+        // Disks with known signatures.
         (accept, "new", 0, 510, &[0x55, 0xaa], false),
         (accept, "new", 0, btrfs_copy, b"_BHRfS_M", false),
         (accept, "new", 0, BYTES - 512, b"EFI PART\0\0\x01\0", false),
@@ -138,7 +138,7 @@ fn a_sample_that_cannot_be_read_keeps_a_new_disk_from_being_formatted() {
     }
 }
 
-/// It was free when the stage asked for a slot.
+/// The disk was not claimed when the stage requested a slot.
 #[test]
 fn a_blank_disk_that_another_process_has_claimed_meanwhile_is_not_formatted() {
     for content in ["new", "used"] {

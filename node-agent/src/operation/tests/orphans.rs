@@ -1,5 +1,5 @@
-//! Targets of raw volumes that a killed kubelet has forgotten: those of pods whose directories are
-//! gone.
+//! Tests of targets of raw volumes that a killed kubelet has forgotten, because the directories of
+//! their pods were removed.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -29,8 +29,8 @@ on_both! {
 
 const PLUGIN: &str = "plugins/kubernetes.io/csi/volumeDevices";
 
-/// The kubelet's two paths for the volume and a pod (`pkg/volume/csi/csi_block.go`): of the
-/// publish, and of the bind that the kubelet makes itself.
+/// Returns the kubelet's two paths for a volume and a pod (`pkg/volume/csi/csi_block.go`): the
+/// target of the publish, and the bind that the kubelet makes itself.
 fn targets<W: World>(world: &W, volume: &Volume, pod: &str) -> [PathBuf; 2] {
     let plugin = world.base().join(PLUGIN);
     let (publish, own) = (
@@ -45,7 +45,7 @@ fn publish_at<K: Kernel>(node: &Node<K>, volume: &Volume, target: &Path) {
     assert_eq!(published, Some(()));
 }
 
-/// The kubelet's own bind of a target.
+/// Binds a target to another path, as the kubelet does.
 pub(super) fn bind<K: Kernel>(kernel: &K, from: &Path, onto: &Path) {
     kernel.create_file(onto, 0o600).unwrap();
     bind_onto(kernel, from, onto);
@@ -58,7 +58,7 @@ fn bind_onto<K: Kernel>(kernel: &K, from: &Path, onto: &Path) {
     kernel.move_mount(&clone, &onto).unwrap();
 }
 
-/// A volume that is published for the pod as the kubelet does it; and the paths.
+/// Publishes a volume for the pod as the kubelet does, and returns it with its paths.
 fn published<W: World>(world: &W, id: &str, pod: &str) -> (Node<W::Kernel>, Volume, [PathBuf; 2]) {
     let volume = world.volume(id, Form::Block);
     let targets = targets(world, &volume, pod);
@@ -101,7 +101,8 @@ fn the_target_of_a_pod_that_exists_keeps_a_raw_volume_staged<W: World>(world: &W
     nothing_left(world);
 }
 
-/// The kubelet binds a loop device to its own bind, which ends with the kubelet's own call.
+/// The kubelet attaches a loop device to its own bind, and detaches it in the call that unmaps the
+/// volume.
 fn a_target_of_a_pod_that_does_not_exist_and_is_open_keeps_a_raw_volume_staged<W: World>(
     world: &W,
 ) {
@@ -116,7 +117,7 @@ fn a_target_of_a_pod_that_does_not_exist_and_is_open_keeps_a_raw_volume_staged<W
     nothing_left(world);
 }
 
-/// Without the kubelet's layout of paths nothing is known of the pod.
+/// Without the kubelet's layout of paths, the pod of a target is unknown.
 fn a_mount_elsewhere_keeps_a_raw_volume_staged_whatever_pods_there_are<W: World>(world: &W) {
     let (node, volume, targets) = published(world, "vol", "pod-1");
     let elsewhere = world.base().join("volumeDevices/publish/vol/pod-1");
@@ -161,7 +162,7 @@ fn a_refused_unstage_leaves_a_raw_volume_staged_and_it_can_be_published<W: World
     nothing_left(world);
 }
 
-/// Its staging path is `volumeDevices/staging/dev/device`, and there is no pod `device`.
+/// The staging path is `volumeDevices/staging/dev/device`, and no pod is called `device`.
 #[test]
 fn the_staging_path_of_a_volume_called_dev_is_no_target() {
     let world = Simulated::new();
@@ -183,7 +184,7 @@ fn the_staging_path_of_a_volume_called_dev_is_no_target() {
     assert!(!directory.is_orphan(&world.kernel(), &odd).unwrap());
 }
 
-/// The directory of all pods is missing or covered: then nothing is known of any pod.
+/// If the directory of all pods is missing or covered, no pod is known not to exist.
 #[test]
 fn no_target_is_an_orphan_where_the_pods_are_not_visible() {
     let world = Simulated::new();
@@ -213,8 +214,8 @@ fn no_target_is_an_orphan_where_the_kubelet_does_not_see_the_mounts() {
     }
 }
 
-/// A raw volume whose device is still bound, though its file and the bind where it was staged are
-/// gone; and the number of the device.
+/// Returns the number of a device that is still bound for a raw volume, although the volume's file
+/// and its staged bind were removed.
 fn left_bound(world: &Simulated, volume: &Volume) -> u32 {
     let kernel = world.kernel();
     let [number] = kernel.loop_bound().unwrap()[..] else {
@@ -227,7 +228,7 @@ fn left_bound(world: &Simulated, volume: &Volume) -> u32 {
     number
 }
 
-/// Nothing of the volume leads to its device any longer, and no mount shows it.
+/// Nothing refers from the volume to its device any longer, and no mount shows the device.
 #[test]
 fn a_device_of_a_deleted_file_is_kept_while_another_process_has_claimed_it() {
     let world = Simulated::new();
@@ -250,7 +251,8 @@ fn an_unstage_that_dies_at_any_call_converges() {
     converges_wherever_an_unstage_dies(Media::Files, |_, _| {});
 }
 
-/// After that has happened to the published volume.
+/// Kills the agent at each system call of an unstage, after `happens` has changed the published
+/// volume.
 fn converges_wherever_an_unstage_dies(media: Media, happens: impl Fn(&Simulated, &Volume)) {
     for at in 1.. {
         let world = Simulated::of(media);
@@ -268,7 +270,7 @@ fn converges_wherever_an_unstage_dies(media: Media, happens: impl Fn(&Simulated,
     }
 }
 
-/// Nothing leads from the number of a removed disk to its mounts.
+/// The number of a removed disk does not lead to its mounts.
 #[test]
 fn the_targets_of_a_removed_disk_keep_a_raw_volume_staged_only_while_their_pod_exists() {
     for is_restarted in [false, true] {
@@ -293,7 +295,7 @@ fn the_targets_of_a_removed_disk_keep_a_raw_volume_staged_only_while_their_pod_e
         for target in targets {
             assert!(node.kernel.look(&target).unwrap().is_none());
         }
-        // Also of a pod that does not exist, but no call has named the volume.
+        // Binds for a pod that does not exist stay as well if no call has named their volume.
         for target in others {
             assert!(node.kernel.look(&target).unwrap().unwrap().mount_root);
         }
@@ -302,7 +304,7 @@ fn the_targets_of_a_removed_disk_keep_a_raw_volume_staged_only_while_their_pod_e
     }
 }
 
-/// A kubelet that was killed asks for no unstage of a volume that the next pod wants.
+/// A kubelet that was killed does not unstage a volume that the next pod uses.
 #[test]
 fn a_disk_that_came_back_is_staged_again_once_the_pods_of_the_removed_one_do_not_exist() {
     for is_restarted in [false, true] {
@@ -331,10 +333,10 @@ fn a_disk_that_came_back_is_staged_again_once_the_pods_of_the_removed_one_do_not
     }
 }
 
-/// An operator has unmounted the staged device, so that only the targets show the removed disk.
+/// An operator has unmounted the staged device, so only the targets show the removed disk.
 #[test]
 fn the_targets_of_a_removed_disk_that_is_not_staged_keep_it_only_while_their_pod_exists() {
-    // An agent that starts without the disk does not find binds of it that are staged nowhere.
+    // An agent that starts without the disk does not find binds of it if the volume is not staged.
     for (is_back, is_restarted) in [(false, false), (true, false), (true, true)] {
         for verb in [Verb::Unstage, Verb::Stage] {
             if verb == Verb::Stage && !is_back {
@@ -372,7 +374,7 @@ fn the_targets_of_a_removed_disk_that_is_not_staged_keep_it_only_while_their_pod
     }
 }
 
-/// No call knew the target when the disk was staged again, with another number.
+/// No call had named the target when the disk was staged again with another number.
 #[test]
 fn the_target_of_an_earlier_attachment_keeps_a_raw_volume_only_while_its_pod_exists() {
     for (is_removed, is_restarted) in [(true, false), (true, true), (false, false), (false, true)] {
@@ -400,7 +402,7 @@ fn the_target_of_an_earlier_attachment_keeps_a_raw_volume_only_while_its_pod_exi
         }
         hear(&node).unwrap();
         let shows = |path: &Path| node.kernel.look(path).unwrap().map(|stat| stat.rdev);
-        // A bind of the kubelet is known after a start, and of a removed disk.
+        // A bind of the kubelet is known if the disk was removed, or if the agent was restarted.
         if is_removed || is_restarted {
             let failure = volume.call(&node, Verb::Unstage).unwrap_err();
             assert_eq!(failure.kind, Kind::Precondition, "{what}: {failure}");
@@ -411,7 +413,7 @@ fn the_target_of_an_earlier_attachment_keeps_a_raw_volume_only_while_its_pod_exi
         if is_removed || is_restarted {
             assert_eq!(shows(&targets[1]), None, "{what}");
         }
-        // The next disk has the number of the first one.
+        // The next disk has the number of the first disk.
         assert_eq!(shows(&next.staging_mount()), Some(before), "{what}");
     }
 }
@@ -422,7 +424,7 @@ fn an_unstage_of_a_removed_disk_that_dies_at_any_call_converges() {
     converges_wherever_an_unstage_dies(Media::Disks, unplug);
 }
 
-/// Only the mount table shows the bind. If the device were freed, the bind would show the next
+/// Only the mount table lists the bind. If the device were freed, the bind would show the next
 /// volume that gets its number.
 #[test]
 fn a_device_of_a_deleted_file_is_kept_while_a_bind_of_another_process_shows_it() {
@@ -466,7 +468,7 @@ fn the_targets_of_a_volume_that_is_not_staged_keep_its_device_only_while_their_p
     nothing_left(&world);
 }
 
-/// If `/dev` takes no names, the kubelet's own bind does not name its volume.
+/// If `/dev` is read-only, the kubelet's own bind does not name its volume.
 #[test]
 fn the_targets_of_a_device_without_a_name_are_found_by_its_number() {
     for media in [Media::Files, Media::Disks] {
@@ -502,7 +504,7 @@ fn a_target_that_the_kernel_does_not_unmount_is_reported_with_its_error() {
     nothing_left(&world);
 }
 
-/// It was written while nothing was bound there.
+/// The file was written while nothing was bound onto it.
 #[test]
 fn a_file_with_content_under_a_target_of_a_pod_that_does_not_exist_stays() {
     let world = Simulated::new();
@@ -520,7 +522,8 @@ fn a_file_with_content_under_a_target_of_a_pod_that_does_not_exist_stays() {
     nothing_left(&world);
 }
 
-/// If the agent died then, only the staged bind would lead to a device whose file was moved.
+/// If the agent crashed after the unmount, only the staged bind would lead to a device whose file
+/// was moved.
 #[test]
 fn a_refused_unstage_of_a_volume_whose_file_was_moved_unmounts_nothing() {
     let world = Simulated::new();
@@ -544,7 +547,7 @@ fn a_refused_unstage_of_a_volume_whose_file_was_moved_unmounts_nothing() {
     nothing_left(&world);
 }
 
-/// A kubelet that was killed knows neither the pod nor the volume, so that no call names it.
+/// A kubelet that was killed knows neither the pod nor the volume, so no call names the volume.
 #[test]
 fn a_pending_deletion_unmounts_the_targets_of_a_pod_that_does_not_exist() {
     let world = Simulated::new();
@@ -577,7 +580,7 @@ fn a_pending_deletion_unmounts_the_targets_of_a_pod_that_does_not_exist() {
     nothing_left(&world);
 }
 
-/// Examples are a mount of the device in another namespace, and an mkfs of an earlier agent.
+/// The device may be claimed by a mount in another namespace, or by the mkfs of an earlier agent.
 #[test]
 fn a_pending_deletion_leaves_the_device_of_a_replaced_file_while_it_is_claimed() {
     let world = Simulated::new();

@@ -1,6 +1,6 @@
-//! The power loss after any call. Unsynced changes may be lost or not, each independently; then the
-//! kubelet of a machine that has just booted makes its calls. All must succeed, a volume that was
-//! in use must not be formatted, and synced data must be there.
+//! Tests of a power loss after any system call. Each unsynced change may be lost, independently of
+//! others. Then the kubelet of the rebooted machine makes its calls. All calls must succeed, a
+//! volume that was in use must not be formatted, and synced data must be intact.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -17,16 +17,16 @@ use crate::kernel::fake::{Call, Died, Fake, Fault, Holds, Survives};
 use crate::kernel::{Kernel, Open};
 use crate::operation::Node;
 
-/// The unsynced changes that reach the disk.
+/// The unsynced changes that reach the disk before the power loss.
 pub(super) const SURVIVE: [Survives; 3] =
     [Survives::Nothing, Survives::Everything, Survives::Some(1)];
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
 /// The clock of the machine, in seconds since 1970.
 const NOW: u64 = 1_800_000_000;
-/// How many subsets of the unsynced changes are tried.
+/// The number of subsets of the unsynced changes that are tried.
 const PARTS: u64 = 8;
 const PARTS_NIGHTLY: u64 = 100;
-/// The form to format, and when an earlier agent was killed in the same.
+/// The media, the form to format, and the system call at which an earlier format was killed.
 const BEGUN: [(Media, Form, Killed); 11] = [
     (Media::Files, Form::Ext4, Killed::Never),
     (Media::Files, Form::Xfs, Killed::Never),
@@ -41,7 +41,7 @@ const BEGUN: [(Media, Form, Killed); 11] = [
     (Media::Disks, Form::Xfs, Killed::AtLast("mkfs write")),
 ];
 
-/// After which of the calls of that name an agent was killed.
+/// The system call of a stage after which an earlier agent was killed.
 #[derive(Clone, Copy, Debug)]
 enum Killed {
     Never,
@@ -49,7 +49,8 @@ enum Killed {
     AtLast(&'static str),
 }
 
-/// The power is lost at a call; then the volume is brought up again, or everything is undone.
+/// Loses the power at a system call. Then the volume is staged and published again, or everything
+/// is undone.
 pub(super) fn lose_power(
     case: &Case,
     good: &Good,
@@ -74,8 +75,8 @@ pub(super) fn lose_power(
     Ok(())
 }
 
-/// Repeats only the request. Nothing is staged now: a call that requires it is refused with that
-/// reason.
+/// Repeats only the call. Nothing is staged now, so a call that requires a staged volume is refused
+/// for that reason.
 fn repeat_alone(run: &Run<'_>) -> Result<(), String> {
     let verb = run.case.verb;
     match verb {
@@ -88,7 +89,8 @@ fn repeat_alone(run: &Run<'_>) -> Result<(), String> {
     run.check()
 }
 
-/// The calls by which a kubelet brings the volume up again, and then the request.
+/// Makes the calls by which a kubelet stages and publishes the volume again, and then repeats the
+/// call under test.
 fn come_up(run: &Run<'_>) -> Result<(), String> {
     for before in run.case.before {
         if let Before::Call(verb) = before {
@@ -99,7 +101,8 @@ fn come_up(run: &Run<'_>) -> Result<(), String> {
     run.check()
 }
 
-/// Empties the file as if the disk had lost its blocks: the record that it was in use stays.
+/// Empties the file as if the disk had lost its blocks. The record that the volume was in use
+/// stays.
 fn lose_data(world: &Simulated, volume: &Volume) {
     world.machine.truncate_file(&volume.file(), 0);
     world.make_file(&volume.file(), BYTES);
@@ -109,7 +112,7 @@ fn is_formatted_anew(world: &Simulated, volume: &Volume) -> bool {
     world.machine.holds(&volume.file()) != Holds::Nothing || !world.machine.violations().is_empty()
 }
 
-/// Stages; returns whether the agent, or the machine, stopped before the end.
+/// Stages the volume. Returns whether the agent or the machine stopped before the end.
 pub(super) fn ends_in_stage(
     world: &Simulated,
     node: &Node<Fake>,
@@ -129,7 +132,8 @@ pub(super) fn ends_in_stage(
     }
 }
 
-/// For a raw volume nothing else records it: what its pod wrote and did not sync may be lost.
+/// Nothing else records that a raw volume was staged, and data that its pod did not sync may be
+/// lost.
 #[test]
 fn that_a_volume_was_staged_outlives_a_power_loss_and_keeps_it_from_being_formatted() {
     for form in FORMS {
@@ -156,7 +160,8 @@ fn that_a_volume_was_staged_outlives_a_power_loss_and_keeps_it_from_being_format
     }
 }
 
-/// The number of calls of the first stage, which was killed or failed; the next one succeeds.
+/// Stages the volume with a fault and then again without it, which must succeed. Returns the number
+/// of system calls of the first stage.
 fn stage_twice(world: &Simulated, volume: &Volume, fault: Fault) -> usize {
     let node = world.start();
     world.machine.begin(Some(fault));
@@ -172,7 +177,7 @@ fn stage_twice(world: &Simulated, volume: &Volume, fault: Fault) -> usize {
     calls
 }
 
-/// The next stage finds attributes that an earlier one has set and not synced.
+/// The second stage finds attributes that the first stage has set and not synced.
 #[test]
 fn what_a_broken_stage_has_not_synced_the_next_one_does() {
     let breaks: [fn(usize) -> Fault; 2] = [Fault::Die, |at| Fault::Fail(at, "EIO")];
@@ -201,7 +206,8 @@ fn what_a_broken_stage_has_not_synced_the_next_one_does() {
     }
 }
 
-/// A blank volume; one on a disk was attached a moment ago, so that samples of it are read.
+/// Returns a blank volume. A volume on a disk was attached a moment ago, so that samples of it are
+/// read.
 fn blank(media: Media, form: Form) -> (Simulated, Volume) {
     let world = Simulated::of(media);
     let mut volume = world.volume("vol", form);
@@ -213,7 +219,7 @@ fn blank(media: Media, form: Form) -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// The calls of its stage.
+/// Returns the system calls of a stage of the volume.
 fn calls_of_stage(world: &Simulated, volume: &Volume) -> Vec<Call> {
     let node = world.start();
     world.machine.begin(None);
@@ -221,7 +227,7 @@ fn calls_of_stage(world: &Simulated, volume: &Volume) -> Vec<Call> {
     world.machine.end()
 }
 
-/// The same, after an agent was killed in its stage.
+/// Returns a blank volume after an agent was killed while it staged the volume.
 fn begun(media: Media, form: Form, killed: Killed) -> (Simulated, Volume) {
     let (world, volume) = blank(media, form);
     let fault = match killed {
@@ -238,8 +244,8 @@ fn begun(media: Media, form: Form, killed: Killed) -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// The numbers of the calls that change something: a power loss at another one is that at the next
-/// of these.
+/// Returns the positions of system calls that change something. A power loss at any other call has
+/// the same effect as at the next of these.
 fn changes(calls: Vec<Call>) -> impl Iterator<Item = usize> {
     let changes = (1..).zip(calls);
     let changes =
@@ -247,8 +253,9 @@ fn changes(calls: Vec<Call>) -> impl Iterator<Item = usize> {
     changes.map(|(at, _)| at)
 }
 
-/// Many subsets of the unsynced changes, at every call of a stage that formats, the only one whose
-/// writes depend on their order; also after an earlier agent was killed in the same.
+/// Tries many subsets of the unsynced changes, at each system call of a stage that formats, since
+/// only its writes depend on their order. Does the same after an earlier agent was killed in the
+/// same stage.
 #[test]
 fn a_format_that_lost_its_power_comes_to_its_end_whatever_part_of_it_survives() {
     for (media, form, killed) in BEGUN {
@@ -272,7 +279,7 @@ fn a_format_that_lost_its_power_comes_to_its_end_whatever_part_of_it_survives() 
     }
 }
 
-/// A mark that came back after a volume was used would be leave to format it.
+/// If the mark of a format returned after the volume was used, it would permit another format.
 #[test]
 fn no_mark_of_a_disk_outlives_what_its_first_user_synced() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
@@ -281,7 +288,7 @@ fn no_mark_of_a_disk_outlives_what_its_first_user_synced() {
             let (world, mut volume) = blank(Media::Disks, form);
             ends_in_stage(&world, &world.start(), &volume, Fault::Die(at));
             volume.call(&world.start(), Verb::Stage).unwrap();
-            // A pod has synced data.
+            // A pod syncs data.
             let kernel = world.kernel();
             let pod = kernel
                 .open(Path::new("/dev/vda"), Open::DeviceRead)
@@ -292,7 +299,7 @@ fn no_mark_of_a_disk_outlives_what_its_first_user_synced() {
             let what = format!("{form:?}, killed at {at}");
             let holds = world.machine.holds(&volume.file());
             assert!(matches!(holds, Holds::Filesystem(..)), "{what}: {holds:?}");
-            // The superblock is lost, and with it all that shows that the volume is in use.
+            // The superblock is lost, and with it all evidence that the volume is in use.
             world.write_file(&volume.file(), 0, &[0; 128 << 10]);
             world.write_file(&volume.file(), 200 * MIB, b"data");
             volume.content = "used";
@@ -304,7 +311,7 @@ fn no_mark_of_a_disk_outlives_what_its_first_user_synced() {
     }
 }
 
-/// A process that has the device open may have written through its cache, which the file's map of
+/// A process that has the device open may have written to its page cache, which the file's map of
 /// holes does not show.
 #[test]
 fn what_is_in_the_cache_of_a_leftover_device_is_no_blank() {
@@ -318,7 +325,7 @@ fn what_is_in_the_cache_of_a_leftover_device_is_no_blank() {
     };
     let pod = kernel.open(&loop_path(number), Open::FileWrite).unwrap();
     assert_eq!(kernel.pwrite(&pod, b"data", 300 * MIB).unwrap(), 4);
-    // The operator has removed the record of the use.
+    // The operator removes the record of the use.
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
     kernel.set_xattr(&file, NEW, IS_NEW).unwrap();
     drop(file);
@@ -338,8 +345,8 @@ fn what_is_in_the_cache_of_a_leftover_device_is_no_blank() {
     );
 }
 
-/// A filesystem that grew has the size of its device after the next stage, whether the growth was
-/// lost or not.
+/// A filesystem that grew has the size of its device after the next stage, even if the power loss
+/// has undone the growth.
 #[test]
 fn a_growth_is_made_again_where_the_power_loss_took_it_back() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {

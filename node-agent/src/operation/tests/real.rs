@@ -1,5 +1,5 @@
-//! The machine that the tests run on as a world: real loop devices, in a mount namespace that ends
-//! with the test.
+//! The machine on which the tests run, as a world: real loop devices, in a mount namespace that is
+//! removed at the end of the test.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,7 @@ use crate::kernel::linux::Linux;
 use crate::kernel::linux::real::in_own_namespace;
 use crate::kernel::{Kernel as _, Open};
 
-/// Much longer than udevd looks at a device.
+/// Longer than udevd ever keeps a device open.
 const DETACHED_AFTER: Duration = Duration::from_secs(20);
 
 pub(super) struct Real {
@@ -33,7 +33,7 @@ pub(super) fn in_real_world(body: impl FnOnce(&Real) + Send) {
     });
 }
 
-/// A test that failed may have left devices bound; mounts end with their namespace.
+/// Detaches devices that a failed test has left bound. Mounts are removed with their namespace.
 impl Drop for Real {
     fn drop(&mut self) {
         let kernel = self.kernel();
@@ -115,8 +115,8 @@ impl World for Real {
     }
 }
 
-/// Loop devices of files in `base`. A device that is to detach itself does so when the last
-/// program has closed it, and udevd looks at each device for a moment: the test waits for these.
+/// Returns the loop devices of files in `base`. Waits for devices with AUTOCLEAR: such a device is
+/// detached when the last program has closed it, and udevd opens each device for a moment.
 fn devices(base: &str) -> Vec<String> {
     let since = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Single calls that the kernel refuses, and what becomes of the volume.
+//! Tests of single system calls that the kernel refuses, and of their effect on the volume.
 
 use belay_server::call::Kind;
 
@@ -10,7 +10,7 @@ use crate::kernel::Kernel as _;
 use crate::kernel::fake::{Call, Fake, Fault, Features, Holds};
 use crate::operation::Node;
 
-/// A staged ext4 whose file has grown.
+/// Returns a staged ext4 whose file was enlarged.
 fn must_grow() -> (Simulated, Node<Fake>, Volume) {
     let world = Simulated::of(Media::Files);
     let volume = world.volume("vol", Form::Ext4);
@@ -47,7 +47,7 @@ fn options_that_do_not_fit_keep_a_blank_volume_from_being_formatted_and_no_other
     }
 }
 
-/// mkfs would fail at each attempt, after the witness and the mark were written.
+/// Otherwise mkfs would fail at each attempt, after the record and the mark were written.
 #[test]
 fn blocks_smaller_than_those_of_the_device_are_refused_before_anything_is_written() {
     for form in [Form::Ext4, Form::Xfs] {
@@ -84,7 +84,7 @@ fn an_ext4_that_may_not_grow_names_the_capability_and_any_other_error_does_not()
     }
 }
 
-/// A raw volume that is staged, and whose file was then removed.
+/// Returns a staged raw volume whose file was then removed.
 fn without_file() -> (Simulated, Node<Fake>, Volume) {
     let world = Simulated::new();
     let volume = world.volume("vol", Form::Block);

@@ -1,5 +1,5 @@
-//! Volumes whose disk was removed while they were staged. The next stage unmounts them first,
-//! unless a pod has them. `matrix` has the failures.
+//! Tests of volumes whose disk was removed while they were staged. The next stage unmounts such a
+//! volume first, unless a pod uses it. `matrix` tests its failures.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn world() -> Simulated {
     Simulated::of(Media::Disks)
 }
 
-/// A volume whose disk was removed after those calls.
+/// Returns a volume whose disk was removed after these calls.
 fn unplugged(world: &Simulated, node: &Node<Fake>, form: Form, calls: &[Verb]) -> Volume {
     let volume = world.volume_of_kubelet("vol", form);
     hear(node).unwrap();
@@ -40,7 +40,7 @@ fn is_mounted(world: &Simulated, path: &Path) -> bool {
     !world.machine.picture().beginning_with(&[&line]).is_empty()
 }
 
-/// The call is refused, names the path and changes nothing.
+/// Checks that the call is refused, names the path and changes nothing.
 #[track_caller]
 fn refused(world: &Simulated, node: &Node<Fake>, volume: &Volume, verb: Verb, path: &Path) {
     let before = world.machine.picture();
@@ -63,7 +63,8 @@ fn lives_and_leaves_nothing(world: &Simulated, node: &Node<Fake>, volume: &Volum
     assert_eq!(world.left(), Vec::<String>::new(), "{:?}", volume.form);
 }
 
-/// Its kubelet was killed and has forgotten it, so the disk was detached without an unstage.
+/// The kubelet was killed and has forgotten the volume, so the disk was detached without an
+/// unstage.
 #[test]
 fn a_volume_without_a_pod_is_staged_again_once_its_disk_is_back() {
     for form in FORMS {
@@ -102,7 +103,7 @@ fn a_volume_is_not_staged_again_while_a_pod_has_its_removed_disk() {
     }
 }
 
-/// The bind of a raw device does not keep its number.
+/// The bind of a raw device does not reserve its number.
 #[test]
 fn a_disk_that_got_the_number_stays_with_its_own_volume() {
     for form in FORMS {
@@ -125,7 +126,7 @@ fn a_disk_that_got_the_number_stays_with_its_own_volume() {
     }
 }
 
-/// Before Linux 6.8 mounts have no unique ids.
+/// Mounts have no unique IDs before Linux 6.8.
 #[test]
 fn a_mount_without_an_id_is_known_by_its_device() {
     for (form, is_back) in FORMS.iter().flat_map(|it| [(*it, true), (*it, false)]) {
@@ -143,7 +144,7 @@ fn a_mount_without_an_id_is_known_by_its_device() {
     }
 }
 
-/// If `/dev` takes no names, the agent recognizes the volume by its notes.
+/// If `/dev` is read-only, the agent recognizes the volume by its index.
 #[test]
 fn a_raw_volume_without_a_name_is_staged_again() {
     let world = world();
@@ -169,7 +170,7 @@ fn unmount_if_removed(world: &Simulated, node: &Node<Fake>, volume: &Volume) {
     assert!(!is_mounted(world, &path), "{:?}", volume.form);
 }
 
-/// The name of the disk in /dev/belay leads to the volume.
+/// The name of the disk in `/dev/belay` identifies the volume.
 #[test]
 fn after_a_restart_a_filesystem_whose_disk_is_removed_is_known() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
@@ -191,7 +192,7 @@ fn after_a_restart_a_filesystem_whose_disk_is_removed_is_known() {
     }
 }
 
-/// A disk that is offline cannot be opened, and may come back with its number and its data.
+/// A disk that is offline cannot be opened, but it may return with its number and its data.
 #[test]
 fn a_filesystem_whose_disk_cannot_be_opened_is_not_unmounted() {
     for form in [Form::Ext4, Form::Xfs] {
@@ -215,7 +216,7 @@ fn a_filesystem_whose_disk_cannot_be_opened_is_not_unmounted() {
     }
 }
 
-/// Nothing is unmounted where a mount of a pod may be hidden.
+/// Nothing is unmounted if a mount of a pod may be hidden.
 #[test]
 fn nothing_is_unmounted_where_not_all_mounts_are_seen() {
     let world = world();
@@ -232,8 +233,8 @@ fn nothing_is_unmounted_where_not_all_mounts_are_seen() {
     unmount_if_removed(&world, &node, &volume);
 }
 
-/// Whether its target was bound by this agent or an earlier one, and whatever has the number of the
-/// disk by now.
+/// This holds whether this agent or an earlier one has bound the target, and whichever volume has
+/// the number of the disk by now.
 #[test]
 fn a_volume_on_a_removed_disk_is_not_unstaged_while_a_pod_has_it() {
     for (form, is_restarted) in FORMS.iter().flat_map(|it| [(*it, true), (*it, false)]) {
@@ -268,7 +269,7 @@ fn a_volume_on_a_removed_disk_is_not_unstaged_while_a_pod_has_it() {
     }
 }
 
-/// The number of a removed disk is nowhere to be read if a btrfs is on it.
+/// The kernel does not show the number of a removed disk with a btrfs.
 #[test]
 fn after_a_restart_a_volume_on_a_removed_disk_is_taken_down_by_its_kubelet() {
     for (form, is_removed_first) in FORMS.iter().flat_map(|it| [(*it, true), (*it, false)]) {

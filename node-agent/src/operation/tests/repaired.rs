@@ -1,4 +1,5 @@
-//! An ext4 that records errors is checked before it is mounted, and no other is.
+//! Tests that an ext4 that records errors is checked before it is mounted, and that no other ext4
+//! is.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::simulated::{Media, Simulated};
 use crate::kernel::fake::{Damage, Fault};
 use crate::kernel::{Disks, Kernel, Open};
 
-/// An unstaged volume with a filesystem.
+/// Returns an unstaged volume with a filesystem.
 fn formatted(media: Media, form: Form) -> (Simulated, Volume) {
     let world = Simulated::of(media);
     let volume = world.volume("vol", form);
@@ -28,7 +29,7 @@ fn damaged(media: Media, damage: Damage) -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// The number of processes that a stage starts.
+/// Counts the processes that a stage starts.
 fn started(world: &Simulated, volume: &Volume) -> usize {
     let node = world.start();
     world.machine.begin(None);
@@ -55,7 +56,7 @@ fn a_sound_volume_starts_no_process_and_a_damaged_one_starts_one_once() {
     }
 }
 
-/// A check uses a slot of mkfs, since a check of terabytes takes as long.
+/// A check uses a slot for mkfs, since a check of terabytes takes as long as mkfs.
 #[test]
 fn a_check_begins_only_in_a_slot_for_it() {
     let (world, volume) = damaged(Media::Files, Damage::Slight);
@@ -94,7 +95,7 @@ fn who_may_only_read_has_nothing_repaired() {
     assert!(world.machine.is_damaged(&volume.file()));
 }
 
-/// For example by a process that holds it for itself.
+/// Another process may have opened the device exclusively.
 #[test]
 fn a_device_that_another_process_has_is_not_checked() {
     let (world, volume) = damaged(Media::Disks, Damage::Slight);
@@ -144,7 +145,7 @@ fn every_end_of_a_check_is_counted() {
     }
 }
 
-/// The check uses memory of the agent's limit, depending on the volume.
+/// A check uses memory that counts against the agent's limit, and the amount depends on the volume.
 #[test]
 fn a_second_check_does_not_begin_on_a_node_and_holds_no_slot() {
     let (world, volume) = damaged(Media::Files, Damage::Slight);
@@ -181,7 +182,7 @@ fn the_kernel_replays_the_journal_before_a_check() {
     assert!(world.machine.is_damaged(&volume.file()));
 }
 
-/// A node without the tool still mounts its volumes, as with other drivers.
+/// A node without e2fsck still mounts its volumes, as with other drivers.
 #[test]
 fn without_e2fsck_a_damaged_volume_is_mounted_and_that_is_counted() {
     let (world, volume) = damaged(Media::Files, Damage::Slight);

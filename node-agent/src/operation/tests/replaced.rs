@@ -1,5 +1,5 @@
-//! Targets that another driver has made, which this one replaces: binds of the staged mount, by
-//! mount(2), which join its peer group as its mirrors do.
+//! Tests of targets that another driver has made, which this driver replaces. They are binds of the
+//! staged mount by mount(2), which join its peer group like its mirrors.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::operation::Node;
 
 const FILESYSTEMS: [Form; 3] = [Form::Ext4, Form::Xfs, Form::Btrfs];
 
-/// A volume that the other driver has staged, and published at the first target.
+/// Returns a volume that the other driver has staged, and published at the first target.
 fn replaced(world: &Simulated, form: Form) -> (Node<Fake>, Volume) {
     let mut volume = world.volume("vol", form);
     all_ok(&world.start(), &volume, &[Verb::Stage]);
@@ -31,7 +31,8 @@ fn bind(kernel: &Fake, from: &Path, onto: &Path) {
     kernel.move_mount(&bound, &onto).unwrap();
 }
 
-/// Another mount on that path. On the target, it would be propagated to the staged mount.
+/// Mounts something over the path. If the path is the target, the mount also propagates to the
+/// staged mount.
 fn cover(kernel: &Fake, path: &Path) {
     let root = kernel.open_path(Path::new("/dev")).unwrap();
     let mount = kernel.open_tree(&root).unwrap();

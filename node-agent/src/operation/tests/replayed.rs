@@ -1,6 +1,6 @@
-//! An ext4 whose growth was interrupted by a power loss: it is in the journal, and the kernel
-//! counts the groups before it replays that. The first mount must not be used, at whatever call
-//! the stage ends.
+//! Tests of an ext4 whose growth was interrupted by a power loss. The growth is in the journal, and
+//! the kernel counts the block groups before it replays the journal. The first mount must not be
+//! used, at whichever system call the stage ends.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -45,7 +45,7 @@ fn a_stage_of_it_that_fails_or_dies_at_any_call_converges() {
     }
 }
 
-/// The journal is replayed before the check, by a separate superblock.
+/// The journal is replayed before the check, through a separate superblock.
 #[test]
 fn an_ext4_with_errors_is_counted_right_after_its_check() {
     let world = Simulated::of(Media::Files);
@@ -68,7 +68,7 @@ fn an_ext4_with_errors_is_counted_right_after_its_check() {
     expect_grown(&world, &volume);
 }
 
-/// An example is an agent that is being killed while the kernel replays the journal.
+/// An agent that is being killed may hang in the kernel while the kernel replays the journal.
 #[test]
 fn a_superblock_of_another_process_that_was_counted_before_is_not_used() {
     let world = Simulated::of(Media::Disks);
@@ -93,7 +93,8 @@ fn a_superblock_of_another_process_that_was_counted_before_is_not_used() {
     expect_grown(&world, &volume);
 }
 
-/// Machines whose power is back: the volume is in a file or on a disk, for a writer or a reader.
+/// Returns machines after the power loss: with the volume in a file or on a disk, and writable or
+/// read-only.
 fn interrupted() -> Vec<(Simulated, Volume)> {
     let modes = [
         AccessMode::SingleNodeWriter,
@@ -124,8 +125,8 @@ fn expect_grown(world: &Simulated, volume: &Volume) {
     assert_eq!(world.machine.violations(), Vec::<String>::new());
 }
 
-/// A child that was being started when the first superblock was closed still has it: before Linux
-/// 6.6 the kernel would use that superblock again.
+/// A child process that was being started when the first superblock was closed may still keep it.
+/// Before Linux 6.6, the kernel would use that superblock again.
 #[test]
 fn a_device_that_is_claimed_after_the_first_mount_is_not_mounted_a_second_time() {
     let creates = |calls: &[Call]| {

@@ -1,5 +1,6 @@
-//! A device that was detached by force, and whose number went to another volume: its bind mounts
-//! show the other volume from then on, and must be recognised as such.
+//! Tests of a device that was detached by force, and whose number was given to another volume. The
+//! bind mounts of the device show the other volume from then on, and must be recognized as bind
+//! mounts of the first volume.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -40,12 +41,12 @@ fn refused<K: Kernel>(node: &Node<K>, volume: &Volume, verb: Verb, kind: Kind) {
     assert_eq!(failure.kind, kind, "{verb:?}: {failure}");
 }
 
-/// The device that a path shows.
+/// Returns the device that a path shows.
 fn shown<K: Kernel>(kernel: &K, path: &Path) -> Dev {
     kernel.look(path).unwrap().unwrap().rdev
 }
 
-/// losetup(8) with `--detach`.
+/// Detaches the device as `losetup --detach` does (losetup(8)).
 fn detach_by_force<K: Kernel>(kernel: &K, dev: Dev) {
     let number = kernel.loop_number(dev).unwrap();
     let path = || kernel.loop_file(number).unwrap().map(|file| file.path);
@@ -56,8 +57,8 @@ fn detach_by_force<K: Kernel>(kernel: &K, dev: Dev) {
     until(|| file.is_none() || path() != file);
 }
 
-/// Binds the volume's file to the device of that number, as an agent does that does not see the
-/// mounts of the first one. Whether another program was faster.
+/// Binds the volume's file to the device with this number, as an agent does that does not see the
+/// mounts of the first agent. Returns `false` if another program was faster.
 fn give<K: Kernel>(kernel: &K, dev: Dev, volume: &Volume) -> bool {
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
     assert!(kernel.flock(&file).unwrap());
@@ -67,8 +68,9 @@ fn give<K: Kernel>(kernel: &K, dev: Dev, volume: &Volume) -> bool {
     kernel.loop_configure(&device, &file, KEPT, &name).is_ok()
 }
 
-/// A published raw volume whose device was detached by force, and a published volume that has the
-/// number now. On a real machine other programs take devices too, so it may need several attempts.
+/// Returns a published raw volume whose device was detached by force, and a published volume that
+/// has the number now. Tries several times, since on a real machine other programs take devices,
+/// too.
 fn exchanged<W: World>(world: &W, name: &str, form: Form) -> (Node<W::Kernel>, Volume, Volume) {
     for attempt in 0..50 {
         let node = world.start();
@@ -116,7 +118,7 @@ fn a_raw_volume_whose_number_went_to_another_volume_is_taken_down_and_the_other_
     }
 }
 
-/// The device of a mount, raw or with an ext4.
+/// Returns the device of a mount, which is raw or has an ext4.
 fn device_of<K: Kernel>(kernel: &K, path: &Path) -> Dev {
     let stat = kernel.look(path).unwrap().unwrap();
     match stat.kind {
@@ -186,13 +188,13 @@ fn a_number_that_no_mount_shows_any_longer_is_given_again() {
     all_ok(&node, &lost, &[Verb::Stage]);
     let dev = shown(&node.kernel, &lost.staging().join("device"));
     detach_by_force(&node.kernel, dev);
-    // The agent has noted it, and the mount no longer exists.
+    // The agent's index has the mount, but the mount no longer exists.
     node.kernel.umount(&lost.staging().join("device")).unwrap();
     all_ok(&node, &next, &[Verb::Stage]);
     assert_eq!(shown(&node.kernel, &next.staging().join("device")), dev);
 }
 
-/// They share a process, so neither may give away what the other one has mounted.
+/// The drivers share a process, so neither may give a number away that a mount of the other shows.
 #[test]
 fn a_number_that_a_mount_of_another_driver_shows_is_not_given_to_the_next_volume() {
     let world = Simulated::new();
@@ -232,7 +234,7 @@ fn a_name_that_was_removed_is_restored_by_the_next_stage<W: World>(world: &W) {
     nothing_left(world);
 }
 
-/// The directory in `/dev` with the name that the volume's device is bound by.
+/// Returns the directory in `/dev` with the name by which the volume's device is bound.
 fn names_of<K: Kernel>(kernel: &K, volume: &Volume) -> PathBuf {
     let base = Path::new("/dev/belay").join(DRIVER);
     let names = kernel.names(&base).unwrap().into_iter();
@@ -256,7 +258,7 @@ fn a_target_of_an_earlier_attachment_is_not_published<W: World>(world: &W) {
     nothing_left(world);
 }
 
-/// Both show the same device, but an unpublish of the one would take it from the other.
+/// Both volumes show the same device, but an unpublish of one would remove the target of the other.
 fn a_target_of_a_volume_that_lost_its_number_is_not_published_for_the_one_that_got_it<W: World>(
     world: &W,
 ) {
@@ -290,7 +292,8 @@ fn a_volume_that_got_a_number_is_taken_down_before_the_one_that_lost_it<W: World
     }
 }
 
-/// The mounts of the other agent are not seen here; its volume has the same ID, elsewhere.
+/// The mounts of the other agent are not visible here. Its volume has the same ID, but is
+/// elsewhere.
 fn a_device_of_the_same_name_in_another_namespace_is_not_released<W: World>(world: &W) {
     let folder = world.base().join("other");
     world.make_dir(&folder);
@@ -348,7 +351,7 @@ fn reasons<K: Kernel>(node: &Node<K>, volume: &Volume) -> Vec<&'static str> {
     health.iter().map(|it| it.reason.name()).collect()
 }
 
-/// Its name does not even begin with the id, so it is not found in sysfs.
+/// The file name does not begin with the volume's ID, so the volume is not found in sysfs.
 fn a_raw_volume_is_found_after_a_restart_whatever_its_file_is_called<W: World>(world: &W) {
     for is_replaced in [false, true] {
         let volume = world.volume(&format!("vol-{is_replaced}"), Form::Block);
@@ -371,13 +374,13 @@ fn a_raw_volume_is_found_after_a_restart_whatever_its_file_is_called<W: World>(w
     }
 }
 
-/// The names in `/dev` of the devices of a driver.
+/// Returns the names in `/dev` of a driver's devices.
 fn names(world: &Simulated, driver: &str) -> Vec<String> {
     let path = Path::new("/dev/belay").join(driver);
     world.kernel().names(&path).unwrap()
 }
 
-/// A volume whose disk is unplugged at the end, as its cloud does.
+/// The disk of the volume is detached at the end, as its cloud does.
 #[test]
 fn no_death_leaves_the_name_of_a_device_that_is_detached() {
     for (media, driver) in [(Media::Files, DRIVER), (Media::Disks, DISK_DRIVER)] {
@@ -453,7 +456,7 @@ fn where_dev_takes_no_names_a_raw_volume_is_used_without() {
     }
 }
 
-/// If `/dev` takes no names, only the agent's notes lead from the bind to its volume.
+/// If `/dev` is read-only, only the agent's index leads from the bind to its volume.
 #[test]
 fn without_names_a_raw_volume_that_lost_its_number_is_taken_down_and_the_other_kept() {
     for verb in [Verb::Stage, Verb::Unstage] {
@@ -478,7 +481,7 @@ fn without_names_a_raw_volume_that_lost_its_number_is_taken_down_and_the_other_k
     }
 }
 
-/// Each mount table has thousands of lines on a large node.
+/// A mount table has thousands of lines on a large node.
 #[test]
 fn a_number_that_no_driver_has_noted_is_taken_without_reading_the_mount_table() {
     let world = Simulated::new();

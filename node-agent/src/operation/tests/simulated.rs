@@ -11,7 +11,7 @@ use crate::kernel::Kernel;
 use crate::kernel::fake::{Call, Fake, Machine, Plug};
 use crate::operation::Node;
 
-/// A driver whose volumes are disks.
+/// The name of a driver whose volumes are disks.
 pub(crate) const DISK_DRIVER: &str = OPENSTACK.name;
 
 pub(crate) struct Simulated {
@@ -19,12 +19,12 @@ pub(crate) struct Simulated {
     media: Media,
 }
 
-/// The kind of the volumes.
+/// The storage of the volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Media {
-    /// Files, through loop devices.
+    /// The volumes are files, used through loop devices.
     Files,
-    /// Disks, each with such a file as its medium.
+    /// The volumes are disks, each with a file of the simulation as its medium.
     Disks,
 }
 
@@ -39,7 +39,7 @@ impl Simulated {
         Simulated { machine, media }
     }
 
-    /// The controller or the cloud has grown a volume.
+    /// Enlarges a volume, as the controller or the cloud does.
     pub(crate) fn grow(&self, volume: &Volume, bytes: u64) {
         match self.media {
             Media::Files => self.machine.make_file(&volume.file(), bytes),
@@ -47,17 +47,17 @@ impl Simulated {
         }
     }
 
-    /// An agent that has the index of all disks.
+    /// Starts an agent that has an index of all disks.
     pub(crate) fn start_disks(&self, driver: &str) -> Node<Fake> {
         self.start_disks_which(driver, DiskRules::default())
     }
 
-    /// The same, by these rules.
+    /// Starts an agent with an index of all disks, which formats by these rules.
     pub(crate) fn start_disks_which(&self, driver: &str, rules: DiskRules) -> Node<Fake> {
         self.start_disks_of(driver, &OPENSTACK, rules)
     }
 
-    /// The same, of that profile.
+    /// Starts an agent with an index of all disks, for a driver with this profile.
     pub(crate) fn start_disks_of(
         &self,
         driver: &str,
@@ -71,7 +71,7 @@ impl Simulated {
     }
 }
 
-/// The disks of that profile, by these rules.
+/// Returns the disks of a driver with this profile, which are formatted by these rules.
 pub(super) fn disks_of(
     driver: &str,
     profile: &'static Profile,
@@ -82,8 +82,8 @@ pub(super) fn disks_of(
 }
 
 impl Simulated {
-    /// Removes the name of the volume's disk: its mounts are then like those of a driver that was
-    /// replaced.
+    /// Removes the name of the volume's disk, so that its mounts look as if another driver, which
+    /// was replaced, had made them.
     pub(super) fn remove_name(&self, driver: &str, volume: &Volume) {
         let (kernel, base) = (self.kernel(), Path::new("/dev/belay").join(driver));
         let beginning = format!("{}@", volume.id);
@@ -98,7 +98,7 @@ impl Simulated {
         }
     }
 
-    /// A volume on a disk with the paths that a kubelet makes for it.
+    /// Returns a volume on a disk, with the paths that a kubelet creates for it.
     pub(crate) fn volume_of_kubelet(&self, id: &str, form: Form) -> Volume {
         let mut volume = self.volume(id, form);
         let plugin = self.base().join("plugins/kubernetes.io/csi");
@@ -111,14 +111,14 @@ impl Simulated {
         volume
     }
 
-    /// The number, counted from 1, of the first such call that `act` makes.
+    /// Returns the position, counted from 1, of the first matching system call that `act` makes.
     pub(super) fn first_call(&self, act: impl FnOnce(), is_it: impl Fn(&Call) -> bool) -> usize {
         self.machine.begin(None);
         act();
         self.machine.end().iter().position(is_it).unwrap() + 1
     }
 
-    /// The same of the last one.
+    /// Returns the position, counted from 1, of the last matching system call that `act` makes.
     pub(super) fn last_call(&self, act: impl FnOnce(), is_it: impl Fn(&Call) -> bool) -> usize {
         self.machine.begin(None);
         act();
@@ -146,7 +146,8 @@ impl World for Simulated {
 
     fn attached(&self, mut volume: Volume) -> Volume {
         if self.media == Media::Disks {
-            // The proof that a disk is blank reads all of it, which is slow here.
+            // Create the filesystem here: the proof that a disk is blank reads the whole disk,
+            // which is slow.
             if let Some(fs_type) = volume.form.fs_type() {
                 self.machine.make_filesystem(&volume.file(), fs_type);
             }

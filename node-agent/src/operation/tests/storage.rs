@@ -1,4 +1,5 @@
-//! The health and space of the storage behind all volumes: its directory and its filesystem.
+//! Tests of the health and space of the storage behind all volumes: its directory and its
+//! filesystem.
 
 use belay_contract::drivers::local::CLAIM;
 use belay_server::call::Failure;
@@ -131,7 +132,8 @@ fn the_space_is_that_of_the_directory_that_was_opened_and_of_no_other() {
     assert_eq!(operation::space(&node), Ok(None));
 }
 
-/// A raw volume that its controller wants detached, while a target that no call names is mounted.
+/// Returns a raw volume whose deletion waits for its unstage, while a target that no call names is
+/// mounted.
 fn held_back(world: &Simulated, node: &Node<Fake>) -> Volume {
     let volume = world.volume("vol", Form::Block);
     for verb in [Verb::Stage, Verb::Publish(1)] {
@@ -154,7 +156,7 @@ fn a_detach_that_a_mount_blocks_is_a_health_reason_until_the_mount_is_removed() 
     let target = volume.target(1).display().to_string();
     let message = message(&node);
     assert!(message.starts_with("volume vol: ") && message.contains(&target));
-    // A target under another mount still blocks it.
+    // A target that is covered by another mount still blocks the deletion.
     let folder = volume.target(1).parent().unwrap().to_owned();
     world.machine.cover(&folder);
     assert_eq!(reasons(&node), [(Degraded, "UnstagePending")]);
@@ -172,7 +174,7 @@ fn a_detach_that_is_no_longer_pending_is_no_health_reason() {
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
     kernel.remove_xattr(&file, CLAIM).unwrap();
     assert_eq!(reasons(&node), []);
-    // It counts as blocked again only after it was found blocked again.
+    // The deletion counts as blocked again only after another release has found it blocked.
     want_unstaged(&world, &volume);
     assert_eq!(reasons(&node), []);
 }

@@ -1,4 +1,4 @@
-//! The operations on every kernel: the same tests, simulated and real.
+//! Tests of the operations that run on the simulated and on the real kernel.
 
 use std::path::PathBuf;
 
@@ -243,7 +243,7 @@ fn a_blank_volume_is_not_formatted_for_a_reader<W: World>(world: &W) {
         let why = "not formatted: it is blank, and requested read-only";
         assert!(failure.message.contains(why), "{failure}");
         nothing_left(world);
-        // It is still blank: a writer may format it in any way.
+        // The volume is still blank, so it may be staged for writing with any filesystem.
         let other = Volume {
             form: FORMS[(*form as usize + 1) % 3],
             ..volume
@@ -259,14 +259,14 @@ fn what_a_writer_left_is_read_and_not_written<W: World>(world: &W) {
         all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
         let mut reader = reader(&volume);
         all_ok(&node, &reader, &[Verb::Stage, Verb::Stage]);
-        // Neither may be mounted at the path of the other.
+        // The writable and the read-only mount cannot be at the path of the other.
         refused(volume.call(&node, Verb::Stage), Kind::Incompatible);
         if form != Form::Block {
             refused(volume.call(&node, Verb::Publish(1)), Kind::Precondition);
         }
         all_ok(&node, &reader, &[Verb::Publish(1), Verb::Stats]);
         refused(reader.call(&node, Verb::Publish(2)), Kind::Precondition);
-        // A target of one volume is no target of the other.
+        // A target of one volume must not count as a target of the other.
         let as_writer = volume.publish_at(&node, &volume.target(1), Thread::Pool);
         refused(as_writer, Kind::Incompatible);
         reader.mode = AccessMode::MultiNodeReaderOnly;
@@ -301,7 +301,7 @@ fn a_filesystem_staged_for_a_reader_grows_when_it_is_staged_for_a_writer<W: Worl
         if form != Form::Ext4 || world.grows_ext4() {
             all_ok(&node, &volume, &[Verb::Stage]);
             assert_eq!(volume.expand(&node), Ok(GROWN_BYTES));
-            // A repeated stage grows it too.
+            // A repeated stage also grows the filesystem.
             world.make_file(&volume.file(), GROWN_BYTES + BYTES);
             all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
             match volume.stats(&node).unwrap() {
@@ -335,7 +335,7 @@ fn a_target_that_shows_another_volume_is_not_published_to<W: World>(world: &W) {
                 }
                 assert_eq!(node.kernel.look(&target).unwrap(), before);
             }
-            // A mount is not unmounted for the other volume either.
+            // The mount of one volume is not unmounted for the other volume either.
             all_ok(&node, &volume, &[Verb::Unstage]);
             all_ok(
                 &node,
@@ -401,7 +401,7 @@ fn a_growth_waits_for_the_file_and_is_of_the_volumes_own_filesystem<W: World>(wo
                     required_bytes,
                     limit_bytes: 0,
                 }),
-                // Another volume's path is not where this one can be grown.
+                // The volume must not be grown through the path of another volume.
                 staging: Some(other.staging()),
                 capability: None,
             };
@@ -440,7 +440,8 @@ fn a_format_that_was_cut_short_is_not_ended_for_a_reader() {
     }
 }
 
-/// Only simulated, since before Linux 6.8 every publish takes that path.
+/// Runs only on the simulated kernel: without unique mount IDs (before Linux 6.8), each publish
+/// runs on the pool.
 #[test]
 fn a_target_upon_a_volume_is_made_on_the_pool() {
     let world = Simulated::new();
@@ -462,7 +463,8 @@ fn a_target_upon_a_volume_is_made_on_the_pool() {
     }
 }
 
-/// Only simulated, for the same reason.
+/// Runs only on the simulated kernel: without unique mount IDs (before Linux 6.8), each publish
+/// runs on the pool.
 #[test]
 fn a_target_on_a_filesystem_without_a_device_is_made_at_once() {
     let world = Simulated::new();
@@ -479,7 +481,7 @@ fn a_target_on_a_filesystem_without_a_device_is_made_at_once() {
     }
 }
 
-/// The paths of a publish lead through a server that does not answer, or the target is made there.
+/// The staging path leads through a server that does not answer, or the target is on that server.
 #[test]
 fn a_publish_through_a_silent_server_runs_on_the_pool() {
     for is_staging in [true, false] {
@@ -487,7 +489,7 @@ fn a_publish_through_a_silent_server_runs_on_the_pool() {
         let (node, volume) = (world.start(), world.volume("vol", Form::Ext4));
         all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
         let (staging, target) = (volume.staging(), volume.target(2));
-        // The staged mount and the directory of the target must be opened.
+        // The publish must open the staged mount, or the directory of the target.
         let opened = match is_staging {
             true => &staging,
             false => target.parent().unwrap(),
@@ -508,7 +510,7 @@ fn a_publish_through_a_silent_server_runs_on_the_pool() {
     assert_eq!(published, Ok(None));
 }
 
-/// Only simulated: the black-box tests do it on the real kernel.
+/// Runs only on the simulated kernel: the black-box tests cover the real kernel.
 #[test]
 fn a_btrfs_that_the_kernel_mistakes_for_another_is_mounted_by_the_second_attempt_or_refused() {
     let world = Simulated::new();
@@ -535,7 +537,7 @@ fn a_btrfs_that_the_kernel_mistakes_for_another_is_mounted_by_the_second_attempt
     nothing_left(&world);
 }
 
-/// Runs only with the simulated kernel, which counts calls.
+/// Runs only on the simulated kernel, which counts system calls.
 #[test]
 fn a_blank_volume_whose_zeros_were_written_is_read_once() {
     const ZEROS: usize = 64 << 20;
@@ -559,7 +561,8 @@ fn a_blank_volume_whose_zeros_were_written_is_read_once() {
     }
 }
 
-/// A frozen filesystem outlives its last mount, and could then not be thawed.
+/// A frozen filesystem stays in the kernel after its last unmount, and could then no longer be
+/// thawed.
 #[test]
 fn a_filesystem_is_thawed_before_it_is_unmounted() {
     for form in &FORMS[..3] {
@@ -574,7 +577,7 @@ fn a_filesystem_is_thawed_before_it_is_unmounted() {
     }
 }
 
-/// A StorageClass need not name a type.
+/// A StorageClass need not specify a filesystem type.
 #[test]
 fn a_volume_without_a_type_is_staged_again_with_the_one_that_it_has() {
     for form in &FORMS[..3] {
@@ -590,7 +593,7 @@ fn a_volume_without_a_type_is_staged_again_with_the_one_that_it_has() {
     }
 }
 
-/// The kubelet unstages the volume, which cancels its stage, at the last moment that allows it.
+/// The kubelet unstages the volume at the last moment at which that cancels its stage.
 #[test]
 fn a_volume_whose_stage_is_cancelled_while_it_is_read_is_not_formatted() {
     const ZEROS: usize = 1 << 20;
@@ -638,7 +641,7 @@ fn a_volume_whose_stage_is_cancelled_while_it_is_read_is_not_formatted() {
     assert!(cancelled > 1);
 }
 
-/// A snapshot tool, or the operator, may have made a file without the record that it is in use.
+/// A snapshot tool or the operator may have created the file without the record that it is in use.
 #[test]
 fn a_filesystem_of_which_nothing_is_recorded_is_mounted_and_stays_so_if_another_is_requested() {
     let world = Simulated::new();

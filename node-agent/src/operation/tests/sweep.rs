@@ -1,4 +1,4 @@
-//! Devices that the agent frees when it starts, and others that it does not.
+//! Tests of the devices that the agent frees when it starts, and of devices that it leaves bound.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -29,12 +29,12 @@ pub(super) const KEPT: LoopMode = LoopMode {
     autoclear: false,
 };
 
-/// The name under which the volume's devices are bound.
+/// Returns the name under which the volume's devices are bound.
 fn name_of(volume: &Volume) -> String {
     format!("{DRIVER}/{}", volume.id)
 }
 
-/// Binds the volume's file like a stage that crashes thereafter; returns the number of the device.
+/// Binds the volume's file like a stage that then crashes. Returns the number of the device.
 fn leave_bound<W: World>(world: &W, volume: &Volume) -> u32 {
     bind(world, &volume.file(), &name_of(volume), KEPT)
 }
@@ -57,7 +57,7 @@ pub(super) fn bind<W: World>(world: &W, file: &Path, name: &str, mode: LoopMode)
     }
 }
 
-/// Starts agents until one has freed every device.
+/// Starts agents until one of them has freed every device.
 fn all_freed_at_the_start<W: World>(world: &W) {
     for _ in 0..world.tries_max() {
         drop(world.start_swept());
@@ -72,7 +72,7 @@ fn what_a_dead_agent_left_bound_is_freed_at_the_start<W: World>(world: &W) {
     for name in ["one", "two"] {
         leave_bound(world, &world.volume(name, Form::Block));
     }
-    // Sysfs shows a removed file like this.
+    // A removed file has a name like this in sysfs.
     leave_bound(world, &world.volume("four (deleted)", Form::Block));
     all_freed_at_the_start(world);
 }
@@ -86,12 +86,12 @@ fn what_another_agent_or_process_has_is_not_freed_at_the_start<W: World>(world: 
         let status = kernel.loop_status(&device(Open::DeviceRead)).unwrap();
         assert_eq!(status.unwrap().mode, KEPT);
     };
-    // For example a pod that has opened a raw device.
+    // The user may be a pod that has opened a raw device.
     let user = device(Open::DeviceRead);
     let other_agent = world.start_swept();
     is_kept();
     drop(user);
-    // The first agent, which does not need it, still has the directory's lock.
+    // The other agent still holds the lock of the directory, although it no longer needs it.
     drop(world.start_swept());
     is_kept();
     drop(other_agent);
@@ -116,7 +116,7 @@ fn what_is_staged_is_not_freed_at_the_start<W: World>(world: &W) {
     nothing_left(world);
 }
 
-/// A stage with mount flags that no volume may have; the caller will not retry.
+/// Makes a stage with mount flags that no volume may have. The caller does not retry it.
 #[track_caller]
 fn refused_stage<W: World>(node: &Node<W::Kernel>, volume: &Volume) {
     let mut unfit = volume.clone();
@@ -134,7 +134,7 @@ fn what_a_killed_stage_left_bound_is_freed_when_the_next_one_is_refused_for_good
     let number = leave_bound(world, &volume);
     let kernel = world.kernel();
     let device = || kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
-    // For example a pod that has opened a raw device.
+    // The user may be a pod that has opened a raw device.
     let user = device();
     refused_stage::<W>(&node, &volume);
     let status = kernel.loop_status(&user).unwrap();
@@ -166,7 +166,7 @@ fn what_is_staged_stays_when_another_stage_of_it_is_refused<W: World>(world: &W)
     nothing_left(world);
 }
 
-/// The mode of the device that is bound to the volume's file.
+/// Returns the mode of the device that is bound to the volume's file.
 fn mode_of<W: World>(world: &W, volume: &Volume) -> LoopMode {
     let kernel = world.kernel();
     let file = kernel.look(&volume.file()).unwrap().unwrap();
@@ -206,7 +206,7 @@ fn what_was_left_bound_in_another_mode_is_freed_and_bound_anew<W: World>(world: 
         volume.call(&node, Verb::Unstage).unwrap();
         nothing_left(world);
     }
-    // The filesystem is mounted read-only; its device never is.
+    // A read-only stage mounts the filesystem read-only, but its device stays writable.
     let volume = world.volume("vol", Form::Ext4);
     bind(world, &volume.file(), &name_of(&volume), left_to_read);
     let node = world.start();
@@ -221,7 +221,7 @@ fn a_device_of_somebody_else_is_not_even_opened() {
     let world = Simulated::new();
     let foreign = Path::new("/elsewhere/foreign");
     world.make_file(foreign, MIB);
-    // With the name of a volume of ours, but bound by another process.
+    // Another process has bound the device, under the name of one of this driver's volumes.
     let name = format!("{DRIVER}/vol");
     let number = bind(&world, foreign, &name, KEPT);
     let volume = world.volume("vol", Form::Block);
@@ -272,7 +272,7 @@ fn a_start_that_fails_or_dies_at_any_call_loses_nothing_and_the_next_one_frees()
     }
 }
 
-/// An example is the agent of the next release, whose start takes the lock.
+/// The other agent may be of the next release, whose start takes the lock.
 #[test]
 fn a_refused_stage_of_a_staged_volume_takes_no_lock_from_another_agent() {
     let world = Simulated::new();
@@ -289,13 +289,13 @@ fn a_refused_stage_frees_nothing_beside_another_agent_or_where_mounts_are_hidden
     let volume = world.volume("vol", Form::Block);
     let bound = [leave_bound(&world, &volume)];
     let (node, kernel) = (world.start(), world.kernel());
-    // It may be about to bind the device.
+    // The other agent may be about to bind the device.
     let other = world.start();
     assert!(other.is_alone().unwrap());
     refused_stage::<Simulated>(&node, &volume);
     assert_eq!(kernel.loop_bound().unwrap(), bound);
     drop(other);
-    // A pod's mount may be hidden.
+    // Mounts of pods may be hidden now.
     for _ in 0..2 {
         world.machine.cover(world.base());
     }
@@ -308,7 +308,7 @@ fn a_refused_stage_frees_nothing_beside_another_agent_or_where_mounts_are_hidden
     assert!(kernel.loop_bound().unwrap().is_empty());
 }
 
-/// It would lead to the next volume that gets the number.
+/// Otherwise the name would lead to the next volume that gets the number.
 #[test]
 fn the_name_of_a_device_is_removed_with_it_at_the_start() {
     let world = Simulated::new();

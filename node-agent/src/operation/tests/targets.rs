@@ -1,4 +1,4 @@
-//! Objects at the target path of a pod, and which of them are removed.
+//! Tests of objects at the target path of a pod, and which of them an unpublish removes.
 
 use std::path::{Path, PathBuf};
 
@@ -196,7 +196,8 @@ fn a_target_and_a_staging_path_that_contain_each_other_are_refused() {
     }
 }
 
-/// Through a symlink in the path. An unpublish would then unmount what is staged.
+/// A symlink may lead from the target to the staging path. An unpublish would then unmount the
+/// staged mount.
 #[test]
 fn the_staged_mount_is_no_target_under_another_path() {
     let (_, node, volume) = staged(Form::Ext4);
@@ -208,7 +209,7 @@ fn the_staged_mount_is_no_target_under_another_path() {
     };
     let failure = published(stat).unwrap_err();
     refused(failure, Kind::Invalid, "is where the volume is staged");
-    // Before Linux 6.8 that is not known.
+    // Before Linux 6.8, mounts have no unique IDs, so the staged mount cannot be recognized.
     published(Stat {
         mount_id: 0,
         ..stat
@@ -216,7 +217,7 @@ fn the_staged_mount_is_no_target_under_another_path() {
     .unwrap();
 }
 
-/// Two calls for one target, or a kubelet that removes it meanwhile.
+/// Two calls for one target run at once, or the kubelet removes the target meanwhile.
 #[test]
 fn a_target_that_is_removed_meanwhile_was_unpublished() {
     for form in [Form::Ext4, Form::Block] {

@@ -1,4 +1,5 @@
-//! Statistics and health of a volume that is unpublished and unstaged meanwhile, at every call.
+//! Tests of statistics and health of a volume that is unpublished and unstaged during any system
+//! call.
 
 use belay_server::call::{Failure, Kind};
 
@@ -11,7 +12,7 @@ use crate::operation::Node;
 const BEFORE: [Verb; 2] = [Verb::Stage, Verb::Publish(1)];
 const MEANWHILE: [Verb; 2] = [Verb::Unpublish(1), Verb::Unstage];
 
-/// A call that reads, and must succeed or say that the volume is not mounted.
+/// A read-only call, which must succeed or report that the volume is not mounted.
 type Read = fn(&Volume, &Node<Fake>) -> Result<(), Failure>;
 
 fn published(form: Form) -> (Simulated, Node<Fake>, Volume) {
@@ -29,8 +30,8 @@ fn calls_of(form: Form, read: Read) -> usize {
     world.machine.end().len()
 }
 
-/// Runs `read` once for each of its system calls, and unpublishes and unstages while that call
-/// hangs. Returns how many runs reported that the volume is not mounted.
+/// Runs `read` once for each of its system calls, and unpublishes and unstages the volume while
+/// that system call hangs. Returns the number of runs that reported that the volume is not mounted.
 fn not_found(form: Form, read: Read) -> usize {
     let calls = calls_of(form, read);
     let unmounted = |at: usize| {
@@ -40,7 +41,7 @@ fn not_found(form: Form, read: Read) -> usize {
             let answer = scope.spawn(|| read(&volume, &node));
             world.machine.wait_for_hang();
             for verb in MEANWHILE {
-                // A descriptor of the reader may keep it busy; it is repeated below.
+                // A descriptor of the reader may keep the mount busy. The call is repeated below.
                 let _busy = volume.call(&node, verb);
             }
             world.machine.let_go();
@@ -74,7 +75,7 @@ fn a_volume_that_is_unstaged_while_its_health_is_read_is_healthy() {
             assert!(conditions.is_empty(), "{conditions:?}");
             Ok(())
         });
-        // Its file is still there.
+        // The file of the volume still exists, so its health can be reported.
         assert_eq!(found, 0, "{form:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! The calls as jobs: the steps of an operation, and the calls of helper processes between them.
+//! Runs calls as jobs. A job alternates between steps of an operation and calls of helper
+//! processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,36 +17,37 @@ use crate::operation::remote::{self, Question, RemoteNode, Step, of_volume};
 use crate::operation::{VolumeStats, VolumeUsage};
 use crate::work::{Class, Replied, Servers, needs_detach};
 
-/// How long a mount may take, including the wait for a slot. Less than the caller waits.
+/// Maximum duration of a mount, including the wait for a slot. It is shorter than the caller's
+/// deadline.
 const MOUNT_MAX: Duration = Duration::from_secs(60);
-/// How long an unmount may take before the mount is detached, and how long the detach may take.
+/// Maximum duration of an unmount; after that, the mount is detached.
 const UNMOUNT_MAX: Duration = Duration::from_secs(10);
 const DETACH_MAX: Duration = Duration::from_secs(10);
-/// How long a server may take to report the usage of a volume.
+/// Maximum time that a server may take to report the usage of a volume.
 const USAGE_MAX: Duration = Duration::from_secs(5);
-/// Maximum number of stacked mounts on one path that a call unmounts. Belay never stacks mounts,
-/// but another program may have.
+/// Maximum number of mounts on one path that a call unmounts. Belay never stacks mounts, but
+/// another program may have done so.
 const STACKED_MAX: u32 = 16;
 
 /// The result of a job.
 #[derive(Clone, Debug)]
 pub(super) enum Done {
-    /// A change that returns nothing.
+    /// A change has succeeded, and has no result.
     Changed,
     /// The usage that the server reported.
     Usage(Usage),
-    /// The server has not reported the usage.
+    /// The server has not reported the usage, for this reason.
     Unanswered(Failure),
 }
 
-/// The result of a query of a server.
+/// The result of a query of the usage.
 enum Queried {
     Usage(Usage),
-    /// The server has not answered the query.
+    /// The server has not answered the query, for this reason.
     Unanswered(Failure),
 }
 
-/// A helper process of the service.
+/// Runs the steps of a call, and its helper processes.
 struct Asking<K: Kernel> {
     node: Arc<RemoteNode<K>>,
     servers: Arc<Servers>,
@@ -82,8 +84,8 @@ impl<K: Kernel> Asking<K> {
         Ok(Done::Changed)
     }
 
-    /// Unpublishes a volume. Each step begins with the mounts that the kernel shows, regardless of
-    /// the result of the last call.
+    /// Unpublishes a volume. Each step reads the kernel's mounts again, regardless of the result of
+    /// the previous call.
     async fn unpublish(&self, request: Unpublish) -> Result<Done, Failure> {
         let mut refused = None;
         for _ in 0..STACKED_MAX {
@@ -100,7 +102,7 @@ impl<K: Kernel> Asking<K> {
                 refused = Some(unanswered.failure);
                 continue;
             }
-            // The mount may have been removed nevertheless.
+            // The mount may have been removed although the call failed.
             return match remote::unpublish(&self.node, &request, refused.as_ref())? {
                 Step::Done => Ok(Done::Changed),
                 Step::Ask(_) if refused.is_some() => Err(unanswered.failure.may_be_running()),
@@ -116,7 +118,8 @@ impl<K: Kernel> Asking<K> {
     async fn usage(&self, id: &VolumeId, path: &std::path::Path) -> Result<Done, Failure> {
         let (seen, question) = remote::mounted(&self.node, id, path)?;
         let asked = self.ask(id, &question, USAGE_MAX).await;
-        // A failure is ignored if the volume was unmounted meanwhile.
+        // If the volume was unmounted meanwhile, return that error instead of the failure of the
+        // query.
         remote::still_mounted(&self.node, id, path, &seen)?;
         match asked {
             Ok(replied) => match replied.answer {
@@ -190,7 +193,7 @@ impl<K: Kernel> RemoteService<K> {
     pub(super) async fn health(&self, health: NodeVolumeHealth) -> Result<Conditions, Failure> {
         let id = health.id;
         let Some(path) = health.target.filter(|path| path.is_absolute()) else {
-            // The health is known only at a target.
+            // Only a query at a target can determine the health.
             return Ok(Conditions::default());
         };
         let conditions = match self.usage(&id, &path, Rpc::NodeGetVolumeHealth).await? {
@@ -201,8 +204,8 @@ impl<K: Kernel> RemoteService<K> {
         Ok(conditions)
     }
 
-    /// Queries the server for the usage, for statistics or as a proof that it answers. Equal calls
-    /// share one process.
+    /// Queries the server for the usage of a volume, for statistics, or to prove that the server
+    /// answers. Equal calls share one helper process.
     async fn usage(
         &self,
         id: &VolumeId,
@@ -224,7 +227,7 @@ impl<K: Kernel> RemoteService<K> {
     }
 }
 
-/// The health reason of a volume whose server has failed to answer.
+/// Returns the health reason of a volume whose server has not answered.
 fn inaccessible(failure: &Failure) -> Conditions {
     let mut conditions = Conditions::default();
     let message = format!(

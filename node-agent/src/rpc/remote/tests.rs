@@ -1,5 +1,5 @@
-//! The calls of a kubelet on the simulated machine: they fail, hang, and their processes are killed
-//! at every call.
+//! Tests of kubelet calls on the simulated machine: calls fail or hang, and their helper processes
+//! are killed at every call.
 
 mod bench;
 mod detach;

@@ -1,4 +1,4 @@
-//! The errors of calls that fail, and calls that no kubelet makes.
+//! Tests of the errors of failed calls, and of calls that a kubelet never makes.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::work::Pool;
 
 fn up() -> (Simulated, Arc<NodeService<Fake>>) {
     let world = Simulated::new();
-    // Statistics that may wait run on the pool.
+    // Statistics run on the pool if they may wait.
     world.machine.keep_quotas();
     let service = Arc::new(NodeService::new("", Pool::new(), &LOCAL));
     service.come_up(world.start());
@@ -35,7 +35,7 @@ async fn published(world: &Simulated, service: &NodeService<Fake>, form: Form) -
     volume
 }
 
-/// An error is not a hang, and does not affect the next call.
+/// A failed read does not count as a hang, and does not affect the next call.
 #[tokio::test]
 async fn a_read_that_fails_returns_its_error_and_no_health_reason() {
     let (world, service) = up();

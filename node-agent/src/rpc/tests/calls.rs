@@ -1,4 +1,4 @@
-//! The calls of a kubelet, as messages.
+//! Makes the calls of a kubelet on the gRPC service, without a socket.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::kernel::fake::Fake;
 use crate::operation::tests::bench::{Form, Verb, Volume};
 use crate::rpc::NodeService;
 
-/// Makes the call and waits for its answer.
+/// Makes the call and waits for its response.
 pub(super) async fn send(
     service: &NodeService<Fake>,
     volume: &Volume,

@@ -1,4 +1,4 @@
-//! The code on the wire of each kind of failure, in each call: from the kernel, through the
+//! Tests of the gRPC code of each kind of failure in each call: from the kernel, through the
 //! operations, to the caller.
 
 use std::path::Path;
@@ -24,7 +24,7 @@ const CALLS: [Verb; 7] = [
     Verb::Health,
 ];
 
-/// A driver that is up on a separate machine, and a volume of it.
+/// A driver that is ready, on a separate simulated machine, and one of its volumes.
 struct Site {
     world: Simulated,
     service: Arc<NodeService<Fake>>,
@@ -34,7 +34,7 @@ struct Site {
 impl Site {
     fn new(form: Form) -> Self {
         let world = Simulated::new();
-        // Statistics that may wait run on the pool.
+        // Statistics run on the pool if they may wait.
         world.machine.keep_quotas();
         let service = Arc::new(NodeService::new("", Pool::new(), &LOCAL));
         service.come_up(world.start());
@@ -50,7 +50,7 @@ impl Site {
         send(&self.service, &self.volume, verb).await
     }
 
-    /// Makes the calls that must precede the call.
+    /// Creates a site, and makes the calls that must precede the given call.
     async fn before(verb: Verb, form: Form) -> Self {
         let site = Site::new(form);
         let earlier: &[Verb] = match verb {
@@ -64,7 +64,7 @@ impl Site {
         site
     }
 
-    /// The code of the call if the machine has that fault.
+    /// Returns the code of the call while the machine has this fault.
     async fn code(&self, verb: Verb, fault: Fault) -> Code {
         self.world.machine.begin(Some(fault));
         let answer = self.send(verb).await;
@@ -105,12 +105,13 @@ async fn an_errno_of_the_kernel_has_its_code_in_every_call() {
             let site = Site::before(verb, Form::Ext4).await;
             let failed = site.code(verb, Fault::FailFrom(1, errno)).await;
             let code = match verb {
-                // Whether the volume is mounted at the path cannot be read either.
+                // The state of the mount at the path cannot be read either, so the failure is
+                // uncertain.
                 Verb::Stage | Verb::Publish(_) => Code::Aborted,
                 _ => code,
             };
             assert_eq!(failed, code, "{verb:?} {errno}");
-            // An error, and no hang.
+            // A failed call must not count as a hung call.
             site.send(verb).await.unwrap();
         }
     }

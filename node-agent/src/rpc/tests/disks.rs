@@ -1,5 +1,5 @@
-//! Stages that wait for their disk: how long they wait, at what cost, and the events that end the
-//! wait. Also the limit of volumes.
+//! Tests of stages that wait for their disk: the length of the wait, its cost, and the events that
+//! end it. Also tests the limit of volumes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use crate::operation::tests::simulated::{DISK_DRIVER, Media, Simulated};
 use crate::rpc::{NodeIdentity, NodeService};
 use crate::work::{Class, Pool};
 
-/// More volumes than the pool has threads for work that makes progress.
+/// More volumes than the pool has slots.
 const MANY: usize = 12;
-/// Much longer than a thread needs to finish: exceeded only if it is stuck.
+/// Longer than a thread ever needs to finish, unless it is stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
 type Service = Arc<NodeService<Fake>>;
@@ -34,14 +34,14 @@ fn bench() -> (Simulated, Service) {
     (world, service)
 }
 
-/// A volume whose disk is not plugged in.
+/// Returns a volume whose disk is not attached.
 fn without_disk(world: &Simulated, id: &str) -> Volume {
     let volume = world.volume(id, Form::Ext4);
     world.machine.unplug(&volume.file());
     volume
 }
 
-/// Begins to stage the volume, and returns once the stage waits.
+/// Starts to stage the volume, and returns when the stage waits.
 async fn waiting(service: &Service, volume: &Volume) -> JoinHandle<Result<(), Status>> {
     let (own, staged) = (Arc::clone(service), volume.clone());
     let stage = tokio::spawn(async move { send(&own, &staged, Verb::Stage).await });
@@ -103,7 +103,7 @@ async fn an_unstage_ends_the_wait_for_a_disk() {
     send(&service, &volume, Verb::Unstage).await.unwrap();
     let ended = stage.await.unwrap().unwrap_err();
     assert_eq!(ended.code(), Code::Aborted, "{ended}");
-    // A disk appears, but it is another volume's.
+    // A disk appears that belongs to another volume.
     world.machine.plug(Plug::virtio(&volume.file(), "late"));
     hear(&service.node().unwrap()).unwrap();
     assert_eq!(world.left(), Vec::<String>::new());

@@ -1,4 +1,5 @@
-//! Unpublishing a volume on a disk writes it to the disk first, and does not depend on the disk.
+//! Tests of unpublishes from a disk: the data of the volume is written to the disk first, but a
+//! disk that fails or hangs does not prevent the unpublish.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use crate::operation::tests::simulated::{DISK_DRIVER, Media, Simulated};
 use crate::rpc::NodeService;
 use crate::work::{Class, Pool};
 
-/// Much longer than a thread needs to finish: exceeded only if it is stuck.
+/// Longer than a thread ever needs to finish, unless it is stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 const FLUSHES: [(Form, &str); 2] = [(Form::Ext4, "syncfs"), (Form::Block, "fsync")];
 
@@ -32,11 +33,11 @@ struct Bench {
     world: Simulated,
     service: Arc<NodeService<Fake>>,
     volume: Volume,
-    /// The number of the call that flushes, in an unpublish.
+    /// The position of the system call that flushes, among the calls of an unpublish.
     at: usize,
 }
 
-/// A published volume on a disk.
+/// Publishes a volume on a disk.
 async fn published((form, flush): (Form, &str)) -> Bench {
     let world = Simulated::of(Media::Disks);
     let volume = world.volume("vol", form);
@@ -62,7 +63,7 @@ async fn published((form, flush): (Form, &str)) -> Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // A call that still hangs would keep the runtime from ending.
+        // Release hung calls, or the runtime could not shut down.
         self.world.machine.kill_all();
     }
 }
@@ -73,7 +74,8 @@ impl Bench {
         tokio::spawn(async move { send(&service, &volume, Verb::Unpublish(1)).await })
     }
 
-    /// Unpublishes the volume, which stops waiting for the flush that this fault delays.
+    /// Unpublishes the volume while the fault delays its flush. The unpublish stops waiting for the
+    /// flush.
     async fn unpublish_without_flush(&self, fault: Fault) {
         let machine = &self.world.machine;
         let mut hangs = machine.hangs();
@@ -102,8 +104,8 @@ impl Bench {
     }
 }
 
-/// Whether the volume is reported as unsynced: by its health, by the page, and by its statistics if
-/// it is published.
+/// Whether the volume is reported as unsynced: by its health, on the status page, and by its
+/// statistics if it is published.
 async fn is_unsynced(bench: &Bench) -> bool {
     let name = DATA_UNSYNCED.name();
     let health =
@@ -138,12 +140,12 @@ async fn is_unsynced(bench: &Bench) -> bool {
     is_unsynced
 }
 
-/// Waits until a call hangs.
+/// Waits until a system call hangs.
 async fn hung(hangs: &mut tokio::sync::watch::Receiver<u64>) {
     until(|| hangs.has_changed().unwrap()).await;
 }
 
-/// Waits in real time: the clock of the calls stands still.
+/// Waits in real time, since the clock of the calls is paused.
 #[track_caller]
 fn until(mut is_so: impl FnMut() -> bool) -> impl Future<Output = ()> {
     let caller = Location::caller();
@@ -156,11 +158,11 @@ fn until(mut is_so: impl FnMut() -> bool) -> impl Future<Output = ()> {
     }
 }
 
-/// The counts of the metric until it is dropped.
+/// The counts of the metric until this is dropped.
 struct Counts(PrometheusRecorder);
 
 impl Counts {
-    /// Leaked, since the guard of a recorder borrows it.
+    /// Starts to count. Leaks the counts, since the guard of a recorder borrows the recorder.
     fn begin() -> (&'static Self, LocalRecorderGuard<'static>) {
         let counts = Box::leak(Box::new(Counts(PrometheusBuilder::new().build_recorder())));
         (counts, metrics::set_default_local_recorder(&counts.0))
@@ -191,19 +193,20 @@ async fn an_error_of_the_disk_keeps_no_pod() {
             .await
             .unwrap();
         assert!(is_unsynced(&bench).await);
-        // A flush of another volume proves nothing.
+        // The flush of another volume does not clear the condition.
         let mut other = bench.volume.clone();
         other.id = "other".to_owned();
         send(&bench.service, &other, Verb::Unpublish(1))
             .await
             .unwrap();
         assert!(is_unsynced(&bench).await);
-        // Nothing is mounted at the target, and nothing is flushed.
+        // Nothing is mounted at the target, so nothing is flushed, and the condition remains.
         send(&bench.service, &bench.volume, Verb::Unpublish(1))
             .await
             .unwrap();
         assert!(is_unsynced(&bench).await);
-        // The kernel has reported the error, and has dropped the data.
+        // The kernel reports an error only once and drops the data, so this flush succeeds without
+        // the data.
         send(&bench.service, &bench.volume, Verb::Unpublish(2))
             .await
             .unwrap();
@@ -231,12 +234,13 @@ async fn a_disk_that_does_not_answer_keeps_a_pod_for_half_a_minute() {
         }
         assert!(!unpublish.is_finished());
         advance(Duration::from_secs(2)).await;
-        // The second part of the unpublish runs on a thread, for which the clock must not advance.
+        // The second part of the unpublish runs on a thread, and the clock must not advance
+        // meanwhile.
         until(|| unpublish.is_finished()).await;
         unpublish.await.unwrap().unwrap();
         counts.expect("slow", 2 * times - 1);
 
-        // The volume is still being written. No other thread does the same for the next target.
+        // The volume is still being written, so the next target gets no second flush.
         let busy = send(&bench.service, &bench.volume, Verb::Unstage).await;
         let busy = busy.unwrap_err();
         assert_eq!(busy.code(), Code::Aborted, "{busy}");
@@ -272,7 +276,7 @@ async fn a_flush_that_succeeds_late_ends_the_condition() {
     }
 }
 
-/// The caller no longer waits for it.
+/// The unpublish no longer waits for the flush.
 #[tokio::test(start_paused = true)]
 async fn a_flush_that_fails_late_is_reported() {
     for flush in FLUSHES {
@@ -291,7 +295,7 @@ async fn a_flush_that_fails_late_is_reported() {
     }
 }
 
-/// The directory of the target has a file below the mount, and cannot be removed.
+/// The target's directory contains a file that the mount hid, and so cannot be removed.
 #[tokio::test(start_paused = true)]
 async fn an_unpublish_that_fails_after_its_unmount_is_reported() {
     let (counts, _guard) = Counts::begin();
@@ -315,7 +319,7 @@ async fn an_unpublish_that_fails_after_its_unmount_is_reported() {
     assert!(is_unsynced(&bench).await);
     counts.expect("failed", 1);
     world.remove_file(&below);
-    // Nothing is mounted at the target, and nothing is flushed.
+    // Nothing is mounted at the target, so nothing is flushed.
     call(Verb::Unpublish(3)).await.unwrap();
     call(Verb::Unpublish(1)).await.unwrap();
     assert!(is_unsynced(&bench).await);
@@ -348,7 +352,7 @@ async fn an_unstage_of_a_raw_disk_ends_after_its_data_is_on_the_disk() {
     unstage().await.unwrap();
     let calls = machine.end();
     let at = calls.iter().position(|call| call.name == "fsync").unwrap() + 1;
-    // A disk that fails keeps no volume staged.
+    // A disk that fails does not keep a volume staged.
     send(&bench.service, &bench.volume, Verb::Stage)
         .await
         .unwrap();

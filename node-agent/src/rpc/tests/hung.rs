@@ -1,5 +1,5 @@
-//! Hung read-only calls about volumes and storage: the response to each caller, its time, and its
-//! cost.
+//! Tests of read-only calls that hang, about volumes and storage: the response to each caller, its
+//! latency, and its cost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::work::Pool;
 use crate::work::READ_DEADLINE as DEADLINE;
 
 const MOMENT: Duration = Duration::from_millis(1);
-/// Much longer than a thread needs to finish: exceeded only if it is stuck.
+/// Longer than a thread ever needs to finish, unless it is stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
 const HANGS: (StorageHealthErrorType, &str) =
@@ -35,7 +35,7 @@ const HANGS: (StorageHealthErrorType, &str) =
 
 type Stats = Result<csi::NodeGetVolumeStatsResponse, Status>;
 
-/// An agent on a paused clock, while threads work.
+/// An agent whose clock is paused, although threads work.
 struct Bench {
     world: Simulated,
     service: Arc<NodeService<Fake>>,
@@ -46,14 +46,14 @@ impl Bench {
         let world = Simulated::new();
         let node = world.start_swept();
         world.machine.never_wait_here(true);
-        // The statistics may wait for the disk.
+        // With quotas, statistics may wait for the disk.
         world.machine.keep_quotas();
         let service = Arc::new(NodeService::new("", Pool::new(), &LOCAL));
         service.come_up(node);
         Bench { service, world }
     }
 
-    /// A new volume with one target.
+    /// Creates a volume, and publishes it at one target.
     async fn published(&self, id: &str) -> Volume {
         let volume = self.world.volume(id, Form::Ext4);
         self.send(&volume, Verb::Stage).await.unwrap();
@@ -113,7 +113,7 @@ impl Bench {
         }
     }
 
-    /// The response to another caller while the check hangs, at one of its deadlines.
+    /// Returns the response to a second caller while the check hangs, at one of its deadlines.
     async fn storage_health_again(&self) -> Vec<StorageBackendHealth> {
         self.world.machine.begin(None);
         let caller = tokio::spawn(self.storage_health());
@@ -122,7 +122,8 @@ impl Bench {
         told_within(DEADLINE + MOMENT, caller).await
     }
 
-    /// The number of a system call within this call, found by making it once without a hang.
+    /// Returns the position of a system call within a call, found by making the call once without a
+    /// hang.
     async fn position<T>(&self, name: &str, call: impl Future<Output = T>) -> usize {
         self.world.machine.begin(None);
         call.await;
@@ -131,7 +132,7 @@ impl Bench {
         found.unwrap_or_else(|| panic!("no {name} in {calls:?}")) + 1
     }
 
-    /// Returns when the call hangs in its system call of that number and name.
+    /// Returns when the call hangs in the system call with this position and name.
     async fn hang<T: Send + 'static>(
         &self,
         (at, name): (usize, &str),
@@ -154,7 +155,7 @@ impl Bench {
         self.hang((at, "fstatfs"), self.stats(volume)).await
     }
 
-    /// A volume whose unstage has been hanging in its umount2 for longer than callers wait.
+    /// Creates a volume whose unstage has hung in umount2(2) for longer than callers wait.
     async fn hung_unstage(&self, id: &str) -> Volume {
         let volume = self.published(id).await;
         self.send(&volume, Verb::Unpublish(1)).await.unwrap();
@@ -167,7 +168,7 @@ impl Bench {
         volume
     }
 
-    /// The response of a call that neither waits nor makes a system call.
+    /// Returns the response of a call that must neither wait nor make a system call.
     async fn at_once<T: Send + 'static>(
         &self,
         call: impl Future<Output = T> + Send + 'static,
@@ -195,7 +196,7 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // A call that still hangs would keep the runtime from ending.
+        // Release hung calls, or the runtime could not shut down.
         self.world.machine.kill_all();
         if !std::thread::panicking() {
             assert_eq!(self.world.machine.violations(), [""; 0]);
@@ -203,19 +204,20 @@ impl Drop for Bench {
     }
 }
 
-/// Runs every task that can continue without a thread and without time.
+/// Runs every task that can continue without a thread and without the passing of time.
 async fn settle() {
     for _ in 0..8 {
         yield_now().await;
     }
 }
 
-/// The response to a call that hangs from now on, at its deadline and not before.
+/// Returns the response to a call that hangs from now on. Checks that it comes at its deadline, and
+/// not earlier.
 async fn told_at<T>(deadline: Duration, caller: JoinHandle<T>) -> T {
     advance(deadline.checked_sub(MOMENT).unwrap()).await;
     settle().await;
     assert!(!caller.is_finished(), "answered too early");
-    // A moment remains until the deadline; another is added because timers round up.
+    // One moment remains until the deadline. Add another, since timers round up.
     told_within(MOMENT * 2, caller).await
 }
 
@@ -285,7 +287,7 @@ async fn stats_of_a_volume_that_hangs_are_the_ones_from_before_and_say_so() {
     let caller = bench.hang_stats(&volume, at).await;
     assert_old(&told_at(DEADLINE, caller).await, &before);
 
-    // Grow the volume, so that the earlier figures differ from the present ones.
+    // Grow the volume, so that its present usage differs from the earlier usage.
     bench.world.make_file(&volume.file(), GROWN_BYTES);
     bench.send(&volume, Verb::Expand).await.unwrap();
     assert_old(&bench.at_once(bench.stats(&volume)).await, &before);
@@ -312,7 +314,7 @@ async fn stats_of_a_volume_that_hangs_and_was_never_read_are_unknown() {
     assert!(is_well(&bench.stats(&volume).await));
 }
 
-/// The volume has begun to hang while its statistics were read.
+/// The volume starts to hang while its statistics are read.
 #[tokio::test(start_paused = true)]
 async fn stats_of_a_volume_that_hangs_which_have_failed_say_why() {
     let bench = Bench::new();
@@ -361,7 +363,7 @@ async fn statistics_that_count_in_memory_need_no_thread() {
         looks.push(bench.hang((3, "statx"), bench.health(&volume)).await);
     }
     let volume = bench.published("vol-3").await;
-    // Both slots for reads are taken, so with quotas the call waits for one.
+    // Both slots for reads are taken, so a call that needs a slot waits.
     bench.world.machine.keep_quotas();
     let waiting = tokio::spawn(bench.stats(&volume));
     settle().await;
@@ -415,7 +417,7 @@ async fn storage_at_which_the_look_hangs_is_unreachable() {
     for words in ["NodeGetStorageHealth has been ", "now in inspect"] {
         assert!(message.contains(words), "{message}");
     }
-    // A repeated call shares the check.
+    // A second call shares the running check.
     assert_eq!(reasons(&bench.storage_health_again().await), [HANGS]);
 }
 
@@ -449,7 +451,7 @@ async fn the_space_of_storage_that_hangs_is_the_one_from_before() {
     let caller = bench.hang((at, "statfs"), measure()).await;
     told_at(DEADLINE, caller).await;
     assert_eq!(bench.service.known().storage, before);
-    // Another caller waits for the same thread.
+    // A second caller waits for the same thread.
     bench.world.machine.begin(None);
     let caller = tokio::spawn(measure());
     settle().await;

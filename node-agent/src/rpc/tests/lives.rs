@@ -1,6 +1,6 @@
-//! Random histories of the Node service as a kubelet and others make them: calls that arrive while
-//! others hang in the kernel, arrive twice, or are cancelled by their callers, and an agent that is
-//! killed in the middle. Compared with the model of the operations.
+//! Tests of random histories of the Node service. Calls of a kubelet arrive while other calls hang
+//! in the kernel, arrive twice, or are cancelled by their callers, and an agent is killed at any
+//! time. Results are compared with the model of the operations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,26 +25,26 @@ use crate::work::Pool;
 const CASES: u32 = 300;
 const CASES_NIGHTLY: u32 = 20_000;
 const STEPS_MAX: usize = 20;
-/// Calls that may hang at once: fewer than the pool has slots for changes.
+/// Maximum number of calls that hang at once. It is less than the number of slots for changes.
 const HUNG_MAX: usize = 2;
-/// Much longer than any step takes: exceeded only if the agent is stuck.
+/// Longer than a step ever takes, unless the agent is stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// An event of a random history.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A call. With a number, the call hangs in its first system call from that number on that may
-    /// wait for a disk.
+    /// A call. With a number, the call hangs in its first system call, from that number on, that
+    /// may wait for a disk.
     Call(usize, Verb, Option<usize>),
-    /// A call that is killed, with the agent, at this system call.
+    /// A call during which the agent is killed, at this system call.
     Kill(usize, Verb, usize),
-    /// The hung call for this volume is repeated.
+    /// A repetition of the call for this volume that hangs.
     Again(usize),
-    /// All callers of the volume's call disconnect.
+    /// All callers of the call for this volume disconnect.
     Leave(usize),
-    /// The hung call for the volume continues.
+    /// The call for this volume that hangs continues.
     LetGo(usize),
-    /// The agent is killed, whatever it does, and started again.
+    /// The agent is killed at any time, and started again.
     Restart,
 }
 
@@ -63,12 +63,12 @@ fn step() -> impl Strategy<Value = Step> {
 
 type Caller = JoinHandle<Result<(), Status>>;
 
-/// A hung call.
+/// A call that hangs.
 struct Hung {
     verb: Verb,
     expected: Answer,
     callers: Vec<Caller>,
-    /// The system call.
+    /// The system call in which the call hangs.
     at: u64,
 }
 
@@ -81,7 +81,7 @@ struct Life {
 }
 
 fn start(world: &Simulated) -> Arc<NodeService<Fake>> {
-    // The agent may wait until it serves.
+    // The agent may wait in system calls before it serves.
     world.machine.never_wait_here(false);
     let node = world.start_swept();
     world.machine.never_wait_here(true);
@@ -119,7 +119,7 @@ impl Life {
         self.check()
     }
 
-    /// Makes a call in a separate task, as on a connection.
+    /// Makes a call in a separate task, as if on a connection.
     fn begin(&self, number: usize, verb: Verb) -> Caller {
         let (service, volume) = (Arc::clone(&self.service), self.volumes[number].clone());
         tokio::spawn(async move { send(&service, &volume, verb).await })
@@ -129,8 +129,9 @@ impl Life {
         if self.hung.contains_key(&number) {
             return self.refused_meanwhile(number, verb).await;
         }
-        // A hung read has a deadline, and no test waits for that. And two hung formats leave no
-        // slot to format a third volume.
+        // Reads must not hang, since a hung read has a deadline, for which no test waits. Two hung
+        // stages must not happen either, since they would occupy both slots for mkfs, which a third
+        // volume needs.
         let stages = self.hung.values().any(|hung| hung.verb == Verb::Stage);
         let may_hang =
             self.hung.len() < HUNG_MAX && !only_looks(verb) && !(stages && verb == Verb::Stage);
@@ -161,9 +162,9 @@ impl Life {
         }
     }
 
-    /// Checks that another call for a volume whose call hangs is refused at once.
+    /// Checks that a different call for the volume is refused at once while its call hangs.
     async fn refused_meanwhile(&mut self, number: usize, verb: Verb) -> Result<(), String> {
-        // Read-only calls have separate jobs.
+        // Read-only calls have separate jobs, so they are not refused.
         if only_looks(verb) {
             return Ok(());
         }
@@ -179,14 +180,15 @@ impl Life {
         }
     }
 
-    /// Checks that an equal call joins the hung call.
+    /// Checks that an equal call joins the call that hangs.
     async fn again(&mut self, number: usize) -> Result<(), String> {
         let Some(hung) = self.hung.get(&number) else {
             return Ok(());
         };
         self.world.machine.begin(None);
         let mut caller = self.begin(number, hung.verb);
-        // Yield to the call's task, to a task that it may spawn, and to the response of that task.
+        // Yield to the task of the call, to a task that it may spawn, and to the response of that
+        // task.
         for _ in 0..3 {
             yield_now().await;
         }
@@ -211,7 +213,7 @@ impl Life {
             ..
         } = hung;
         if callers.is_empty() {
-            // No caller is left: the kubelet retries, and joins the same job or gets its result.
+            // No caller remains. The kubelet retries, and joins the same job or gets its result.
             callers.push(self.begin(number, verb));
         }
         let mut told = Vec::new();
@@ -240,7 +242,7 @@ impl Life {
                 Ok(())
             }
             (Err(_), Answer::Refused(_) | Answer::RefusedSomehow | Answer::Either) => Ok(()),
-            // The hung call may have the volume's former device open.
+            // The call that hung may have the volume's former device open.
             (Err(status), _) if is_busy(status) && verb == Verb::Unstage => {
                 self.accept_either(number, verb, expected)
             }
@@ -337,7 +339,7 @@ fn only_looks(verb: Verb) -> bool {
     matches!(verb, Verb::Stats | Verb::Health)
 }
 
-/// Returns when those callers have disconnected.
+/// Disconnects these callers.
 async fn leave(callers: &mut Vec<Caller>) {
     for caller in callers.drain(..) {
         caller.abort();
@@ -360,7 +362,7 @@ fn live(steps: &[Step]) -> Result<(), String> {
             life.end().await
         };
         let ended = tokio::time::timeout(WATCHDOG, all).await;
-        // A call that still hangs would keep the runtime from ending.
+        // Release hung calls, or the runtime could not shut down.
         life.world.machine.kill_all();
         ended.unwrap_or_else(|_| Err("the agent is stuck".to_owned()))
     });

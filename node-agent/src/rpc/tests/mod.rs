@@ -1,4 +1,4 @@
-//! The Node service as seen by its callers, on the simulated machine.
+//! Tests of the Node service on the simulated machine, through its calls.
 
 mod answers;
 mod calls;

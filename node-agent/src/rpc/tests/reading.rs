@@ -1,4 +1,4 @@
-//! A stage that reads all of a disk: its visible progress, and the events that end it.
+//! Tests of a stage that reads a whole disk: its visible progress, and the events that end it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use crate::operation::tests::simulated::{DISK_DRIVER, Media, Simulated};
 use crate::rpc::NodeService;
 use crate::work::{Class, Pool};
 
-/// Much longer than a thread needs to finish: exceeded only if it is stuck.
+/// Longer than a thread ever needs to finish, unless it is stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 /// An offset in the middle of the disk.
 const READ: u64 = 300 * MIB;
 
-/// A blank disk with a history.
+/// Returns a volume on a blank disk that was in use before.
 fn used(world: &Simulated) -> Volume {
     let mut volume = world.volume("vol", Form::Ext4);
     volume.content = "used";
@@ -28,7 +28,8 @@ fn used(world: &Simulated) -> Volume {
     volume
 }
 
-/// The number of the call of a stage that reads the disk at [`READ`].
+/// Returns the position of the system call that reads the disk at [`READ`], among the calls of a
+/// stage.
 fn call() -> usize {
     let world = Simulated::of(Media::Disks);
     let volume = used(&world);
@@ -78,7 +79,7 @@ async fn a_stage_shows_how_much_it_has_read_and_an_unstage_ends_it() {
     assert_eq!(world.left(), Vec::<String>::new());
     send(&service, &volume, Verb::Unstage).await.unwrap();
 
-    // The result is as if the stage had never been tried.
+    // A later stage succeeds, as if the first stage had never been tried.
     send(&service, &volume, Verb::Stage).await.unwrap();
     send(&service, &volume, Verb::Unstage).await.unwrap();
     let since = Instant::now();

@@ -1,4 +1,5 @@
-//! Volumes whose disk was removed are unstaged while the agent serves, never during a call.
+//! Tests that volumes whose disk was removed are unstaged while the agent serves, but never during
+//! a call.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use crate::operation::tests::simulated::{DISK_DRIVER, Media, Simulated};
 use crate::rpc::NodeService;
 use crate::work::{Class, Pool};
 
-/// Much longer than a thread needs to finish: exceeded only if it is stuck.
+/// Longer than a thread ever needs to finish, unless it is stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 const FORMS: [Form; 2] = [Form::Ext4, Form::Xfs];
 
@@ -40,7 +41,7 @@ impl Bench {
         }
     }
 
-    /// The agent begins to look after removed disks.
+    /// Starts the task that unmounts volumes on removed disks.
     fn watched(mut self) -> Self {
         let watched = Arc::clone(&self.service);
         let watch = async move { drop(watched.unmount_removed().await) };
@@ -71,7 +72,7 @@ impl Bench {
     }
 
     fn is_staged(&self, volume: &Volume) -> bool {
-        // No call of the kernel: those are counted.
+        // Make no system call here, since system calls are counted.
         let line = format!("mount {}:", volume.staging_mount().display());
         let picture = self.world.machine.picture();
         !picture.beginning_with(&[&line]).is_empty()
@@ -85,7 +86,7 @@ impl Bench {
         }
     }
 
-    /// After a pause, of which no time passes while a job runs.
+    /// Waits until the volume is unmounted after a pause. Time does not pass while a job runs.
     async fn is_unmounted_later(&self, volume: &Volume) {
         let since = Instant::now();
         let change = Key::new(Class::Change, &volume.id);
@@ -114,7 +115,7 @@ impl Drop for Bench {
         if let Some(watch) = &self.watch {
             watch.abort();
         }
-        // A call that still hangs would keep the runtime from ending.
+        // Release hung calls, or the runtime could not shut down.
         self.world.machine.kill_all();
     }
 }
@@ -155,7 +156,7 @@ async fn a_volume_is_unstaged_when_its_last_pod_has_ended() {
             yield_now().await;
         }
         assert!(bench.is_staged(&volume), "a pod has it");
-        // An attempt to unstage it may be running.
+        // The task may be trying to unstage the volume at the same time.
         while let Err(busy) = send(&bench.service, &volume, Verb::Unpublish(1)).await {
             assert_eq!(busy.code(), Code::Aborted, "{busy}");
             yield_now().await;
@@ -193,7 +194,7 @@ async fn a_stage_that_waits_for_the_disk_is_not_cancelled() {
     assert_eq!(bench.world.left(), Vec::<String>::new());
 }
 
-/// Its data was not on the disk, and cannot be written to it any longer.
+/// The data was not on the disk, and can no longer be written to it.
 #[tokio::test(start_paused = true)]
 async fn lost_data_is_reported_until_the_kubelet_unstages_the_volume() {
     let bench = Bench::new().watched();

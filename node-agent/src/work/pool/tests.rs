@@ -1,4 +1,5 @@
-//! The pool: which call gets a thread, which waits, and how a slow disk affects the others.
+//! Tests of the pool: which calls get a thread, which calls wait, and the effect of a slow disk on
+//! other calls.
 
 use std::sync::mpsc;
 
@@ -12,7 +13,7 @@ use super::*;
 use crate::work::Phase;
 use crate::work::{Class, Clock, Operation};
 
-/// Jobs on a pool, whose work hangs until it is released.
+/// Jobs on a pool. Their work hangs until it is released.
 struct Bench {
     jobs: Jobs<Class, u64>,
     pool: Arc<Pool>,
@@ -36,7 +37,7 @@ impl Bench {
         }
     }
 
-    /// Returns when the job is on a thread, or waits for one.
+    /// Starts a job. Returns when the job is on a thread, or waits for one.
     async fn begin(&self, key: &str, lane: Lane) -> Work {
         let (begins, has_begun) = tokio::sync::oneshot::channel();
         let (release, released) = mpsc::channel::<()>();
@@ -45,7 +46,7 @@ impl Bench {
             let work = move |ticket: Ticket| async move {
                 let hang = move |_: &Progress| {
                     begins.send(()).unwrap();
-                    // The work ends with the test, even if the test fails.
+                    // `recv` fails when the test drops its end, even if the test fails.
                     assert!(released.recv().is_err());
                     Ok(1)
                 };
@@ -67,7 +68,8 @@ impl Bench {
         self.pool.waiting.load(Ordering::Relaxed)
     }
 
-    /// The gauges: threads that work, that format, that are slow, and waiting operations.
+    /// Returns the gauges: the threads that work, that format and that are slow, and the waiting
+    /// operations.
     fn shown(&self) -> [u32; 4] {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, || measure(std::slice::from_ref(&self.pool)));
@@ -131,7 +133,7 @@ async fn threads_are_bounded_and_who_finds_none_is_given_up_at_the_deadline() {
     }
     let late = bench.begin("late", Lane::Change).await;
     assert_eq!(bench.waiting(), 1);
-    // The clock is advanced by hand: a paused clock does not advance while threads work.
+    // Advance the clock by hand: a paused clock does not advance while threads work.
     advance(CHANGE_DEADLINE).await;
     let failure = late.job.await.unwrap().unwrap_err();
     assert!(
@@ -188,7 +190,7 @@ async fn the_gauges_follow_the_threads_and_those_who_wait_for_one() {
     }
     let format = bench.begin("format", Lane::Format).await;
     assert_eq!(bench.shown(), [4, 1, 0, 1]);
-    // The four are slow now, and the waiting one has a slot.
+    // The four jobs are slow now, and the waiting job has a slot.
     advance(Lane::Change.slow_after() + Duration::from_millis(1)).await;
     let late = changes.pop().unwrap();
     late.has_begun.await.unwrap();

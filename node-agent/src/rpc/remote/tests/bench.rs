@@ -1,4 +1,4 @@
-//! A service on a machine with an NFS server, and the calls to it.
+//! An agent on a simulated machine with an NFS server, and its calls.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::work::Servers;
 /// The address of the server.
 pub(super) const SERVER: &str = "10.0.0.5";
 
-/// A volume: a directory of the server.
+/// A volume, which is a directory of the server.
 #[derive(Clone, Debug)]
 pub(super) struct Volume {
     pub(super) id: String,
@@ -40,7 +40,7 @@ impl Volume {
         ];
         let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
         Volume {
-            // The ID is longer than the specification allows, as IDs of csi-driver-nfs may be.
+            // The ID is longer than the CSI specification allows, like some IDs of csi-driver-nfs.
             id: format!("{SERVER}#exports#{directory}#{}#", "x".repeat(200)),
             context: entries.map(owned).into(),
             mode: Mode::MultiNodeMultiWriter,
@@ -60,7 +60,7 @@ impl Volume {
     }
 }
 
-/// A machine with a server that has `/exports/a`, `/exports/b` and `/exports/c`.
+/// Returns a machine with a server that exports `/exports/a`, `/exports/b` and `/exports/c`.
 pub(super) fn machine() -> Machine {
     let machine = Machine::new();
     let directories = [
@@ -84,12 +84,13 @@ pub(super) fn machine() -> Machine {
     machine
 }
 
-/// The target of a pod.
+/// Returns the target path of a pod.
 pub(super) fn target(pod: u32) -> String {
     format!("/pods/{pod}")
 }
 
-/// Ends all hung calls: otherwise a failed assertion would wait indefinitely for their threads.
+/// Ends all hung calls when dropped: otherwise a failed assertion would wait indefinitely for their
+/// threads.
 struct Release(Machine);
 
 impl Drop for Release {
@@ -99,9 +100,9 @@ impl Drop for Release {
     }
 }
 
-/// An agent, on a clock that stands still.
+/// An agent whose clock is paused.
 pub(super) struct Agent {
-    /// Dropped before the runtime, which waits for its threads.
+    /// Dropped before the runtime, which waits for its threads when it is dropped.
     _release: Release,
     pub(super) runtime: Runtime,
     machine: Machine,
@@ -109,17 +110,17 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Returns a new process on that machine; none of its calls on this thread may wait.
+    /// Starts an agent on the machine. Its calls on this thread must not wait.
     pub(super) fn new(machine: &Machine) -> Self {
         Agent::lacking(machine, None)
     }
 
-    /// Returns a new process that lacks a condition for serving a call.
+    /// Starts an agent that lacks a condition for serving calls, if `lacking` is set.
     pub(super) fn lacking(machine: &Machine, lacking: Option<String>) -> Self {
         Agent::with(machine, None, lacking)
     }
 
-    /// Returns a new process of a kubelet with that directory.
+    /// Starts an agent with this directory as the kubelet's directory.
     pub(super) fn of_kubelet(machine: &Machine, directory: &str) -> Self {
         let opened = KubeletDir::open(&machine.process(), Path::new(directory));
         Agent::with(machine, Some(opened.unwrap()), None)
@@ -147,7 +148,7 @@ impl Agent {
         }
     }
 
-    /// Kills it. Its helpers end with it.
+    /// Kills the agent. Its helpers exit with it.
     pub(super) fn kill(self) {
         self.machine.kill_all();
         drop(self.service);
@@ -252,12 +253,12 @@ pub(super) async fn stats(
     answer.map(tonic::Response::into_inner)
 }
 
-/// A publish at a path that is no pod's.
+/// Publishes the volume at a path that is not a pod's target path.
 pub(super) fn publish_at(agent: &Agent, volume: &Volume, path: &str) -> Result<(), Status> {
     agent.settled(publish_to(&agent.service, volume, path.to_owned()))
 }
 
-/// An unpublish at a path that is no pod's.
+/// Unpublishes the volume from a path that is not a pod's target path.
 pub(super) fn unpublish_at(agent: &Agent, volume: &Volume, path: &str) -> Result<(), Status> {
     let request = csi::NodeUnpublishVolumeRequest {
         volume_id: volume.id.clone(),

@@ -1,5 +1,5 @@
-//! The conditions under which an unpublish detaches a mount, and the mounts that it detaches with
-//! it.
+//! Tests of the conditions under which an unpublish detaches a mount, and of nested mounts, which
+//! are detached with it.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ fn a_volume_in_use_is_not_unmounted_with_mounts_inside_it_except_of_nfs() {
     assert_eq!(machine.picture().difference(&covered), "");
     machine.uncover(inside);
     assert_eq!(machine.picture().difference(&published), "");
-    // The mounts that the kernel makes by itself are detached with the volume, also if the server
+    // Mounts that the kernel makes automatically are detached with the volume, even if the server
     // refers to another directory.
     machine.mount_nfs(&format!("{SERVER}:/exports/b"), SERVER, inside);
     agent.unpublish(&volume, 1).unwrap();

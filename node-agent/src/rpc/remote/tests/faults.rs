@@ -1,10 +1,10 @@
-//! Every call of every verb fails, and kills the process that made it, the agent or a helper: a
-//! retry converges, and nothing is left.
+//! Fault tests: each system call of each CSI call fails, or kills its process, the agent or a
+//! helper. A retry must converge and leave nothing.
 
 use super::bench::{Agent, Volume, machine};
 use crate::kernel::fake::{Fault, Machine};
 
-/// Errnos of servers and of the kernel.
+/// Errnos that servers and the kernel return.
 const ERRNOS: [&str; 7] = [
     "EIO",
     "EBUSY",
@@ -19,14 +19,14 @@ fn volume() -> Volume {
     Volume::new("a").with("mountPermissions", "0700")
 }
 
-/// Counts the calls that the verb makes without a fault.
+/// Counts the system calls of a CSI call without a fault.
 fn calls(machine: &Machine, verb: impl FnOnce()) -> usize {
     machine.begin(None);
     verb();
     machine.end().len()
 }
 
-/// All calls of a publish, statistics and an unpublish.
+/// Counts the system calls of a publish, statistics and an unpublish.
 fn all(machine: &Machine, agent: &Agent) -> usize {
     let volume = volume();
     calls(machine, || {
@@ -36,8 +36,8 @@ fn all(machine: &Machine, agent: &Agent) -> usize {
     })
 }
 
-/// Publishes, reads statistics and unpublishes with that fault, ignoring the results; then without
-/// a fault.
+/// Publishes, reads statistics and unpublishes with the fault, ignoring the results; then does the
+/// same without a fault, and checks that nothing is left.
 fn converges(machine: &Machine, agent: Agent, fault: Fault) {
     let before = machine.picture();
     let volume = volume();

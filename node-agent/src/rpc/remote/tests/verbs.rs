@@ -1,4 +1,4 @@
-//! The results of the calls on a server that answers.
+//! Tests of the results of calls on a server that answers.
 
 use std::path::Path;
 
@@ -195,10 +195,10 @@ fn a_mount_that_another_program_made_is_recognised_by_its_source() {
     agent.stats(&a, 1).unwrap();
     assert_eq!(code(agent.publish(&a, 2)), Code::AlreadyExists);
     assert_eq!(code(agent.publish(&a, 3)), Code::AlreadyExists);
-    // No volume is on a tmpfs.
+    // The mount is a tmpfs, which is never a volume.
     assert_eq!(code(agent.unpublish(&a, 3)), Code::FailedPrecondition);
     agent.unpublish(&a, 1).unwrap();
-    // Another agent, or the previous one, published the volume.
+    // The volume may have been published by another agent or by a previous one.
     agent.unpublish(&Volume::new("b"), 2).unwrap();
     assert!(!machine.is_there(Path::new(&target(2))));
 }
@@ -220,7 +220,7 @@ fn a_repeated_publish_knows_its_mount_under_another_source() {
         ..a.clone()
     };
     assert_eq!(code(agent.publish(&reader, 1)), Code::AlreadyExists);
-    // Another process compares it with a new mount, which it does not keep.
+    // Another process compares the mount with a new mount, which it then drops.
     let next = Agent::new(&machine);
     let before = machine.picture();
     next.publish(&a, 1).unwrap();
@@ -229,7 +229,7 @@ fn a_repeated_publish_knows_its_mount_under_another_source() {
         assert_eq!(code(next.publish(&other, 1)), Code::AlreadyExists);
     }
     agent.unpublish(&a, 1).unwrap();
-    // The same process compares it too, if mounts have no unique numbers.
+    // The same process compares the mounts as well if mounts have no unique IDs.
     machine.number_no_mounts();
     agent.publish(&a, 2).unwrap();
     agent.publish(&a, 2).unwrap();
@@ -360,7 +360,7 @@ fn a_target_that_another_process_removes_meanwhile_is_unpublished() {
     }
 }
 
-/// The calls of statistics, and the number of the call that starts a helper.
+/// Each system call of the statistics fails, up to the call that starts a helper.
 #[test]
 fn a_failure_of_the_node_is_not_reported_as_the_servers() {
     let machine = machine();
