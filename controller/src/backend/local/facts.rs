@@ -3,6 +3,7 @@
 
 use super::Local;
 use super::store::Store;
+use crate::backend::Volume;
 use belay_contract::reason::Reporter;
 use belay_server::call::Failure;
 use belay_server::facts::{Facts, Known, Measuring, SHOWN_MAX, Shown, Space};
@@ -57,20 +58,26 @@ impl Store {
         }
     }
 
-    /// Adds names and sizes to the unhealthy volumes in `shown`, and appends healthy volumes. Reads
-    /// only the first [`SHOWN_MAX`] volumes of the ledger; unhealthy volumes after these get no
-    /// name and size.
+    /// Adds names and sizes to the unhealthy volumes in `shown`, and appends healthy volumes. An
+    /// unhealthy volume whose record cannot be read gets neither.
     fn name(&self, shown: &mut Vec<Shown>) -> Result<(), Failure> {
+        let details = |volume: Volume| {
+            let size = Rounded(volume.bytes).to_string();
+            volume.name.into_iter().chain([size]).collect()
+        };
+        for unhealthy in shown.iter_mut() {
+            let record = self.ledger.get(&unhealthy.id).ok().flatten();
+            if let Some(record) = record {
+                unhealthy.details = details(self.volume(&unhealthy.id, &record)?);
+            }
+        }
         for volume in self.list(None, SHOWN_MAX)?.volumes {
-            let name = volume.name.into_iter();
-            let details = name.chain([Rounded(volume.bytes).to_string()]).collect();
-            match shown.iter_mut().find(|it| it.id == volume.id.as_str()) {
-                Some(unhealthy) => unhealthy.details = details,
-                None => shown.push(Shown {
+            if shown.iter().all(|it| it.id != volume.id.as_str()) {
+                shown.push(Shown {
                     id: volume.id.as_str().to_owned(),
                     reasons: Vec::new(),
-                    details,
-                }),
+                    details: details(volume),
+                });
             }
         }
         shown.truncate(SHOWN_MAX);

@@ -2,7 +2,7 @@
 
 use super::{Bed, MIB, order};
 use crate::backend::local::Local;
-use belay_server::facts::Facts as _;
+use belay_server::facts::{Facts as _, SHOWN_MAX};
 use belay_server::readiness::{Readiness, State};
 use std::fs;
 use std::sync::Arc;
@@ -33,6 +33,25 @@ fn every_unhealthy_volume_counts_once_for_each_of_its_reasons() {
         let space = facts.storage.unwrap();
         assert!(0 < space.free_bytes && space.free_bytes <= space.size_bytes);
     }
+}
+
+#[test]
+fn an_unhealthy_volume_is_named_wherever_it_is_in_the_list() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let create = |n| {
+        store
+            .create(&order(&format!("pvc-{n}"), MIB), None)
+            .unwrap()
+    };
+    let volumes: Vec<_> = (0..SHOWN_MAX + 1).map(create).collect();
+    let last = volumes.iter().max_by_key(|it| it.id.as_str().to_owned());
+    let last = last.unwrap();
+    fs::remove_file(bed.file(last.id.as_str())).unwrap();
+    let (_, shown) = store.facts(100).unwrap();
+    assert_eq!(shown.len(), SHOWN_MAX);
+    assert_eq!(shown[0].id, last.id.as_str());
+    assert_eq!(shown[0].details, [last.name.as_deref().unwrap(), "1 MiB"]);
 }
 
 #[tokio::test]
