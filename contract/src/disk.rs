@@ -1,8 +1,8 @@
-//! How a node recognises the disk of a volume: the entries of the publish context, and the
-//! templates of a driver for the names of its disks. Uses no device and no sysfs.
+//! The data by which a node recognises the disk of a volume: the entries of the publish context,
+//! and a driver's templates for the names of its disks. Accesses neither devices nor sysfs.
 
 /// The maximum length of an identity, in bytes. The designators of a SCSI disk (SPC-6, 7.7.6) have
-/// at most 255; udev's names also contain vendor and model.
+/// at most 255 bytes; udev's names also contain vendor and model.
 const WORD_BYTES_MAX: usize = 320;
 /// The maximum number of names in a list.
 const NAMES_MAX: usize = 16;
@@ -92,7 +92,7 @@ pub(crate) fn names(text: &str) -> Result<Vec<String>, WordError> {
     }
 }
 
-/// Joins names to a list.
+/// Joins names into a list, which [`names`] reads.
 pub(crate) fn list(names: &[String]) -> String {
     names.join(&SEPARATOR.to_string())
 }

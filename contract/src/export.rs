@@ -1,5 +1,5 @@
-//! The syntax of csi-driver-nfs for a directory of a server, in a class and in a volume context.
-//! The case of the keys is ignored. Makes no calls.
+//! The syntax of csi-driver-nfs for a directory of a server, in a StorageClass and in a volume
+//! context. The case of the keys is ignored. Makes no calls.
 
 use belay_server::request::Context;
 use std::net::Ipv6Addr;
@@ -10,10 +10,10 @@ const MODE_MAX: u32 = 0o7777;
 pub const NAME_BYTES_MAX: usize = 255;
 /// The maximum number of names in a path.
 const DEPTH_MAX: usize = 64;
-/// The maximum length of a source, in bytes: the limit of fsconfig(2) for strings.
+/// The maximum length of the source of a mount, in bytes: the limit of fsconfig(2) for strings.
 pub const SOURCE_BYTES_MAX: usize = 255;
 
-/// The templates that a subDir may contain, and the keys of their values.
+/// The templates that a `subDir` may contain, each with the parameter key of its value.
 const TEMPLATES: [(&str, &str); 3] = [
     ("${pvc.metadata.name}", "csi.storage.k8s.io/pvc/name"),
     (
@@ -23,7 +23,7 @@ const TEMPLATES: [(&str, &str); 3] = [
     ("${pv.metadata.name}", "csi.storage.k8s.io/pv/name"),
 ];
 
-/// Returns the value of a key in any case.
+/// Returns the value of a key, whose case is ignored; `None` if the key is missing.
 ///
 /// # Errors
 /// Returns a message if two spellings of the key have different values.
@@ -38,8 +38,8 @@ pub fn value<'a>(context: &'a Context, key: &str) -> Result<Option<&'a str>, &'s
     }
 }
 
-/// Replaces the templates in a subDir. `name` returns the replacement for a template and the key of
-/// its value. Returns `None` if the subDir contains any other template.
+/// Replaces the templates in a `subDir`. `name` gets a template and the key of its value, and
+/// returns the value. Returns `None` if the `subDir` contains any other template.
 ///
 /// # Errors
 /// Returns the errors of `name`.
@@ -94,8 +94,9 @@ pub fn share(path: &str) -> Result<String, String> {
     names(path).map(|names| names.join("/"))
 }
 
-/// Splits a path into names; slashes at its ends are ignored. The kernel resolves `..` in a source;
-/// csi-driver-nfs refuses it between backslashes, too.
+/// Splits a path into its components; slashes at its ends are ignored. Refuses `..`, which the
+/// kernel would resolve in the source of a mount. Like csi-driver-nfs, also refuses `..` between
+/// backslashes.
 ///
 /// # Errors
 /// Returns a message that names the part that is not allowed.

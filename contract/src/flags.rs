@@ -45,7 +45,8 @@ pub struct DriverArgs<const AGENT: bool> {
 }
 
 impl<const AGENT: bool> DriverArgs<AGENT> {
-    /// Returns the plugin capabilities, which both programs of a driver must report alike.
+    /// Returns the plugin capabilities. The controller and the node agent of a driver must report
+    /// the same capabilities.
     #[must_use]
     pub fn plugin_capabilities(&self) -> Vec<PluginCapability> {
         let topology = self.with_topology.then_some(PluginCapability::Topology);
@@ -61,8 +62,8 @@ pub struct NodeArgs {
     pub id: Option<NodeId>,
     /// The name of the node in Kubernetes, if the node agent has it.
     pub name: Option<NodeId>,
-    /// The topology that all volumes of this node have; `None` if topology is not reported, or is a
-    /// zone that the node agent reads from the cloud's metadata.
+    /// The topology of all volumes of this node; `None` if topology is not reported, or if the node
+    /// agent reads it from the cloud's metadata as a zone.
     pub topology: Option<Topology>,
 }
 

@@ -1,9 +1,9 @@
 //! The parameters of a StorageClass for formatting blank volumes. The controller validates them;
 //! the volume context carries them to the node that formats the volume.
 //!
-//! Names and meanings are the same as in the AWS EBS driver. The list is short on purpose: it omits
-//! options that a kernel might be unable to mount or grow. Encryption is recognised in order to
-//! refuse it.
+//! The names and meanings of the parameters are the same as in the AWS EBS driver. The list omits
+//! options with which a kernel might be unable to mount or grow the filesystem. Encryption is
+//! recognised in order to refuse it.
 
 use std::ops::RangeInclusive;
 
@@ -28,35 +28,36 @@ pub const PARAMETERS: &[&str] = &[
 /// The maximum block size, in bytes. No kernel has smaller pages, and kernels before Linux 6.12
 /// cannot mount blocks larger than a page.
 const BLOCK_BYTES_MAX: u32 = 4096;
-/// The maximum that mke2fs accepts with `-i`.
+/// The maximum number of bytes per inode that mke2fs accepts (`-i`).
 const BYTES_PER_INODE_MAX: u32 = 64 << 20;
 /// The offset of the node agent's mark of an unfinished format, in bytes from the start of the
-/// device. It is constant, since the volume may grow before a format is retried. With the options
-/// that Belay uses, mkfs of ext4 and xfs does not write at this offset. It must not, since an
-/// interrupted format without a mark is never resumed.
+/// device. The offset is constant, since the volume may grow before a format is retried. With the
+/// options that Belay uses, mkfs of ext4 and xfs does not write at this offset. This must not
+/// change, since an interrupted format without a mark is never resumed.
 pub const MARK_AT: u64 = 100 << 20;
-/// The inode tables of an ext4 may take at most this fraction of it. mke2fs does not write the
-/// tables, but their position can move other metadata to the mark.
+/// The divisor for the maximum part of an ext4 that its inode tables may take: one eighth. mke2fs
+/// does not write the tables, but their size can move other metadata to the mark.
 const TABLES_PART: u64 = 8;
-/// The minimum distance between the mark and the end of the first inode tables. mke2fs puts the
-/// first directories behind these tables, at least 20 KiB.
+/// The minimum distance between the mark and the end of the first inode tables, in bytes. mke2fs
+/// writes the first directories, at least 20 KiB, directly after these tables.
 const MARK_MARGIN: u64 = 1 << 20;
 /// The volume sizes, in bytes, that allow blocks below the default size. In a smaller volume the
 /// journal can cover the mark; in a larger one, from 2 TiB on, a copy of the group descriptors
 /// does.
 const SMALL_BLOCKS_FIT: RangeInclusive<u64> = 256 << 20..=256 << 30;
-/// The maximum number of inodes. An ext4 has at most 2^32, in proportion to its size; so it can
-/// grow to four times its size.
+/// The maximum number of inodes of a new ext4. An ext4 has at most 2^32 inodes, and their number
+/// increases in proportion when it grows. So each ext4 can grow to four times its size.
 const INODES_MAX: u64 = 1 << 30;
-/// The options that mke2fs gets unless a parameter sets others.
+/// The default block size of ext4, in bytes.
 const EXT4_BLOCK_BYTES: u32 = 4096;
+/// The default inode size of ext4, in bytes.
 const EXT4_INODE_BYTES: u32 = 256;
-/// Volumes from this size on get one inode per 64 KiB instead of 16, since inode numbers have 32
-/// bits.
+/// The volume size, in bytes, from which on mke2fs creates one inode per 64 KiB instead of one per
+/// 16 KiB by default, since inode numbers have 32 bits.
 const EXT4_LARGE_BYTES: u64 = 16 << 40;
-/// The layout that mke2fs is called with: the number of block groups whose metadata is stored
-/// together, and the bytes of a group descriptor.
+/// The number of block groups whose metadata mke2fs stores together.
 const FLEX_GROUPS: u64 = 16;
+/// The size of a group descriptor of ext4, in bytes.
 const DESCRIPTOR_BYTES: u64 = 64;
 /// The default block size of mkfs.xfs, in bytes.
 const XFS_BLOCK_BYTES: u32 = 4096;
@@ -203,8 +204,8 @@ impl FormatOptions {
         Err(invalid(field, key, &why))
     }
 
-    /// Checks the limits of mkfs.xfs(8): an inode has 512 to 2048 bytes, and a block has at least
-    /// two.
+    /// Checks the limits of mkfs.xfs(8): an inode has 512 to 2048 bytes, and a block has room for
+    /// at least two inodes.
     fn fit_xfs(&self, field: &str) -> Result<(), Failure> {
         let most = self.block_bytes.unwrap_or(XFS_BLOCK_BYTES) / 2;
         match self.inode_bytes {
@@ -216,7 +217,7 @@ impl FormatOptions {
         }
     }
 
-    /// Returns the options as keys and values; a default has no key.
+    /// Returns the options as keys and values. An option that is not set has no key.
     pub fn entries(&self) -> impl Iterator<Item = (String, String)> + use<> {
         let (per_bytes, count) = match self.inodes {
             None => (None, None),
@@ -235,9 +236,9 @@ impl FormatOptions {
     }
 }
 
-/// Whether the metadata of the first block groups ends near the mark. mke2fs arranges it in this
-/// order: the superblock, the group descriptors and those reserved for growth, two bitmaps for each
-/// group, the inode tables.
+/// Whether the metadata of the first block groups ends near the mark. mke2fs arranges this metadata
+/// in the following order: the superblock, the group descriptors, the descriptors reserved for
+/// growth, two bitmaps for each group, the inode tables.
 fn is_near_mark(bytes: u64, block: u64, inode: u64, inodes: Inodes) -> bool {
     let blocks = bytes / block;
     let group_blocks = block * 8;
@@ -269,15 +270,15 @@ const ENCRYPTION_OFF: [&str; 9] = ["", "0", "f", "false", "n", "no", "none", "of
 
 /// Whether a parameter of a class or an attribute of a volume requests encryption: its key contains
 /// `luks` or `encrypt`, in any case, and its value does not turn encryption off. No driver of Belay
-/// encrypts: data would be stored unencrypted, and a volume that another driver has encrypted would
-/// look foreign.
+/// encrypts: if the request were ignored, data would be stored unencrypted, and the content of a
+/// volume that another driver has encrypted would not be recognised.
 #[must_use]
 pub fn is_encryption_requested(key: &str, value: &str) -> bool {
     has("encrypt", key, value) || is_encryption_by_driver(key, value)
 }
 
-/// Whether an entry that requests encryption asks for encryption by the driver, with a LUKS header
-/// on the disk, instead of encryption by the storage.
+/// Whether an entry requests encryption by the driver, with a LUKS header on the disk, instead of
+/// encryption by the storage.
 #[must_use]
 pub fn is_encryption_by_driver(key: &str, value: &str) -> bool {
     has("luks", key, value)

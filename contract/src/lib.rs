@@ -1,5 +1,5 @@
 //! The contract between a driver's controller and the node agent: constants, rules and formats of
-//! data that both use. Each module describes its part. Does not know clouds or devices.
+//! data that both use. Accesses neither clouds nor devices.
 
 pub mod disk;
 pub mod drivers;

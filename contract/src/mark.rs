@@ -1,16 +1,17 @@
-//! The secret in the format mark of a disk, by which an agent recognises its own mark. Users of the
-//! volume can write any block of it, but do not know the secret.
+//! The secret in the format mark of a disk. The node agent marks a disk while it formats the disk,
+//! and recognises its own mark by the secret: users of the volume can write any block, but do not
+//! know the secret.
 
 use std::fmt;
 
 /// The size of a secret, in bytes: the output of HMAC-SHA256 (RFC 2104, FIPS 180-4).
 const BYTES: usize = 32;
-/// Maximum number of secrets of a volume: from the current key and earlier ones.
+/// Maximum number of secrets of a volume: one for the current key and one for each earlier key.
 pub const SECRETS_MAX: usize = 4;
 /// Separates the secrets of a list.
 const SEPARATOR: char = '.';
 
-/// The secret of a volume under one key.
+/// The secret of a volume, derived from one key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct MarkSecret([u8; BYTES]);
 
@@ -21,7 +22,7 @@ impl MarkSecret {
         &self.0
     }
 
-    /// Parses hexadecimal digits; returns `None` unless they are a secret.
+    /// Parses a secret from 64 hexadecimal digits. Returns `None` if the text is malformed.
     fn parse(text: &str) -> Option<Self> {
         let is_hex = text.len() == 2 * BYTES && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let digits = text.get(..2 * BYTES).filter(|_| is_hex)?;
@@ -55,7 +56,7 @@ pub(crate) fn parse(text: &str) -> Option<Vec<MarkSecret>> {
     (secrets.len() <= SECRETS_MAX).then_some(secrets)
 }
 
-/// Joins secrets to a list.
+/// Joins secrets into a list, which [`parse`] reads.
 pub(crate) fn list(secrets: &[MarkSecret]) -> String {
     let digits = |secret: &MarkSecret| -> String {
         secret.0.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -1,6 +1,6 @@
 //! Mount flags, as in CSI's `mount_flags` and in fstab: their syntax, and the flags that Belay
-//! refuses. The node agent decides what accepted flags do. Values can be sensitive, so errors
-//! contain only names.
+//! refuses. The node agent applies the accepted flags. Values can be sensitive, so errors contain
+//! only names.
 
 /// Flags of the mount itself, which have no value (mount(8), "FILESYSTEM-INDEPENDENT MOUNT
 /// OPTIONS").
@@ -29,7 +29,7 @@ pub const ATTRIBUTES: [&str; 22] = [
     "group",
 ];
 
-/// Flags for mount(8), fstab or logs, which mean nothing to the kernel.
+/// Flags for mount(8), fstab or logs, which have no effect in the kernel.
 const IGNORED: [&str; 18] = [
     "nouser",
     "nousers",
@@ -57,8 +57,8 @@ const NO_REPLAY: &str = "without the journal the volume's latest writes are miss
                          attach it read-only or set ro instead";
 const OTHER_DEVICE: &str = "it refers to another device of the node";
 
-/// Flags that are refused with or without a value, and the reasons; mount(8), ext4(5), xfs(5),
-/// btrfs(5).
+/// Flags that are refused with or without a value, each with the reason. The flags are described in
+/// mount(8), ext4(5), xfs(5) and btrfs(5).
 const REFUSED: [(&str, &str); 30] = [
     ("mand", "Linux no longer has mandatory locks"),
     ("bind", OTHER_MOUNT),
@@ -100,7 +100,8 @@ const REFUSED: [(&str, &str); 30] = [
 
 /// Flags that set a server's address, which are refused for network filesystems.
 const ADDRESSES: [&str; 2] = ["addr", "clientaddr"];
-/// Flags that mount.nfs interprets; they mean nothing to the kernel.
+/// Flags that only mount.nfs interprets. These flags are dropped, since they have no effect in the
+/// kernel.
 const FOR_MOUNT_NFS: [&str; 3] = ["bg", "fg", "retry"];
 
 /// The maximum length of a string for fsconfig(2), in bytes.

@@ -11,7 +11,7 @@ const PARTS_MAX: usize = 5;
 const SUFFIX_BYTES: usize = 7;
 /// The name of Belay's own directory in a share, which is not a volume.
 pub const OWN: &str = ".belay";
-/// The actions of a volume's deletion.
+/// The possible actions when a volume is deleted (`onDelete` of csi-driver-nfs).
 pub const POLICIES: [&str; 3] = ["delete", "retain", "archive"];
 
 /// The parts of a volume ID.
@@ -21,11 +21,12 @@ pub struct Parts<'a> {
     pub server: &'a str,
     /// The path of the exported directory, without slashes at its ends; empty for the root.
     pub share: String,
-    /// The names in the directory's path below the share; at least one.
+    /// The components of the directory's path below the share; at least one.
     pub dir: Vec<String>,
     /// The name in the request that created the volume; `None` if it is the directory's name.
     pub name: Option<&'a str>,
-    /// The action of the volume's deletion, one of [`POLICIES`]; `None` if the ID names none.
+    /// The action when the volume is deleted, one of [`POLICIES`]; `None` if the ID does not
+    /// contain one.
     pub policy: Option<&'static str>,
 }
 
@@ -41,12 +42,13 @@ pub struct Unread {
 /// Parses the ID of a volume. Returns `None` if no driver can have created the ID.
 ///
 /// # Errors
-/// Returns the part that Belay cannot parse; such a volume may exist.
+/// Returns the part that Belay cannot parse; a volume with this ID may exist.
 pub fn read(id: &str) -> Result<Option<Parts<'_>>, Unread> {
     let parts: Vec<_> = id.split(SEPARATOR).collect();
     let (server, share, dir, more) = match parts[..] {
         [server, share, dir, ref more @ ..] => (server, share, dir, more),
-        // csi-driver-nfs also responds to any other ID that the volume does not exist.
+        // For an ID in any other format, csi-driver-nfs also responds that the volume does not
+        // exist.
         _ => match old_parts(id) {
             Some((server, share, dir)) => (server, share, dir, &[][..]),
             None => return Ok(None),
@@ -100,7 +102,7 @@ pub struct SnapshotParts<'a> {
 /// Parses the ID of a snapshot. Returns `None` if no driver can have created the ID.
 ///
 /// # Errors
-/// Returns the part that Belay cannot parse; such a snapshot may exist.
+/// Returns the part that Belay cannot parse; a snapshot with this ID may exist.
 pub fn read_snapshot(id: &str) -> Result<Option<SnapshotParts<'_>>, Unread> {
     let parts: Vec<_> = id.split(SEPARATOR).collect();
     let [server, share, name, again, volume] = parts[..] else {
@@ -124,7 +126,7 @@ pub fn read_snapshot(id: &str) -> Result<Option<SnapshotParts<'_>>, Unread> {
     }))
 }
 
-/// Checks the name of a snapshot, which names its directory.
+/// Checks the name of a snapshot, which is also the name of its directory.
 ///
 /// # Errors
 /// Returns a message if the name cannot be used.
@@ -136,7 +138,7 @@ pub fn snapshot_name(name: &str) -> Result<&str, String> {
     }
 }
 
-/// Checks the name of a volume, which names its archives.
+/// Checks the name of a volume, which the names of its archives contain.
 ///
 /// # Errors
 /// Returns a message if the name cannot be used.
@@ -149,7 +151,7 @@ pub fn archive_name(name: &str) -> Result<&str, String> {
     }
 }
 
-/// Checks that a text is one name of a path, without separators of the parts of an ID.
+/// Checks that a text is a single path component without [`SEPARATOR`].
 fn single(name: &str) -> Result<(), String> {
     let names = export::names(name)?;
     let is_one = matches!(&names[..], [one] if one == name);
@@ -161,8 +163,8 @@ fn single(name: &str) -> Result<(), String> {
     }
 }
 
-/// Splits the path of a directory below a share into names; slashes at its ends are ignored. The
-/// result is empty if the path is the share itself.
+/// Splits the path of a directory below a share into its components; slashes at its ends are
+/// ignored. The result is empty if the path is the share itself.
 ///
 /// # Errors
 /// Returns a message that names the part that is not allowed.

@@ -1,4 +1,4 @@
-//! How a directory of an NFS server is mounted: the addresses of the server, the version of the
+//! The mount of a directory of an NFS server: the addresses of the server, the version of the
 //! protocol, and the parameters that follow from both. Calls only the resolver.
 
 use crate::export::without_brackets;
@@ -6,11 +6,11 @@ use belay_server::call::Failure;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs as _};
 
-/// The versions of NFS, the best first.
+/// The versions of NFS that are tried, the newest first.
 const VERSIONS: [&str; 4] = ["4.2", "4.1", "4.0", "3"];
-/// The parameters that choose the version.
+/// The mount options that select the version of NFS.
 const VERSION_PARAMETERS: [&str; 3] = ["vers", "nfsvers", "minorversion"];
-/// The parameters that choose the protocol below mountd's, which is UDP by default.
+/// The mount options that select the transport protocol for mountd, which is UDP by default.
 const TRANSPORT_PARAMETERS: [&str; 3] = ["mountproto", "proto", "udp"];
 /// Maximum number of addresses of a host that are tried.
 const ADDRESSES_MAX: usize = 4;
@@ -18,39 +18,41 @@ const ADDRESSES_MAX: usize = 4;
 /// A parameter of fsconfig(2): its name, and its value if it has one.
 pub type Parameter = (String, Option<String>);
 
-/// One way to mount a directory.
+/// One attempt to mount a directory.
 #[derive(Debug)]
 pub struct Attempt<'a> {
-    /// The address and the version.
+    /// The address and the version of this attempt.
     pub way: Way,
-    /// The parameters that were given, without the version if that is tried.
+    /// The given mount options, without the version if this attempt selects the version.
     pub options: Vec<&'a Parameter>,
 }
 
-/// How a server is reached.
+/// The address of a server and the version of NFS to use.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
     /// The address of the server.
     pub address: IpAddr,
-    /// The version; `None` if the options have it.
+    /// The version of NFS; `None` if the mount options select it.
     pub version: Option<&'static str>,
 }
 
 /// The reason why an attempt failed, which determines the next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The server or the kernel does not have that version.
+    /// The server or the kernel does not support the version of NFS.
     Version,
-    /// The address does not answer.
+    /// The address does not respond.
     Address,
     /// No other attempt can succeed.
     Final,
 }
 
-/// Tries each address with the best version that the server has, until one succeeds.
+/// Tries the addresses in order, each with all versions from the newest, until `create` succeeds.
+/// Returns its result, with the address and version that succeeded.
 ///
 /// # Errors
-/// The error of the address that has refused the mount, or of the first one if none answers.
+/// Returns the error of the address that has refused the mount, or the error of the first address
+/// if no address responds.
 pub fn try_each<T, E>(
     addresses: Vec<IpAddr>,
     options: &[Parameter],
@@ -80,10 +82,10 @@ pub fn try_each<T, E>(
     Err(first.map_or_else(|| Failure::bug("a host without an address"), failure))
 }
 
-/// The addresses of a host, at least one.
+/// Returns the addresses of a host, at least one and at most four.
 ///
 /// # Errors
-/// The resolver's message.
+/// Returns the error of the resolver, or an error if the host has no address.
 pub fn addresses(host: &str) -> io::Result<Vec<IpAddr>> {
     if let Ok(address) = without_brackets(host).parse() {
         return Ok(vec![address]);
@@ -101,7 +103,7 @@ pub fn addresses(host: &str) -> io::Result<Vec<IpAddr>> {
 }
 
 impl<'a> Attempt<'a> {
-    /// The attempt that has succeeded so.
+    /// Returns the attempt with these options that has succeeded by `way`.
     #[must_use]
     pub fn again(options: &'a [Parameter], way: Way) -> Self {
         let (options, _) = negotiable(options);
@@ -125,7 +127,7 @@ impl<'a> Attempt<'a> {
         self.way.version == Some("3") || self.options.iter().any(is_three)
     }
 
-    /// The parameters before the options.
+    /// Returns the parameters of fsconfig(2) that must precede the mount options.
     #[must_use]
     pub fn parameters(&self, source: &str) -> Vec<Parameter> {
         let Way { address, version } = self.way;
@@ -140,9 +142,9 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// The options without the version, and the versions to try; if the options choose the version, all
-/// options, and no versions. `vers=4` is the best of 4, as for mount.nfs; the kernel would take it
-/// for 4.0.
+/// Returns the options without the version, and the versions to try. If the options select the
+/// version, returns all options, and no versions. `vers=4` selects the newest version 4.x that the
+/// server supports, as for mount.nfs; the kernel would use 4.0.
 fn negotiable(options: &[Parameter]) -> (Vec<&Parameter>, &'static [&'static str]) {
     let is_four = |(name, value): &Parameter| {
         ["vers", "nfsvers"].contains(&name.as_str()) && value.as_deref() == Some("4")
@@ -179,7 +181,7 @@ mod tests {
         given.iter().map(owned).collect()
     }
 
-    /// The parameters of the last attempt, with a server that has no version.
+    /// Returns the parameters of the last attempt, with a server that supports no version.
     fn last(given: &[(&str, &str)]) -> Vec<String> {
         let address = "fd00::1".parse().unwrap();
         let shown = RefCell::new(Vec::new());
@@ -221,7 +223,7 @@ mod tests {
                 &[("nfsvers", "4.0"), ("volume", "")],
                 &["nfsvers=4.0", "volume"],
             ),
-            // The last version that is tried shows that all are.
+            // The last version shows that all versions are tried.
             (
                 &[("nconnect", "4")],
                 &["vers=3", "mountproto=tcp6", "nconnect=4"],

@@ -19,8 +19,9 @@ const READ_ONLY: &str = "read_only";
 const ATTACHED_AT: &str = "attached_at";
 const MARK: &str = "mark";
 
-/// The time after its first attachment during which a disk is [`Content::New`] for the node, in
-/// seconds. The context is kept for months.
+/// The time in seconds after the attachment of a disk during which the node trusts
+/// [`Content::New`]. Later the value may be outdated, since Kubernetes keeps the context for
+/// months.
 const NEW_SECONDS: u64 = 600;
 
 /// The publish context.
@@ -61,8 +62,8 @@ pub enum Content {
     Used,
     /// The volume holds data, or was created from a source; it is never formatted.
     Populated,
-    /// The backend does not know, or another driver wrote the context; the volume is formatted only
-    /// where the agent treats it as [`Content::Used`] (`--unknown-content`).
+    /// The backend does not know the content, or another driver wrote the context. The volume is
+    /// formatted only if `--unknown-content` makes the agent treat it as [`Content::Used`].
     Unknown,
 }
 
@@ -92,8 +93,8 @@ impl Content {
 }
 
 impl PublishContext {
-    /// Returns the context of a volume that no controller attaches: everything else is recorded on
-    /// the volume's file ([`crate::drivers::local`]).
+    /// Returns the context of a volume that is a local file. No controller attaches it; all other
+    /// information is in the extended attributes of the file ([`crate::drivers::local`]).
     #[must_use]
     pub fn of_file() -> Self {
         Self {
@@ -115,7 +116,7 @@ impl PublishContext {
         self.content == Content::New && self.attached_at.is_some_and(is_recent)
     }
 
-    /// Returns the context as keys and values. Without a key, the value is `false` or unknown.
+    /// Returns the context as keys and values. A missing key means `false` or unknown.
     pub fn entries(&self) -> impl Iterator<Item = (String, String)> {
         let mut entries = Vec::new();
         if let Transport::Disk(identity) = &self.transport {
@@ -139,8 +140,8 @@ impl PublishContext {
     }
 
     /// Reads the publish context of a volume for a driver with this profile. Keys of other drivers
-    /// are ignored. A context without Belay's keys is from the controller that this driver
-    /// replaces, and only identifies the attached volume.
+    /// are ignored. A context without Belay's keys is from the controller of the driver that Belay
+    /// replaces, and only identifies the volume's disk.
     ///
     /// # Errors
     /// Returns `Invalid`, naming the key.
@@ -186,8 +187,8 @@ impl PublishContext {
     }
 }
 
-/// Returns the text that names the volume's disk: the volume's ID, or its name in the context of
-/// the replaced driver, whatever that driver was called.
+/// Returns the text that the name of the volume's disk contains: the ID of the volume, or its name
+/// in the context from the replaced driver. That driver's own name in the context key is ignored.
 fn named_by<'a>(
     volume: &'a VolumeId,
     context: &'a Context,
@@ -205,7 +206,7 @@ fn named_by<'a>(
     Ok(name)
 }
 
-/// Returns an error that does not repeat the secret.
+/// Returns the error for malformed secrets. The error does not contain their text.
 fn malformed() -> Failure {
     invalid(
         MARK,
@@ -221,7 +222,7 @@ fn word_of(identity: &DiskIdentity) -> (&'static str, String) {
     }
 }
 
-/// Reads the only one of the three identities; fails if there are several, or none.
+/// Reads the identity of the disk; fails unless the context contains exactly one of the three keys.
 fn identity(context: &Context) -> Result<DiskIdentity, Failure> {
     let bad = |key| move |error: WordError| invalid(key, &error.to_string());
     let word = |key, text| disk::word(text).map_err(bad(key));

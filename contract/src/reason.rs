@@ -1,7 +1,7 @@
 //! The health reasons of volumes and of storage, each with its severity and reporters.
 //! `docs/health.md` lists causes and remedies. Monitors match the names, so they never change.
 
-/// The program that reports a reason. Both may report the same volume.
+/// A program that reports health reasons. Both programs may report the same volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reporter {
     /// The node agent.
@@ -42,7 +42,7 @@ macro_rules! reasons {
 /// Reasons of a volume.
 pub mod volume {
     reasons! { Severity:
-        /// The kernel refuses writes.
+        /// The kernel refuses writes to the filesystem.
         FILESYSTEM_READ_ONLY = "FilesystemReadOnly", Degraded, [Node];
         /// ext4 has detected damage.
         FILESYSTEM_ERRORS = "FilesystemErrors", Degraded, [Node];
@@ -52,38 +52,39 @@ pub mod volume {
         DEVICE_ERRORS = "DeviceErrors", Degraded, [Node];
         /// btrfs read data that differs from the data it had written.
         DATA_CORRUPTED = "DataCorrupted", DataLoss, [Node];
-        /// The file is smaller than its device, or than the volume.
+        /// The backing file is smaller than its loop device, or than the volume.
         BACKING_FILE_SHORT = "BackingFileShort", DataLoss, [Node, Controller];
-        /// The file behind the device has no name, or its name belongs to another file.
+        /// The backing file of the device no longer has a name, or its name now refers to another
+        /// file.
         BACKING_FILE_GONE = "BackingFileGone", DataLoss, [Node];
-        /// The file cannot be inspected.
+        /// The backing file cannot be inspected.
         BACKING_FILE_UNREADABLE = "BackingFileUnreadable", Inaccessible, [Node, Controller];
         /// The volume's server does not respond, or no longer has the volume's directory.
         SERVER_UNREACHABLE = "ServerUnreachable", Inaccessible, [Node];
-        /// An operation does not return.
+        /// An operation on the volume does not return.
         OPERATION_HUNG = "OperationHung", Inaccessible, [Node];
-        /// The volume's usage is from before an operation hung.
+        /// The reported usage of the volume is outdated, since an operation hangs.
         STATISTICS_OLD = "StatisticsOld", Degraded, [Node];
         /// A process has added partitions to a volume's loop device, or set it read-only.
         DEVICE_ALTERED = "DeviceAltered", Degraded, [Node];
         /// A raw device is no longer bound to the volume's file.
         DEVICE_LOST = "DeviceLost", Inaccessible, [Node];
-        /// The volume was unpublished before all of its data was on its disk.
+        /// The volume was unpublished before all of its data was written to its disk.
         DATA_UNSYNCED = "DataUnsynced", Degraded, [Node];
-        /// The file no longer has a name.
+        /// The backing file does not exist.
         BACKING_FILE_MISSING = "BackingFileMissing", DataLoss, [Controller];
-        /// The file's name refers to no regular file, or to a file that may also be another
-        /// volume's.
+        /// The name of the backing file does not refer to a regular file, or the file may also
+        /// belong to another volume.
         BACKING_FILE_FOREIGN = "BackingFileForeign", Inaccessible, [Node, Controller];
-        /// The file holds no data, although its filesystem was in use.
+        /// The backing file holds no data, although its filesystem was in use.
         BACKING_FILE_EMPTY = "BackingFileEmpty", DataLoss, [Node, Controller];
-        /// The volume's record cannot be read.
+        /// The controller's record of the volume cannot be read.
         RECORD_UNREADABLE = "RecordUnreadable", Inaccessible, [Controller];
-        /// The filesystem of all volume files does not respond.
+        /// The filesystem of all backing files does not respond.
         STORAGE_UNREADABLE = "StorageUnreadable", Inaccessible, [Controller];
-        /// The filesystem of all volume files refuses writes.
+        /// The filesystem of all backing files refuses writes.
         STORAGE_READ_ONLY = "StorageReadOnly", Degraded, [Controller];
-        /// There may be no space for writes into the file.
+        /// There may be no space for writes to the backing file.
         STORAGE_NEARLY_FULL = "StorageNearlyFull", Degraded, [Node, Controller];
     }
 }
@@ -103,7 +104,7 @@ pub mod storage {
         STORAGE_REPLACED = "StorageReplaced", Unreachable, [Node];
         /// An inspection of the storage does not return.
         STORAGE_HANGS = "StorageHangs", Unreachable, [Node];
-        /// The deletion of a volume waits, since a mount uses it.
+        /// A volume cannot be deleted yet, since it is still mounted on this node.
         UNSTAGE_PENDING = "UnstagePending", Degraded, [Node];
         /// Operations on several volumes do not return.
         OPERATIONS_HUNG = "OperationsHung", Degraded, [Node];

@@ -1,5 +1,6 @@
-//! The topology of a node and its volumes, one segment. Both programs of a driver use the same rule
-//! for values, so that both report the same. Independent of the zones that a cloud has.
+//! The topology of a node and its volumes: one key and its value. The controller and the node agent
+//! use the same rule for values, so that both report the same topology. This module does not depend
+//! on the zones of a cloud.
 
 use belay_server::request::{Segments, TopologyRequirement};
 
@@ -10,7 +11,8 @@ const VALUE_BYTES_MAX: usize = 63;
 /// Characters that must not be at the ends of a value.
 const SEPARATORS: [char; 3] = ['-', '_', '.'];
 
-/// Marks replaced characters until the value is complete. It is not ASCII, so no name contains it.
+/// Marks replaced characters until the value is complete. This character is not ASCII, so it cannot
+/// be a part of the value.
 const REPLACED: char = '\u{fffd}';
 
 /// A topology: one key and its value.
@@ -32,7 +34,7 @@ impl Topology {
     /// Creates the topology with this `key` and `value`.
     ///
     /// # Errors
-    /// Fails if the value is not a valid label of a node.
+    /// Fails if the value is not a valid value of a Kubernetes label.
     pub fn new(key: &str, value: &str) -> Result<Self, TopologyError> {
         let plain = |byte: &u8| byte.is_ascii_alphanumeric();
         let bytes = value.as_bytes();
@@ -80,8 +82,8 @@ impl Topology {
         Segments::from([(self.key.clone(), self.value.clone())])
     }
 
-    /// Whether the caller's topology is within this one, or lacks its key. Other keys are ignored,
-    /// for example a region in addition to the zone, or in a class that restricts only the region.
+    /// Whether the topology `there` has the same value for this key, or does not contain the key.
+    /// Other keys are ignored, such as a region next to the zone.
     #[must_use]
     pub fn is_in(&self, there: &Segments) -> bool {
         let value = there.get(&self.key);

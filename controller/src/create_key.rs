@@ -1,6 +1,6 @@
 //! `belay-controller create-key`: creates a Kubernetes Secret with a new key for format marks. The
-//! chart runs it before installs and upgrades. It can only create: an existing Secret is neither
-//! read nor changed, so a key in use is never replaced.
+//! chart runs it before installs and upgrades. The command can only create a Secret: it neither
+//! reads nor changes an existing Secret, so it never replaces a key in use.
 
 use crate::http::{Call, Client, TlsFiles};
 use belay_server::config::{ended, parse_from};
@@ -62,7 +62,7 @@ struct Flags {
     port: u16,
 }
 
-/// Runs the command if the arguments begin with it.
+/// Runs the command if it is the first argument; returns `None` otherwise.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     let mut arguments = arguments.into_iter();

@@ -1,6 +1,6 @@
-//! Returns the memory of the controller's threads to the kernel. mimalloc keeps memory that a
-//! thread has freed for that thread, so each thread releases it itself, when it is idle after
-//! calls. Independent of the calls.
+//! Returns the memory of the controller's threads to the kernel. mimalloc keeps freed memory for
+//! the thread that freed it, so each thread must release its own free memory when it becomes idle
+//! after calls. This module does not depend on the calls.
 
 #![expect(unsafe_code, reason = "mi_collect has no safe interface")]
 
@@ -13,14 +13,15 @@ use std::time::Duration;
 /// The idle time after which threads for blocking work exit, which frees their memory.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(2);
 
-/// The number of tasks that wake the workers; several may run on the same worker.
+/// The number of tasks that are spawned to wake all worker threads. The number exceeds the number
+/// of workers, since several tasks may run on the same worker.
 const WAKING_TASKS: usize = 16;
 
-/// `mi_option_purge_delay` of mimalloc.h, in milliseconds, for which the crate has no name. It is
-/// between `eager_commit_delay` and `use_numa_nodes`.
+/// The option `mi_option_purge_delay` of mimalloc.h, in milliseconds. The crate does not define it.
+/// In mimalloc.h, it directly precedes `use_numa_nodes`.
 const PURGE_DELAY: mi_option_t = mi_option_use_numa_nodes - 1;
 
-/// The number of calls of [`rest`].
+/// The number of calls of [`rest`] so far.
 static RESTS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -30,12 +31,12 @@ thread_local! {
 
 /// Makes the allocator return free pages to the kernel at once. Must be called first.
 pub(crate) fn begin() {
-    // SAFETY: it stores a number, which later calls of the allocator read.
+    // SAFETY: the function only stores a number, which later calls of the allocator read.
     unsafe { mi_option_set(PURGE_DELAY, 0) }
 }
 
-/// Releases the free memory of this thread, and of the other threads when they park. Called after
-/// calls, on a thread of the runtime.
+/// Releases the free memory of this thread, and makes the other threads release theirs when they
+/// park. Called on a thread of the runtime after CSI calls have ended.
 pub(crate) fn rest() {
     RESTS.fetch_add(1, Ordering::Relaxed);
     collect();
@@ -45,7 +46,7 @@ pub(crate) fn rest() {
     }
 }
 
-/// Releases the memory of a worker, which calls this before it parks.
+/// Releases the free memory of a worker thread that is about to park, once after each [`rest`].
 pub(crate) fn park() {
     let rests = RESTS.load(Ordering::Relaxed);
     if SEEN.replace(rests) != rests {
@@ -54,7 +55,8 @@ pub(crate) fn park() {
 }
 
 fn collect() {
-    // SAFETY: it only releases free memory of the calling thread, and of threads that have ended.
+    // SAFETY: the function only releases free memory of the calling thread and of threads that have
+    // ended.
     unsafe { mi_collect(true) }
 }
 

@@ -1,6 +1,6 @@
 //! The controller half of the driver: creates, attaches, expands and deletes volumes through a
-//! backend. Opens no device, and mounts nothing outside of the workers of `nfs`. Dependencies point
-//! from `rpc` to `operation` to `backend`, never in the other direction.
+//! backend. Opens no device, and only the worker processes of the backend `nfs` mount filesystems.
+//! Dependencies point from `rpc` to `operation` to `backend`, never in the other direction.
 
 pub mod backend;
 pub mod config;
@@ -34,7 +34,7 @@ const DRAIN: Duration = Duration::from_secs(20);
 /// The first and the maximum pause before another login to a cloud that has not accepted one. Each
 /// pause is twice as long as the previous one.
 const LOGIN_PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
-/// The least pause after the cloud has refused the credentials.
+/// The minimum pause after the cloud has refused the credentials.
 const LOGIN_PAUSE_REFUSED: Duration = Duration::from_secs(15);
 
 /// Maximum number of the runtime's threads, which only dispatch calls. Each uses memory, so their
@@ -93,7 +93,7 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
             rest: heap::rest,
             worked: None,
         };
-        // Free the memory that the start has used.
+        // Free the memory that was needed only during the start.
         memory::give_back();
         tracing::info!(endpoint = %driver.endpoint, "{}", word(&readiness));
         if has_account {
@@ -108,13 +108,15 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         };
         Ok(serve(serving, vec![driver], shutdown).await?)
     });
-    // Drop calls that exceed the deadline: the backend survives a crash at any instant.
+    // Drop calls that have exceeded the deadline. This is safe, since the backend recovers from a
+    // crash at any instant.
     runtime.shutdown_background();
     served
 }
 
-/// Logs in to each cloud until it has accepted the credentials. The driver is ready as soon as one
-/// cloud has: another that is down must not keep it from its volumes.
+/// Logs in to each cloud, and retries until the cloud has accepted the credentials. The driver is
+/// ready as soon as one cloud has accepted them: an outage of one cloud must not affect the volumes
+/// in the others.
 fn log_in(operations: &Arc<Operations>, readiness: &Readiness) {
     let is_ready = Arc::new(Lock::new(false));
     for cloud in 0..operations.cloud_count() {

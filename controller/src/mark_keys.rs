@@ -12,7 +12,7 @@ const KEY_BYTES_MIN: usize = 32;
 /// The maximum size of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// The keys: the first is in use, the others were used earlier.
+/// The keys of a driver: the first key is current, the others were used earlier.
 #[derive(Clone, Default)]
 pub struct MarkKeys(Vec<hmac::Key>);
 
@@ -47,7 +47,7 @@ impl MarkKeys {
         Ok(Self(lines.into_iter().map(key).collect()))
     }
 
-    /// Returns the volume's secrets, one for each key.
+    /// Returns the secrets for the volume's format mark, one for each key.
     #[must_use]
     pub fn secrets(&self, volume: &VolumeId) -> Vec<MarkSecret> {
         let secret = |key| {

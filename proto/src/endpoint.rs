@@ -1,4 +1,4 @@
-//! Parses endpoints: all spellings of `CSI_ENDPOINT`, for servers and clients. Opens nothing.
+//! Parses endpoints: all spellings of `CSI_ENDPOINT`, for servers and clients. Opens no socket.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub struct Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// The endpoint has another scheme than that of a Unix socket.
+    /// The endpoint has a scheme other than `unix`, or is a relative path.
     #[error("endpoint {0:?}: only unix sockets; write unix:///absolute/path.sock")]
     Scheme(String),
     /// The path is empty, a directory, or contains a NUL byte.

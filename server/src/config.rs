@@ -1,4 +1,4 @@
-//! The flags that all our servers have, and the exit of a process with invalid ones.
+//! The flags that all Belay servers have, and the exit of a process with invalid flags.
 
 use crate::log::{self, LogFormat, LogLevel};
 use clap::Parser;
@@ -47,8 +47,9 @@ pub struct ProcessArgs {
     pub log_format: LogFormat,
 }
 
-/// Parses an address such as `127.0.0.1:9808`, `[::1]:9808` or `localhost:9808`. Of the addresses
-/// of a name, returns the first IPv4 one: clients that know only the name try all addresses.
+/// Parses an address such as `127.0.0.1:9808`, `[::1]:9808` or `localhost:9808`. If a name has
+/// several addresses, returns the first IPv4 address: clients that know only the name try all of
+/// its addresses.
 ///
 /// # Errors
 /// Returns a message that explains why the text is not an address.
@@ -93,7 +94,7 @@ pub struct GrpcArgs {
 /// Parses the flags of this process. On failure, prints the reason.
 ///
 /// # Errors
-/// Returns the code to exit with, see [`ended`].
+/// Returns the exit code of the process, as [`ended`] does.
 pub fn parse<A: Parser>() -> Result<A, ExitCode> {
     parse_from(std::env::args_os()).map_err(|error| ended(&error))
 }
@@ -112,7 +113,7 @@ pub fn ended(error: &clap::Error) -> ExitCode {
 }
 
 /// Parses the settings from these arguments, which begin with the program's name, and from the
-/// environment. A setting without a value, as a template leaves it, counts as absent.
+/// environment. An empty setting, which a template may produce, counts as absent.
 ///
 /// # Errors
 /// Returns clap's error if a setting is invalid or help was requested.
@@ -142,7 +143,7 @@ pub fn parse_where<A: Parser>(
     A::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
-/// Drops `--flag=` and `--flag ""`.
+/// Removes flags with an empty value: `--flag=` and `--flag ""`.
 fn without_empty(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut kept: Vec<OsString> = Vec::new();
     for argument in arguments {

@@ -1,6 +1,7 @@
-//! The facts about a program's storage and volumes, for `/metrics` and the status page. They are
-//! measured when a page is requested, and separately from the page: a disk that does not respond
-//! delays no page, and its last values stay. Knows no driver's storage.
+//! The facts about a program's storage and volumes, for `/metrics` and the status page. The facts
+//! are measured when a page is requested, in separate tasks: if a disk does not respond, the page
+//! shows the last values after a short wait. This module does not depend on the storage of a
+//! driver.
 
 use crate::lock::Lock;
 use metrics::Unit;
@@ -13,8 +14,9 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Gauges, by `driver`: the filesystem of the backing files, in bytes.
+/// Gauge: free space in the filesystem of the backing files, in bytes, by `driver`.
 const FREE: &str = "belay_storage_free_bytes";
+/// Gauge: size of the filesystem of the backing files, in bytes, by `driver`.
 const SIZE: &str = "belay_storage_size_bytes";
 /// Gauge: volumes with a health condition, by `driver` and `reason`.
 const UNHEALTHY: &str = "belay_volumes_unhealthy";
@@ -34,15 +36,15 @@ pub trait Facts: Send + Sync + 'static {
     /// Returns every reason for which this program reports a volume as unhealthy.
     fn reasons(&self) -> Vec<&'static str>;
 
-    /// Returns the facts known now. Must not wait.
+    /// Returns the facts that are known now. This function must not wait.
     fn known(&self) -> Known;
 
-    /// Returns up to [`SHOWN_MAX`] volumes for the status page. Must not wait.
+    /// Returns up to [`SHOWN_MAX`] volumes for the status page. This function must not wait.
     fn shown(&self) -> Vec<Shown>;
 
     /// Measures the facts that may require waiting for a disk, on a thread of the program;
-    /// [`Facts::known`] then returns them. Must end eventually: the next measurement begins after
-    /// that.
+    /// [`Facts::known`] then returns them. The measurement must end eventually, since the next one
+    /// begins only after it.
     fn measure(self: Arc<Self>) -> Measuring;
 }
 
@@ -72,16 +74,16 @@ pub struct Shown {
     pub details: Vec<String>,
 }
 
-/// A filesystem.
+/// The space in a filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes that can still be written, by root.
+    /// Free bytes, including blocks that only root may use.
     pub free_bytes: u64,
-    /// Bytes in total.
+    /// Size of the filesystem in bytes.
     pub size_bytes: u64,
 }
 
-/// The facts about all drivers of a server. Clones share them.
+/// The facts about all drivers of a server. Clones share the facts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AllFacts(Arc<Vec<Entry>>);
 
@@ -94,8 +96,8 @@ struct Entry {
 }
 
 impl AllFacts {
-    /// Creates the facts about these drivers. Describes the gauges, and sets those that count
-    /// volumes to 0.
+    /// Creates the facts about these drivers. Registers the help texts of the gauges, and sets the
+    /// gauges that count volumes to 0.
     pub(crate) fn new(drivers: Vec<(String, Arc<dyn Facts>)>) -> Self {
         let help = "Free bytes in the filesystem of the backing files.";
         metrics::describe_gauge!(FREE, Unit::Bytes, help);
@@ -118,7 +120,8 @@ impl AllFacts {
         let begun: Vec<_> = self.0.iter().filter_map(Entry::begin).collect();
         if !begun.is_empty() {
             let all = futures_util::future::join_all(begun);
-            // A measurement that takes longer continues, and the last values are shown.
+            // A measurement that takes longer continues in its task, and the page shows the last
+            // values.
             drop(tokio::time::timeout(PATIENCE, all).await);
         }
         self.show();

@@ -1,5 +1,5 @@
-//! Reads the small files that an operator names: credentials, certificates, settings; and the
-//! messages that the kernel has for a mount.
+//! Reads the small files that an operator configures, such as credentials, certificates and
+//! settings. Also reads the kernel's messages about a failed mount.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Read as _};
@@ -15,8 +15,8 @@ use crate::size::Exact;
 /// Maximum size of a Secret or ConfigMap of Kubernetes, in bytes.
 pub const SECRET_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads a whole file. Follows symbolic links, such as those in the volume of a Secret; does not
-/// wait for another process. Blocks.
+/// Reads a whole file. Follows symbolic links, such as the links in the volume of a Secret; does
+/// not wait for another process. Blocks the thread while the file is read.
 ///
 /// # Errors
 /// Returns an error if the file cannot be opened or read, is not a regular file, or is larger than
@@ -65,12 +65,12 @@ fn bounded(file: File, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     Ok((bytes as u64 <= bytes_max).then_some(content))
 }
 
-/// The kernel keeps at most 8 messages for a context of fsopen(2) (`struct fc_log`).
+/// Maximum number of messages that the kernel keeps for a context of fsopen(2) (`struct fc_log`).
 const LOG_MESSAGES_MAX: usize = 8;
 const LOG_MESSAGE_BYTES_MAX: usize = 512;
 
-/// Reads the messages of a filesystem about the failure of a mount, from its context: one message
-/// per read(2), prefixed with its level.
+/// Reads the messages about a failed mount from its fsopen(2) context, and joins them. Each read(2)
+/// returns one message, prefixed with its level.
 pub fn log_of(context: impl AsFd) -> String {
     let mut found = Vec::new();
     let mut message = [0; LOG_MESSAGE_BYTES_MAX];

@@ -12,8 +12,8 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use tonic_reflection::pb::{v1, v1alpha};
 use tonic_reflection::server::Builder;
 
-/// Adds both versions of the reflection service to `routes`. They list the services in `names`, and
-/// describe the messages of all services that a driver may serve.
+/// Adds both versions of the reflection service to `routes`. Both versions list the services in
+/// `names`, and describe the messages of all services that a driver may serve.
 pub(crate) fn with_reflection(
     routes: Routes,
     names: &[&'static str],
@@ -109,7 +109,8 @@ impl Health for GrpcHealth {
                 let now = if knows {
                     serving(&readiness)
                 } else {
-                    // Not an error: the protocol requires the caller to wait.
+                    // An unknown service is not an error: the protocol lets the client wait for the
+                    // service.
                     ServingStatus::ServiceUnknown
                 };
                 if last != Some(now) {

@@ -1,5 +1,6 @@
-//! The health of a volume, or of the storage behind all volumes, in the terms of CSI 1.13, and for
-//! volumes also as the older condition. Does not know causes, nor reasons by name.
+//! The health of a volume, or of the storage behind all volumes, in the terms of CSI 1.13. For
+//! volumes, also as the older `VolumeCondition`. This module does not depend on the individual
+//! reasons.
 
 use belay_proto::csi::v1 as csi;
 use csi::node_get_storage_health_response::StorageBackendHealth;
@@ -9,24 +10,24 @@ use csi::{StorageHealthErrorType, VolumeHealthErrorType};
 /// The severity of a volume's condition (CSI 1.13, `VolumeHealthErrorType`), least severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Works, but degraded.
+    /// The volume works, but is degraded.
     Degraded,
-    /// Cannot be used.
+    /// The volume cannot be used.
     Inaccessible,
-    /// Data is lost, or very likely so.
+    /// Data of the volume is lost, or very likely lost.
     DataLoss,
 }
 
 /// The severity of a condition of the storage (CSI 1.13, `StorageHealthErrorType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StorageSeverity {
-    /// Works, but degraded.
+    /// The storage works, but is degraded.
     Degraded,
-    /// No volume works here.
+    /// The storage cannot be used, so no volume works on this node.
     Unreachable,
 }
 
-/// The reason for a condition, for programs. It determines the severity.
+/// The machine-readable reason for a condition. It determines the severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reason<S = Severity> {
     name: &'static str,
@@ -34,19 +35,20 @@ pub struct Reason<S = Severity> {
 }
 
 impl<S: Copy> Reason<S> {
-    /// Creates a reason. `name` is one CamelCase word, which monitors match: it never changes.
+    /// Creates a reason. `name` is one CamelCase word. The name must never change, since monitoring
+    /// rules match it.
     #[must_use]
     pub const fn new(name: &'static str, severity: S) -> Self {
         Self { name, severity }
     }
 
-    /// Returns the name.
+    /// Returns the name of the reason.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name
     }
 
-    /// Returns the severity.
+    /// Returns the severity of the reason.
     #[must_use]
     pub const fn severity(self) -> S {
         self.severity
@@ -56,7 +58,7 @@ impl<S: Copy> Reason<S> {
 /// A condition of a volume, or of the storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition<S = Severity> {
-    /// The reason, for programs.
+    /// The machine-readable reason.
     pub reason: Reason<S>,
     /// The message for users: the problem, its start if known, and the remedy. Never contains a
     /// secret.
@@ -77,7 +79,7 @@ impl<S> Condition<S> {
 pub struct Conditions(Vec<Condition>);
 
 impl Conditions {
-    /// Adds a condition, unless one with the same reason is present.
+    /// Adds a condition, unless a condition with the same reason is present.
     pub fn add(&mut self, reason: Reason, message: impl Into<String>) {
         if !self.0.iter().any(|known| known.reason == reason) {
             self.0.push(Condition::new(reason, message));

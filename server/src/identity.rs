@@ -113,13 +113,14 @@ pub struct Identity {
     version: &'static str,
     capabilities: Vec<PluginCapability>,
     readiness: Readiness,
-    /// The service on this socket, for the manifest. The capabilities do not show it, since the
-    /// controller and the node agent must report the same.
+    /// The service on this socket next to Identity, for the manifest. The capabilities do not show
+    /// it, since the controller and the node agent must report the same.
     service: Option<&'static str>,
 }
 
 impl Identity {
-    /// Creates a service that reports these facts, and the current readiness.
+    /// Creates a service that reports this name, version and capabilities, and the current
+    /// readiness.
     #[must_use]
     pub fn new(
         name: DriverName,
@@ -136,8 +137,8 @@ impl Identity {
         }
     }
 
-    /// Adds to the manifest the service that the socket has next to this one: `controller` or
-    /// `node`. Without it, tools find out by calls that fail.
+    /// Adds the service that the socket has next to Identity, `controller` or `node`, to the
+    /// manifest. Otherwise tools could find that service only by trying calls.
     #[must_use]
     pub fn of_service(mut self, service: &'static str) -> Self {
         self.service = Some(service);

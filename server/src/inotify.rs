@@ -1,5 +1,5 @@
-//! inotify(7) events as futures, and a watch on the attributes of the files of a directory. Does
-//! not know what the attributes mean.
+//! inotify(7) events as futures, and a watch on the attributes of the files of a directory. This
+//! module does not depend on the meaning of the attributes.
 
 use rustix::fs::inotify::{self, CreateFlags, Event, ReadFlags, Reader, WatchFlags};
 use std::io;
@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use tokio::io::unix::AsyncFd;
 
-/// Buffer for events, in bytes: an event with the longest name takes 272.
+/// Size of the buffer for events, in bytes. An event with the longest name takes 272 bytes.
 const EVENTS_BYTES: usize = 2048;
 
 /// An inotify instance. The kernel limits the number of instances per user.
@@ -31,15 +31,15 @@ impl Inotify {
         Ok(Self(inotify))
     }
 
-    /// Adds a watch. Returns its number, which events carry.
+    /// Adds a watch. Returns the watch descriptor, which the events of the watch contain.
     pub(crate) fn add(&self, path: &Path, flags: WatchFlags) -> rustix::io::Result<i32> {
         inotify::add_watch(self.0.get_ref(), path, flags)
     }
 
-    /// Waits for events, and passes some of them to `see`.
+    /// Waits until events are available, and passes at least one of them to `see`.
     ///
     /// # Errors
-    /// Returns the kernel's error. The instance is then of no further use.
+    /// Returns the kernel's error. After an error, the instance must not be used again.
     pub(crate) async fn next(&self, mut see: impl FnMut(&Event<'_>)) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable().await?;
@@ -61,7 +61,7 @@ fn take(inotify: &OwnedFd, see: &mut impl FnMut(&Event<'_>)) -> io::Result<()> {
     }
 }
 
-/// Watches all files of a directory.
+/// Watches the attributes of all files in a directory.
 #[derive(Debug)]
 pub struct AttributeWatch {
     inotify: Inotify,
@@ -69,6 +69,7 @@ pub struct AttributeWatch {
 
 impl AttributeWatch {
     /// Starts to watch. The directory must exist; a directory that replaces it is not watched.
+    ///
     /// # Errors
     /// Returns the kernel's error, most likely a lack of inotify instances.
     pub fn new(directory: &Path) -> io::Result<Self> {
@@ -78,12 +79,12 @@ impl AttributeWatch {
     }
 
     /// Waits for changes. Returns the names of the files whose attributes have changed since the
-    /// last call, in order. Names that are not UTF-8 are left out, and some others if the event
-    /// queue overflows.
+    /// last call, in order. Omits names that are not UTF-8, and some other names if the event queue
+    /// overflows.
     ///
     /// # Errors
-    /// Returns the kernel's error, or an error if the directory was removed. The watch is then of
-    /// no further use.
+    /// Returns the kernel's error, or an error if the directory was removed. After an error, the
+    /// watch must not be used again.
     pub async fn changed(&self) -> io::Result<Vec<String>> {
         let mut names: Vec<String> = Vec::new();
         let mut is_gone = false;

@@ -1,6 +1,6 @@
-//! The parts of any CSI server that do not depend on its storage: the socket, the layer around
-//! every call, typed requests, failures and their codes, jobs, metrics, health. Does not know
-//! clouds or devices.
+//! The parts of a CSI server that do not depend on its storage: the socket, the layer around every
+//! call, typed requests, failures and their codes, jobs, metrics and health. This crate does not
+//! depend on clouds or devices.
 
 pub mod call;
 pub mod config;

@@ -1,19 +1,19 @@
-//! A mutex without poisoning. Does not know the guarded value.
+//! A mutex without poisoning.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A mutex whose holders leave the value consistent between any two statements, so that a panic
-/// while it is held spoils nothing, and the next holder continues.
+/// A mutex that ignores poisoning. Code that holds the lock must keep the value consistent after
+/// every statement, so that the next holder can continue after a panic.
 #[derive(Debug, Default)]
 pub struct Lock<T>(Mutex<T>);
 
 impl<T> Lock<T> {
-    /// Creates an unlocked value.
+    /// Creates an unlocked mutex that contains the value.
     pub const fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }
 
-    /// Waits until no other thread holds the value, and returns it.
+    /// Waits until no other thread holds the lock, and acquires it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,5 +1,5 @@
-//! Logs to stderr, one line per event, panics included. Logging never blocks: a line that cannot be
-//! written at once is dropped and counted.
+//! Logs events and panics to stderr, one line each. Logging never blocks a call: a line that cannot
+//! be written at once is dropped and counted.
 
 mod sink;
 
@@ -37,7 +37,7 @@ impl LogLevel {
     }
 }
 
-/// The form of the log's lines.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// Time, level, message, fields
@@ -46,10 +46,10 @@ pub enum LogFormat {
     Json,
 }
 
-/// Counter: lines that were dropped.
+/// Counter: log lines that were dropped.
 const DROPPED: &str = "belay_log_lines_dropped_total";
 
-/// The log of the process. When dropped, it waits briefly for the last lines.
+/// The log of the process. When dropped, it waits briefly until the last lines are written.
 #[derive(Debug)]
 pub struct Log(());
 
@@ -87,7 +87,8 @@ pub fn init(level: LogLevel, format: LogFormat) -> Result<Log, TryInitError> {
     Ok(Log(()))
 }
 
-/// Writes to stderr before or without a log. Does not block.
+/// Writes a text to stderr without the logger. May block only before calls are served, and only if
+/// stderr is a file or a terminal.
 pub fn write(text: &str) {
     sink::write_line(text.as_bytes());
 }
@@ -113,7 +114,7 @@ pub(crate) fn measure() {
     metrics::counter!(DROPPED).absolute(sink::dropped());
 }
 
-/// Standard error, without blocking.
+/// A writer to standard error that does not block calls.
 struct Stderr;
 
 impl io::Write for Stderr {
@@ -127,8 +128,8 @@ impl io::Write for Stderr {
     }
 }
 
-/// Writes each event as one line: a line end within it becomes `\n`. The layer above passes one
-/// whole event per write.
+/// Writes each event as one line: a line end within the event becomes `\n`. The subscriber passes
+/// one whole event per write.
 struct OneLine<W>(W);
 
 impl<W: io::Write> io::Write for OneLine<W> {

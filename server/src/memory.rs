@@ -1,9 +1,10 @@
-//! How the programs stay small: one heap for all threads of the node agent, and memory that goes
-//! back to the kernel when work ends. Knows no call.
+//! Reduces the resident memory of the programs: all threads of the node agent share one heap, and
+//! free memory is returned to the kernel when work ends. This module does not depend on calls.
 //!
-//! Measured on the node agent, whose limit is 5 MiB resident (benches/BUDGET.md): one heap saves 80
-//! to 90 KiB for each thread of the pool; giving back pages of the program, 0.8 MiB after the start
-//! and 1.7 MiB after a demo; giving back free memory, 1.9 to 3.6 MiB after a burst.
+//! Savings measured in the node agent, whose limit is 5 MiB of resident memory (benches/BUDGET.md):
+//! one heap saves 80 to 90 KiB for each thread of the pool. Returning pages of the program saves
+//! 0.8 MiB after the start, and 1.7 MiB after a demo. Returning free memory saves 1.9 to 3.6 MiB
+//! after a burst of calls.
 
 #![expect(
     unsafe_code,
@@ -16,20 +17,21 @@ use std::ptr;
 
 use libc::{PF_W, PT_LOAD, dl_phdr_info, size_t};
 
-/// Number of bytes by which the heap grows, and of free bytes that it keeps at its end. Unused,
-/// they cost no memory, and an agent that reaches a limit of its address space (setrlimit(2),
-/// `RLIMIT_AS`) still has room for calls.
+/// Number of bytes by which the heap grows, and of free bytes that it keeps at its end. Unused
+/// bytes take up no memory. The unused bytes also leave room for calls in an agent that reaches the
+/// limit of its address space (setrlimit(2), `RLIMIT_AS`).
 #[cfg(target_env = "gnu")]
 const HEAP_STEP_BYTES: c_int = 16 << 20;
 
-/// Resident memory up to which [`rest`] gives nothing back, in bytes; the agent's limit is 5 MiB.
+/// Resident memory, in bytes, up to which [`rest`] returns nothing to the kernel. The agent's limit
+/// is 5 MiB.
 const RESTING_BYTES_MAX: usize = 4 << 20;
 
-/// Makes all threads share one heap. By default each thread of a burst gets its own, with its own
-/// free memory. Call this before there is a second thread.
+/// Makes all threads share one heap. By default, glibc gives each thread of a burst its own heap,
+/// with its own free memory. Call this before there is a second thread.
 ///
-/// With a fixed step, buffers of 128 KiB and more, such as those of long lists, are always mapped,
-/// and unmapped when they are freed (mallopt(3), `M_TOP_PAD` and `M_MMAP_THRESHOLD`).
+/// With a fixed step, buffers of 128 KiB and more, such as the buffers of long lists, are always
+/// mapped, and unmapped when they are freed (mallopt(3), `M_TOP_PAD` and `M_MMAP_THRESHOLD`).
 pub fn share_one_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the function takes two numbers, and no other thread allocates at the same time.
@@ -60,8 +62,9 @@ fn page_bytes() -> Option<usize> {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()
 }
 
-/// Gives the free memory of the heap and the pages of the program back to the kernel. The next
-/// calls map the pages that they need again, from the page cache: some 30 page faults, without I/O.
+/// Returns the free memory of the heap and the read-only pages of the program to the kernel. The
+/// next calls map the pages that they need from the page cache again, by some 30 page faults
+/// without I/O.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the function takes the allocator's lock, and only releases what is free.
@@ -74,7 +77,8 @@ pub fn give_back() {
     }
 }
 
-/// Called for the program itself first (`dl_iterate_phdr(3)`), and ends the iteration.
+/// Drops the read-only pages of the program. dl_iterate_phdr(3) calls this callback for the program
+/// itself first; its result ends the iteration.
 unsafe extern "C" fn unmap_program(
     program: *mut dl_phdr_info,
     _bytes: size_t,
@@ -83,8 +87,8 @@ unsafe extern "C" fn unmap_program(
     let Some(page) = page_bytes() else {
         return 1;
     };
-    // SAFETY: the C library passes a valid description, whose headers stay for as long as the
-    // program runs.
+    // SAFETY: the C library passes a valid description of the program, whose headers stay mapped
+    // for as long as the program runs.
     let (base, headers) = unsafe {
         let program = &*program;
         let count = usize::from(program.dlpi_phnum);
@@ -101,10 +105,12 @@ unsafe extern "C" fn unmap_program(
         ) else {
             continue;
         };
-        // Only pages entirely within the segment: a writable segment may share the outer ones.
+        // Drop only pages entirely within the segment: a writable segment may share its first and
+        // last page.
         let (start, end) = (start.next_multiple_of(page), end - end % page);
-        // SAFETY: a private mapping of the program's file that was never written: each access
-        // finds the same bytes in the file again. If the kernel refuses, the pages stay.
+        // SAFETY: the range is a private mapping of the program's file that was never written, so
+        // each later access finds the same bytes in the file. If the kernel refuses, the pages stay
+        // mapped.
         unsafe {
             libc::madvise(
                 ptr::with_exposed_provenance_mut(start),
@@ -125,8 +131,8 @@ mod tests {
 
     use super::*;
 
-    /// Constant, and so large that nothing that other threads use is within 64 KiB of its middle:
-    /// the kernel maps as much around a page fault.
+    /// A constant that is so large that no data of other threads is within 64 KiB of its middle,
+    /// since the kernel maps this much around a page fault.
     static CONSTANT: [u8; 256 << 10] = [7; 256 << 10];
     static WRITTEN: AtomicU32 = AtomicU32::new(1);
 
@@ -160,7 +166,8 @@ mod tests {
     #[cfg(target_env = "gnu")]
     #[test]
     fn free_memory_between_used_memory_is_given_back() {
-        // More than other tests allocate meanwhile; the last block keeps the others in the heap.
+        // The blocks have more memory than other tests allocate meanwhile. The last block keeps the
+        // other blocks in the heap.
         let mut blocks: Vec<_> = (0..128 << 10).map(|_| vec![1_u8; 1 << 10]).collect();
         let last = blocks.pop();
         drop(blocks);

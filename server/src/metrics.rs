@@ -21,10 +21,11 @@ const BOUNDS: [f64; 22] = [
     0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0,
 ];
 
-/// The recorder of the process; the `metrics` crate has one per process, too.
+/// The metrics of the process; `None` until they are installed. The crate `metrics` also has one
+/// recorder per process.
 static INSTALLED: Lock<Option<Metrics>> = Lock::new(None);
 
-/// Measurements that are only taken when the metrics are read.
+/// Functions that take measurements whenever the metrics are read.
 static WHEN_ASKED: Lock<Vec<Box<dyn Fn() + Send>>> = Lock::new(Vec::new());
 
 /// Runs `measure` whenever the metrics are read, for as long as the process runs.
@@ -33,7 +34,7 @@ pub fn when_asked(measure: impl Fn() + Send + 'static) {
     all.push(Box::new(measure));
 }
 
-/// A handle to all measurements of the process.
+/// A handle to all metrics of the process.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     handle: PrometheusHandle,
@@ -43,7 +44,7 @@ pub struct Metrics {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetricsError {
-    /// The bounds are not in order.
+    /// The bounds of the histograms are not in ascending order.
     #[error("cannot set up the histograms")]
     Bounds(#[from] metrics_exporter_prometheus::BuildError),
     /// Another recorder is installed.
@@ -51,8 +52,8 @@ pub enum MetricsError {
     Taken,
 }
 
-/// Starts measuring if an address is given, and reports the program's `version` and drivers. Call
-/// this before anything is measured.
+/// Starts measuring if an HTTP address is configured, and reports the program's `version` and
+/// drivers. Call this function before anything is measured.
 ///
 /// # Errors
 /// Returns a [`MetricsError`] if the metrics cannot be set up.
@@ -70,7 +71,7 @@ pub fn begin<'a>(
         BUILD_INFO,
         "Version, revision and drivers of this program, as labels; always 1."
     );
-    // Only releases set it, since each commit would otherwise compile every program again.
+    // Only release builds set the revision; otherwise each commit would recompile every program.
     let revision = option_env!("BELAY_REVISION").unwrap_or_default();
     for driver in drivers {
         let labels = [
@@ -105,8 +106,8 @@ pub fn install() -> Result<Metrics, MetricsError> {
 }
 
 impl Metrics {
-    /// Returns everything, in the text format of Prometheus (version 0.0.4), in the same order each
-    /// time.
+    /// Returns all metrics in the text format of Prometheus (version 0.0.4), always in the same
+    /// order.
     #[must_use]
     pub fn render(&self) -> String {
         work::measure();
@@ -120,7 +121,8 @@ impl Metrics {
     }
 }
 
-/// Sorts a page by metric and labels. The recorder's order differs from process to process.
+/// Sorts a page of metrics by name and labels. The recorder's order differs from process to
+/// process.
 fn sorted(page: &str) -> String {
     let families = page
         .split("\n\n")
@@ -131,7 +133,8 @@ fn sorted(page: &str) -> String {
     for family in families {
         let (comments, mut samples): (Vec<_>, Vec<_>) =
             family.lines().partition(|line| line.starts_with('#'));
-        // Stable, so the buckets of a histogram stay in order, with sum and count behind them.
+        // The sort is stable, so that the buckets of a histogram stay in order, followed by its sum
+        // and count.
         samples.sort_by_key(|sample| series(sample));
         for line in comments.iter().chain(&samples) {
             text.push_str(line);
@@ -151,7 +154,8 @@ fn series(sample: &str) -> &str {
     }
 }
 
-/// Returns the calls since the start, by driver and RPC; empty if nothing is measured.
+/// Returns the calls since the process started, by driver and RPC. The map is empty if metrics are
+/// off.
 pub(crate) fn calls() -> BTreeMap<(String, String), Calls> {
     let installed = INSTALLED.lock();
     let handle = installed.as_ref().map(|metrics| metrics.handle.clone());
@@ -159,8 +163,8 @@ pub(crate) fn calls() -> BTreeMap<(String, String), Calls> {
     handle.map_or_else(BTreeMap::new, |handle| calls::calls(&handle.render()))
 }
 
-/// Sorts measurements into the buckets, if there are any; else they accumulate until the metrics
-/// are read.
+/// Moves pending measurements into the buckets of their histograms. Otherwise the measurements
+/// would accumulate in memory until the metrics are read.
 pub(crate) fn tidy() {
     let installed = INSTALLED.lock();
     let handle = installed.as_ref().map(|metrics| metrics.handle.clone());

@@ -1,6 +1,6 @@
 //! Tests whether another process is alive. A killed process keeps its descriptors, sockets and
-//! locks while one of its threads hangs in the kernel, so they do not mean that it serves. Sees
-//! only processes of this PID namespace. Changes nothing.
+//! locks while one of its threads hangs in the kernel, so these do not prove that the process still
+//! works. Sees only processes of this PID namespace. Changes nothing.
 
 use std::fs::{self, DirEntry};
 
@@ -15,11 +15,11 @@ pub enum Life {
 
 impl Life {
     /// Returns the state of a process: dead if all its threads have exited, or were killed and only
-    /// wait in the kernel. `None` if there is no such process.
+    /// wait in the kernel. Returns `None` if no process has this ID.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-        // A thread that has exited meanwhile has no state, and does not matter.
+        // A thread that has exited meanwhile has no state, and is ignored.
         let stat = |task: DirEntry| fs::read_to_string(task.path().join("stat")).ok();
         let stats = tasks.flatten().filter_map(stat);
         let threads: Vec<Thread> = stats.filter_map(|stat| Thread::parse(&stat)).collect();
@@ -83,9 +83,9 @@ pub(crate) fn is_namesake(pid: u32) -> bool {
     own.is_some() && name(&pid.to_string()) == own
 }
 
-/// Returns the ID of a living process of the same program as this one that has locked the file by
-/// flock(2), from proc_locks(5). On btrfs, the table shows a different device number than stat(2)
-/// does, so a file of another btrfs with that inode number may be mistaken for it.
+/// Returns the ID of a living process that runs the same program as this process and has locked the
+/// file by flock(2), from proc_locks(5). On btrfs, the table shows a different device number than
+/// stat(2) does, so a file of another btrfs with that inode number may be mistaken for it.
 #[must_use]
 pub fn with_lock_on(device: (u32, u32), inode: u64) -> Option<u32> {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -95,8 +95,8 @@ pub fn with_lock_on(device: (u32, u32), inode: u64) -> Option<u32> {
     holders.find(|pid| is_namesake(*pid) && Life::of(*pid).is_some_and(|life| life.is_alive()))
 }
 
-/// Parses `1: FLOCK  ADVISORY  WRITE 708 00:13:2621 0 EOF`: the process, then major, minor and
-/// inode. A process that waits for the lock has an arrow before the kind.
+/// Parses `1: FLOCK ADVISORY WRITE 708 00:13:2621 0 EOF`: the process, then major, minor and inode.
+/// In the line of a process that waits for the lock, an arrow precedes the kind.
 fn holder_in(line: &str, device: (u32, u32), inode: u64) -> Option<u32> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [_, "FLOCK", _, _, pid, file, ..] = words[..] else {
@@ -105,7 +105,7 @@ fn holder_in(line: &str, device: (u32, u32), inode: u64) -> Option<u32> {
     let mut numbers = file.split(':');
     let mut hex = || u32::from_str_radix(numbers.next()?, 16).ok();
     let shown = (hex()?, hex()?);
-    // The major number of filesystems without a block device is 0.
+    // Filesystems without a block device, such as btrfs, have the major number 0.
     let is_device = shown == device || shown.0 == 0 && device.0 == 0;
     let is_file = is_device && numbers.next()?.parse() == Ok(inode);
     is_file.then_some(pid.parse().ok()?)

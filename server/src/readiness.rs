@@ -1,30 +1,31 @@
-//! Whether the driver can work, and if not, why: set by its parts, read by Probe, /healthz and
-//! gRPC's health service.
+//! The readiness of a program. Each part of the program sets its own state; Probe, /healthz and
+//! gRPC's health service report the states.
 
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// The readiness of one part of a whole, such as a driver of a program. Clones share it. The whole
-/// is ready if all its parts are.
+/// The readiness of one part of a program, such as a driver. Clones refer to the same part. The
+/// program is ready if all its parts are ready.
 #[derive(Clone, Debug)]
 pub struct Readiness {
     parts: Arc<watch::Sender<Vec<State>>>,
     own: usize,
 }
 
-/// The state of a part.
+/// The state of a part, or of the whole program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Starting, with the reason.
+    /// The part is starting. Contains the reason why it is not ready.
     Starting(String),
-    /// Ready to serve.
+    /// The part is ready to serve.
     Ready,
-    /// Cannot work until a person intervenes. The text is a lowercase fragment that says how.
+    /// The part cannot work until an operator intervenes. Contains the problem and the remedy, as a
+    /// lowercase fragment.
     Unhealthy(String),
 }
 
 impl Readiness {
-    /// Creates a whole with one part in this state.
+    /// Creates the readiness of a program with one part, which has this state.
     #[must_use]
     pub fn new(state: State) -> Self {
         Self {
@@ -33,7 +34,7 @@ impl Readiness {
         }
     }
 
-    /// Adds a part to the same whole, in this state for now.
+    /// Adds a part with this initial state to the same program.
     #[must_use]
     pub fn part(&self, state: State) -> Self {
         let mut own = 0;
@@ -52,8 +53,8 @@ impl Readiness {
         self.parts.send_modify(|parts| parts[self.own] = state);
     }
 
-    /// Returns the state of the whole, with the reasons of all parts in that state: unhealthy if
-    /// any part is, else starting if any part is.
+    /// Returns the state of the program, with the reasons of all parts in that state. The program
+    /// is unhealthy if any part is unhealthy; otherwise it is starting if any part is starting.
     #[must_use]
     pub fn state(&self) -> State {
         let parts = self.parts.borrow();
@@ -87,7 +88,7 @@ impl Readiness {
         matches!(self.own(), State::Starting(_))
     }
 
-    /// Returns when this part is no longer starting.
+    /// Waits until this part is no longer starting.
     pub(crate) async fn started(&self) {
         let mut parts = self.parts.subscribe();
         let is_over = |parts: &Vec<State>| !matches!(parts[self.own], State::Starting(_));

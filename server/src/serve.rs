@@ -22,12 +22,13 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-/// Maximum number of connections; beyond that, a connection without a running call is closed. Far
-/// above the needs of a kubelet and its sidecars, and well below the usual limit of 1024
-/// descriptors per process.
+/// Maximum number of connections; beyond that, a connection without a running call is closed. The
+/// number is far above the needs of a kubelet and the sidecars, and well below the usual limit of
+/// 1024 descriptors per process.
 const CONNECTIONS_MAX: usize = 256;
 
-/// Time from the end of a call until memory is given back: once for a burst of calls.
+/// Time from the end of a call until free memory is returned to the kernel, once for a burst of
+/// calls.
 const REST_AFTER: Duration = Duration::from_secs(5);
 
 /// A driver to serve.
@@ -58,11 +59,11 @@ pub struct ServeConfig {
     pub readiness: Readiness,
     /// The users that may call, on all sockets.
     pub callers: Callers,
-    /// Called a few seconds after work, and repeatedly under load, to give memory back. Must not
-    /// wait.
+    /// Function that returns free memory to the kernel. Called a few seconds after a call has
+    /// ended, and repeatedly under load. Must not wait.
     pub rest: fn(),
-    /// Notified by work other than calls, after which [`ServeConfig::rest`] is called, too. `None`
-    /// if there is no such work.
+    /// Notified when work other than a call has ended, so that [`ServeConfig::rest`] is called.
+    /// `None` if all work is done in calls.
     pub worked: Option<&'static Notify>,
 }
 
@@ -96,8 +97,8 @@ pub fn word(readiness: &Readiness) -> &'static str {
     }
 }
 
-/// Listens for the pages, if an address is given. Call this before a CSI socket is bound: an
-/// address that cannot be used is then found before any call is served.
+/// Listens for the pages, if an address is given. Call this before a CSI socket is bound: an error
+/// in the address is then reported before any call is served.
 ///
 /// # Errors
 /// Returns [`ServeError::Http`] or [`ServeError::Metrics`]. A port in use by another process is no
@@ -111,11 +112,12 @@ pub async fn listen(address: Option<SocketAddr>) -> Result<Option<Pages>, ServeE
     Ok(Some(pages))
 }
 
-/// Serves these drivers until `shutdown` yields. Then accepts nothing more, lets running calls
-/// finish within the drain time, and returns; returns at once if `shutdown` yields again. See
-/// [`terminations`].
+/// Serves these drivers until `shutdown` yields. Then accepts no more connections, lets running
+/// calls finish within the drain time, and returns. Returns at once if `shutdown` yields again.
+/// [`terminations`] yields on SIGTERM and SIGINT.
 ///
-/// Work that has not ended by then still runs in the runtime: shut that down without waiting.
+/// Work that has not ended when this function returns still runs in the runtime, so the caller must
+/// shut down the runtime without waiting.
 ///
 /// # Errors
 /// Returns a [`ServeError`] if the server cannot start, never after the first connection.
@@ -201,9 +203,10 @@ pub fn terminations() -> io::Result<impl Stream<Item = ()>> {
     ))
 }
 
-/// Drivers whose sockets listen.
+/// The drivers of a running server, whose sockets listen.
 struct Running {
-    /// The layer of one driver, for the parts that all layers share. `None` if there is no driver.
+    /// The call layer of one driver, for the state that the layers of all drivers share. `None` if
+    /// there is no driver.
     layer: Option<CallLayer>,
     servers: Vec<Server>,
     listeners: Vec<UnixListener>,
@@ -243,7 +246,7 @@ impl Running {
             running.facts.extend(facts);
             running.layer = Some(layer);
         }
-        // Clients that connect now are served once this thread waits for the first time.
+        // A client that connects from now on is served when this thread first waits.
         for (name, registration, layer) in registrations {
             let registrar = registration.map(|it| Registrar::open(it, &layer));
             let registrar = registrar.transpose().map_err(ServeError::Registration)?;
@@ -278,7 +281,7 @@ async fn accept(servers: &[Server], listeners: Vec<UnixListener>) -> Infallible 
     let all = servers.iter().zip(listeners);
     let all = all.map(|(server, listener)| server.accept("csi", listener));
     future::join_all(all).await;
-    // There are no servers.
+    // This line is only reached if there are no servers.
     std::future::pending().await
 }
 
@@ -289,8 +292,9 @@ async fn show(pages: Option<Pages>, shown: PageContent) -> Infallible {
     }
 }
 
-/// Sorts the measurements and gives memory back. Does not wait until no call runs, since under a
-/// steady load there is no such moment. Without calls there is nothing to do, and no timer.
+/// Moves pending measurements into their histograms, and returns free memory to the kernel, some
+/// seconds after a call has ended. Does not wait until no call runs, since this may never happen
+/// under a steady load. Sets no timer while there are no calls.
 async fn rest(layer: Option<&CallLayer>, worked: Option<&Notify>, give_back: fn()) -> Infallible {
     let Some(layer) = layer else {
         return std::future::pending().await;
@@ -315,7 +319,7 @@ async fn notified(worked: Option<&Notify>) {
 
 async fn register(registrars: Vec<Registrar>) -> Infallible {
     future::join_all(registrars.into_iter().map(Registrar::run)).await;
-    // There are no registrars.
+    // This line is only reached if there are no registrars.
     std::future::pending().await
 }
 
@@ -369,7 +373,7 @@ mod tests {
             tokio::time::sleep(REST_AFTER * 3).await;
             seen.push(RESTS.load(Ordering::Relaxed));
         }
-        // The calls of a burst that end after it has begun to wait are followed by another rest.
+        // Calls of a burst that end during the wait are followed by another rest.
         assert!(seen[0] == 0 && (1..=2).contains(&seen[1]), "{seen:?}");
         let after = |rests| seen[1] + rests;
         assert_eq!(seen[2..], [after(0), after(1), after(2), after(2)]);

@@ -1,4 +1,5 @@
-//! The services of one server. Created only here, so that each has its size limit.
+//! The gRPC services of one server. All services are created in this module, so that each has a
+//! limit on the size of its requests.
 
 use crate::config::GrpcArgs;
 use crate::grpc::{GrpcHealth, with_reflection};
@@ -22,11 +23,11 @@ const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// topologies of all nodes twice, as requisite and as preferred: room for 5000 nodes.
 const CONTROLLER_REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// The services of a server.
+/// The gRPC services of a server.
 #[derive(Clone, Debug)]
 pub struct Services {
     routes: Routes,
-    /// The names of the services, for gRPC's own services.
+    /// The names of the services, which the reflection and health services report.
     names: Vec<&'static str>,
 }
 

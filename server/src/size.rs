@@ -1,15 +1,16 @@
-//! Sizes in messages and pages for people, in binary units.
+//! Formats sizes in binary units, for messages and pages.
 
 use std::fmt;
 
-/// The units from the smallest, each 1024 times the one before it.
+/// The units from the smallest. Each unit is 1024 times the previous unit.
 const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
 /// A size in bytes, shown in its largest unit, rounded down to a tenth: `7.6 GiB`.
 #[derive(Clone, Copy, Debug)]
 pub struct Rounded(pub u64);
 
-/// A number from which on a size is also shown rounded: no person reads it at a glance.
+/// The number from which on [`Exact`] also shows the rounded size, since a long number is hard to
+/// read.
 const LONG: u64 = 100_000;
 
 /// A size in bytes, shown in the largest unit of which it is a multiple: `1536 MiB`. For sizes that
@@ -43,7 +44,8 @@ impl fmt::Display for Exact {
     }
 }
 
-/// Returns the last unit that suits, as a power of two and a name; bytes if none does.
+/// Returns the largest unit that `suits` accepts, as a power of two and a name; bytes if it accepts
+/// none. `suits` gets the size of a unit in bytes.
 fn largest(suits: impl Fn(u64) -> bool) -> (u32, &'static str) {
     let units = (0..).step_by(10).zip(UNITS);
     let suitable = units.filter(|(shift, _)| suits(1 << shift));

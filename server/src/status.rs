@@ -1,5 +1,5 @@
-//! The status page: one screen of static HTML for a person with a browser, made at each request.
-//! Changes nothing.
+//! The status page: one screen of static HTML for a browser, generated for each request. Changes
+//! nothing.
 
 use crate::call::Refusals;
 use crate::facts::{AllFacts, Known};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::time::{Duration, Instant};
 
-/// Follows the reader's colour scheme, and needs nothing from another host.
+/// The style sheet. It follows the browser's colour scheme, and loads nothing from another host.
 const STYLE: &str = "\
 :root{color-scheme:light dark}\
 body{font:14px/1.4 system-ui,sans-serif;margin:1rem auto;max-width:75rem;padding:0 1rem}\
@@ -249,8 +249,8 @@ fn storage(page: &mut String, known: &Known) -> fmt::Result {
     Ok(())
 }
 
-/// Text that is escaped when printed: whatever it contains, it becomes no markup, does not end an
-/// attribute, and is shown in its own order and on one line.
+/// Text that is escaped when printed. Whatever the text contains, the result is no markup, cannot
+/// end an attribute, is on one line, and does not change the order of other characters.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {

@@ -1,5 +1,5 @@
-//! `civo`: volumes of Civo, each attached to the node as a SCSI disk of QEMU. Names, IDs and keys
-//! are the same as in civo-csi.
+//! `civo`: volumes of Civo, each attached to the node as a SCSI disk of QEMU. Uses the same names,
+//! IDs and keys as civo-csi, which this driver replaces.
 
 use super::{InstanceFile, Kubelet, ParameterPolicy, Profile, TRANSPORT_DISK};
 use crate::disk::{IdPart, NameTemplate};
@@ -34,7 +34,8 @@ pub const CIVO: Profile = Profile {
     ],
     disk_name_key: None,
     never_format_keys: &[],
-    // A volume of 10 GiB had a disk of 0.945 times its size.
+    // A disk may be smaller than its volume: a volume of 10 GiB had a disk of 0.945 times that
+    // size.
     disk_per_mille: 900,
     // The limit of civo-csi; the limit of Civo is not known.
     volumes_max: 1024,

@@ -1,5 +1,5 @@
 //! `digitalocean`: volumes of DigitalOcean, each attached to the node's droplet as a SCSI disk.
-//! Names, IDs and keys are the same as in csi-digitalocean.
+//! Uses the same names, IDs and keys as csi-digitalocean, which this driver replaces.
 
 use super::{Kubelet, Metadata, MetadataSource, ParameterPolicy, Profile, TRANSPORT_DISK};
 use crate::disk::{IdPart, NameTemplate};

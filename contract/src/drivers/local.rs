@@ -1,41 +1,41 @@
-//! `local`: volumes that are files on one node, and reachable only there. Also: the extended
-//! attributes (xattr(7)) of these files, by which controller and agent inform each other, and the
-//! limit on hard links that both enforce.
+//! `local`: volumes that are files on one node, and reachable only there. This module also defines
+//! the extended attributes (xattr(7)) of these files, by which the controller and the node agent
+//! inform each other, and the limit on hard links that both enforce.
 
 use super::{Kubelet, ParameterPolicy, Profile, TRANSPORT_LOOP};
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 use std::path::Path;
 
-/// The attribute of a file that was never used: only such a file may be formatted. Its value is
-/// [`IS_NEW`] since the file's creation, then the UUID of the format that has begun, then
-/// [`USE_BEGUN`]. The agent removes it before the first use, so a file without it is never
-/// formatted.
+/// The attribute that marks a file as never used. Its value is [`IS_NEW`] when the file is created,
+/// then the UUID of the format that has begun, then [`USE_BEGUN`]. The agent removes the attribute
+/// before the first use, and never formats a file without it.
 pub const NEW: &str = "user.belay.new";
 /// The value of [`NEW`] that the controller sets when it creates the file.
 pub const IS_NEW: &[u8] = b"1";
 /// The value of [`NEW`] while the agent removes it: the removal may not be on the disk yet.
 pub const USE_BEGUN: &[u8] = b"0";
 
-/// The attribute with the size of the volume or snapshot in bytes, in decimal digits. It is set
-/// once the file is complete, and after each enlargement, so a smaller file was truncated.
+/// The attribute with the size of the volume or snapshot in bytes, in decimal digits. The
+/// controller sets the attribute when the file is complete, and after each enlargement, so a
+/// smaller file was truncated.
 pub const BYTES: &str = "user.belay.bytes";
-/// Maximum length of the value of [`BYTES`]: the number of digits of 2^64.
+/// Maximum length of the value of [`BYTES`], in bytes: the number of digits of 2^64.
 pub const BYTES_DIGITS_MAX: usize = 20;
 
 /// The attribute with the controller's [`Claim`] on a volume's file.
 pub const CLAIM: &str = "user.belay.claim";
-/// Maximum length of the value of [`CLAIM`].
+/// Maximum length of the value of [`CLAIM`], in bytes.
 pub const CLAIM_BYTES_MAX: usize = 64;
 
-/// The operation for which the controller has claimed a volume's file. NodeStageVolume ends the
-/// claim, or is refused by it.
+/// The operation for which the controller has claimed a volume's file. Depending on the operation,
+/// NodeStageVolume ends the claim, or fails because of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// DeleteVolume was refused since the node uses the file: the agent unstages the volume if no
-    /// pod uses it. A stage ends the claim.
+    /// DeleteVolume was refused, since the node uses the file. The agent unstages the volume if no
+    /// pod uses it. NodeStageVolume ends the claim.
     Delete,
-    /// The file is being removed: no stage may use it.
+    /// The file is being removed, so NodeStageVolume fails.
     Deleting,
     /// The file is being copied to the snapshot of this ID, and must not change meanwhile.
     Copy(String),
@@ -52,7 +52,7 @@ impl Claim {
         }
     }
 
-    /// Reads the value of the attribute. An unknown value has no meaning.
+    /// Parses the value of the attribute. Returns `None` for an unknown value.
     #[must_use]
     pub fn parse(value: &[u8]) -> Option<Self> {
         match str::from_utf8(value).ok()?.split_once(' ') {
@@ -110,13 +110,13 @@ pub const LOCAL: Profile = Profile {
     },
 };
 
-/// The divisor for the part of the filesystem with the volumes' files that should stay free: 5 %.
+/// The divisor for the part of the filesystem with the backing files that should stay free: 5 %.
 const RESERVE_PART: u64 = 20;
 /// Maximum number of bytes that should stay free, also on a large filesystem: 10 GiB.
 const RESERVE_BYTES_MAX: u64 = 10 << 30;
 
-/// Returns the number of bytes that should stay free on a filesystem of `total` bytes with the
-/// volumes' files, which are sparse.
+/// Returns the number of bytes that should stay free on the filesystem of the backing files, which
+/// are sparse. `total` is the size of the filesystem in bytes.
 #[must_use]
 pub fn reserve_bytes(total: u64) -> u64 {
     (total / RESERVE_PART).min(RESERVE_BYTES_MAX)

@@ -101,21 +101,22 @@ pub struct Profile {
     /// The metadata from which the node agent reads the ID and zone of its node; `None` if only
     /// flags provide them.
     pub metadata: Option<&'static Metadata>,
-    /// A file of the node with its ID and region. Without that file, the ID is the node's name.
+    /// The file on the node that contains the node's ID and region; `None` if the cloud writes no
+    /// file. If the file is missing on the node, the ID is the node's name.
     pub instance_file: Option<&'static InstanceFile>,
     /// The plugin capabilities of the driver, the same wherever it runs.
     pub capabilities: &'static [PluginCapability],
     /// The transport by which volumes reach a node, as the publish context names it.
     pub transport: &'static str,
-    /// Templates for the names in `/dev/disk/by-id` that the disk of a volume may have. They
-    /// contain the volume's ID, or its name if there is a [`Self::disk_name_key`]. Empty if volumes
-    /// are not disks.
+    /// Templates for the names in `/dev/disk/by-id` that the disk of a volume may have. The names
+    /// contain the volume's ID, or the volume's name if there is a [`Self::disk_name_key`]. The
+    /// list is empty if volumes are not disks.
     pub disk_names: &'static [NameTemplate],
     /// The key of the volume's name in the publish context of the driver that this one replaces,
     /// after the driver's name and a slash; `None` if disks are named by the volume's ID.
     pub disk_name_key: Option<&'static str>,
-    /// Keys of the volume context by which an administrator forbids formatting a volume, whatever
-    /// their value.
+    /// Keys of the volume context by which an administrator forbids formatting a volume, regardless
+    /// of their value.
     pub never_format_keys: &'static [&'static str],
     /// The minimum size of a disk, in thousandths of its volume's size.
     pub disk_per_mille: u64,
@@ -125,7 +126,8 @@ pub struct Profile {
     pub parameters: ParameterPolicy,
     /// The access modes that volumes support.
     pub access_modes: &'static [AccessMode],
-    /// Whether volumes can be on several nodes at once only as raw block, and only some volumes.
+    /// Whether only raw block volumes can be attached to several nodes at once, and only some of
+    /// them.
     pub shares_raw_only: bool,
     /// Whether the driver supports raw block volumes, not only filesystems.
     pub raw_block: bool,
@@ -195,7 +197,7 @@ pub struct Kubelet {
     pub selinux_mount: bool,
 }
 
-/// The description of an instance, a JSON object that a cloud offers to the instance itself.
+/// The metadata that a cloud offers to an instance: a JSON object that describes the instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {
     /// The sources of the metadata, in the default order.
@@ -204,11 +206,11 @@ pub struct Metadata {
     pub drive_label: &'static str,
     /// The default address of the metadata service.
     pub service: SocketAddr,
-    /// The path of the document on the drive and at the service.
+    /// The path of the JSON object on the drive and at the service.
     pub document: &'static str,
-    /// The member with the node's ID.
+    /// The member of the JSON object with the node's ID.
     pub id: &'static str,
-    /// The member with the node's zone, the value of the profile's topology key.
+    /// The member of the JSON object with the node's zone, the value of the profile's topology key.
     pub zone: &'static str,
 }
 

@@ -1,5 +1,5 @@
-//! `nfs`: volumes that are directories of an NFS server, which each node mounts. Names, IDs and
-//! keys are the same as in csi-driver-nfs.
+//! `nfs`: volumes that are directories of an NFS server, which each node mounts. Uses the same
+//! names, IDs and keys as csi-driver-nfs, which this driver replaces.
 
 use super::{Kubelet, ParameterPolicy, Profile, TRANSPORT_NFS};
 use belay_server::identity::PluginCapability;

@@ -1,5 +1,5 @@
-//! `openstack`: Cinder volumes, each attached to the node by Nova as a disk. Names, IDs and keys
-//! are the same as in cinder-csi-plugin.
+//! `openstack`: Cinder volumes, each attached to the node by Nova as a disk. Uses the same names,
+//! IDs and keys as cinder-csi-plugin, which this driver replaces.
 
 use super::{Kubelet, Metadata, MetadataSource, ParameterPolicy, Profile, TRANSPORT_DISK};
 use crate::disk::{IdPart, NameTemplate};
@@ -35,8 +35,8 @@ pub const OPENSTACK: Profile = Profile {
         PluginCapability::OnlineExpansion,
     ],
     transport: TRANSPORT_DISK,
-    // Nova passes the volume's ID to libvirt as the serial number. QEMU shows it completely for
-    // SCSI, unless the hypervisor shortens it; some clouds set a world-wide name.
+    // Nova passes the volume's ID to libvirt as the serial number. For SCSI disks, QEMU shows the
+    // complete number, unless the hypervisor shortens it; some clouds set a world-wide name.
     disk_names: &[
         named("virtio-", IdPart::First(SERIAL_BYTES)),
         named("virtio-", IdPart::Whole),

@@ -16,12 +16,14 @@ use std::fmt;
 use std::sync::Arc;
 
 impl Operations {
-    /// Attaches the volume; succeeds if it is already attached with the same spec.
+    /// Attaches the volume to the node; succeeds if it is already attached there with the same
+    /// spec.
     ///
     /// # Errors
-    /// Returns `Invalid` for an unsupported capability, `NotFound` for the volume or node,
-    /// `Incompatible` if the volume is attached there with another spec, `Precondition` if it is
-    /// attached elsewhere, and `Quota` at the node's limit.
+    /// Returns `Invalid` for an unsupported capability, `NotFound` if the volume or the node does
+    /// not exist, and `Incompatible` if the volume is attached to the node with another spec.
+    /// Returns `Precondition` if the volume is attached to another node, and `Quota` if the node
+    /// has reached its limit of attached volumes.
     pub async fn publish(&self, request: ControllerPublish) -> Result<Attachment, Failure> {
         let ControllerPublish {
             id,
@@ -95,8 +97,8 @@ impl Operations {
     }
 }
 
-/// Returns the nodes to which the volume is attached. If there are none, marks the volume as used,
-/// since a node may have used it.
+/// Returns the nodes to which the volume is attached. If it is attached to no node, marks the
+/// volume as used, since a node may have written to it earlier.
 async fn nodes_of(
     clouds: &Clouds,
     here: &Cloud,
@@ -109,7 +111,7 @@ async fn nodes_of(
         return Ok(Vec::new());
     };
     match &seen.phase {
-        // The volume may be in the process of being attached to a node.
+        // The storage may be attaching the volume to a node.
         Phase::Busy(at) => Err(Failure::busy(format!("volume {id}: {at}; repeat the call"))),
         Phase::Ready | Phase::Failed(_) if seen.nodes.is_empty() => {
             of(backend)?.mark_used(&seen, secrets.clone()).await?;
@@ -127,8 +129,8 @@ async fn attach(
 ) -> Result<Attachment, Failure> {
     let (attachments, id) = (of(backend)?, &order.id);
     loop {
-        // From the second iteration on, this reads the result. If the storage has dropped an
-        // accepted attachment, or could not begin it yet, this starts it again.
+        // From the second iteration on, `attach` reads the result. If the storage has dropped an
+        // accepted attachment, or could not begin it yet, `attach` starts it again.
         if let Progress::Done(attachment) = attachments.attach(Arc::clone(&order)).await? {
             return Ok(attachment);
         }
@@ -177,7 +179,7 @@ async fn detach(
 /// Returns the backend's support for attachments.
 ///
 /// # Errors
-/// Returns `Unsupported` if the backend has none.
+/// Returns `Unsupported` if the backend does not attach volumes.
 fn of(backend: &dyn Backend) -> Result<&dyn Attachments, Failure> {
     let attachments = backend.attachments();
     attachments.ok_or_else(|| Failure::unsupported("this driver does not attach volumes"))

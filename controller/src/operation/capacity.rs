@@ -8,7 +8,7 @@ use belay_server::request::{GetCapacity, Secrets};
 /// The capacity for new volumes, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// The total capacity.
+    /// The total size of the volumes that can still be created.
     pub available: u64,
     /// The minimum size of a volume.
     pub smallest: u64,
@@ -57,7 +57,7 @@ impl Operations {
             Ok(sizes) if !request.capabilities.iter().any(refused) => sizes,
             _ => return Ok(Room::NONE),
         };
-        // The request has no secrets.
+        // A GetCapacity request has no secrets, so it is for the cloud without a name.
         let cloud = self.clouds.chosen(&Secrets::default())?;
         let capacity = cloud.backend.capacity().unwrap_or(capacity);
         let asked = capacity.available_bytes(Planned {

@@ -8,13 +8,13 @@ use belay_server::work::fingerprint;
 use std::sync::Arc;
 
 impl Operations {
-    /// Expands the volume to the requested size, and returns its size; succeeds if it is large
-    /// enough. The node's step is needed in any case: a loop device or disk must reread its size,
-    /// and a filesystem must grow.
+    /// Expands the volume to the requested size, and returns its size in bytes. Succeeds if the
+    /// volume is already large enough. Unless the profile excludes it, the node must then expand
+    /// the volume as well: a loop device or disk must reread its size, and a filesystem must grow.
     ///
     /// # Errors
-    /// Returns `NotFound`; `Range` if no size fits; `Quota` if there is no free space; and the
-    /// errors of [`lookup::ready`].
+    /// Returns `NotFound` if the volume does not exist, `Range` if no size fits, `Quota` if there
+    /// is no free space, and the errors of [`lookup::ready`].
     pub async fn expand(&self, request: ControllerExpand) -> Result<u64, Failure> {
         let ControllerExpand {
             id, range, secrets, ..
@@ -32,8 +32,8 @@ impl Operations {
             let bytes = size::of_grown(volume.bytes, range, expansion.grown_sizes(&volume))?;
             let mut patience = engine.patience();
             loop {
-                // Call this even if the volume is large enough, since an earlier expansion may be
-                // unfinished.
+                // Call `resize` even if the volume is large enough, since an earlier expansion may
+                // be unfinished.
                 let resized = expansion.resize(volume_id.clone(), bytes, secrets.clone());
                 if let Progress::Done(bytes) = resized.await? {
                     return Ok(bytes);
@@ -60,7 +60,7 @@ impl Operations {
     /// Deletes the volume; succeeds if it does not exist.
     ///
     /// # Errors
-    /// Returns `Precondition` if the volume is in use, and nothing was changed, or if its deletion
+    /// Returns `Precondition` if the volume is in use and was not changed, or if its deletion
     /// failed.
     pub async fn delete(&self, request: DeleteVolume) -> Result<(), Failure> {
         let cloud = self.cloud(&request.secrets)?;

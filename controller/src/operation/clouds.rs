@@ -1,7 +1,7 @@
-//! The clouds of a controller. If the secrets of calls select the cloud, their key `cloud` names
-//! it, as in cinder-csi-plugin. The ID of a volume does not identify its cloud, and a volume that
-//! one cloud does not have may be in another. So a missing volume makes a change count as done only
-//! if all clouds report it missing.
+//! The clouds of a controller. If the secrets of a call select the cloud, their key `cloud`
+//! contains its name, as in cinder-csi-plugin. The ID of a volume does not identify the cloud, and
+//! a volume that is missing in one cloud may exist in another. Therefore a change counts as done
+//! because its volume is missing only if all clouds report the volume missing.
 
 use super::engine::Engine;
 use crate::backend::{Answer, Backend, Backends, Named, Page, Volume};
@@ -10,16 +10,16 @@ use belay_server::request::{Secrets, SnapshotId, VolumeId};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// The key in the secrets. If it is missing or empty, the call is for the cloud without a name.
+/// The key of the cloud's name in the secrets. If the key is missing or its value is empty, the
+/// call is for the cloud without a name.
 const KEY: &str = "cloud";
 /// The request field that names the cloud, as shown in errors.
 const FIELD: &str = "secrets[cloud]";
 
-/// Separates the marker of a page from the name of its cloud, in tokens for lists of several
-/// clouds.
+/// Separates the page marker from the name of the cloud in the tokens of lists over several clouds.
 const SEPARATOR: char = ':';
 
-/// A cloud: its backend, and the engine that waits for it.
+/// A cloud, with its backend and the engine that waits for changes in the backend.
 #[derive(Clone)]
 pub(super) struct Cloud {
     name: String,
@@ -39,12 +39,12 @@ impl Cloud {
         }
     }
 
-    /// Returns the name for log lines if there are several clouds.
+    /// Returns the name of the cloud for log lines; `None` if there is only one cloud.
     pub(super) fn label(&self) -> Option<&str> {
         self.label.as_deref()
     }
 
-    /// Adds the name of the cloud to the failure if there are several.
+    /// Adds the name of the cloud to the failure if there are several clouds.
     pub(super) fn failed(&self, failure: Failure) -> Failure {
         match &self.label {
             Some(label) => Failure {
@@ -56,12 +56,12 @@ impl Cloud {
     }
 }
 
-/// All clouds.
+/// All clouds of the controller.
 pub(super) struct Clouds {
     pub(super) first: Cloud,
-    /// The other clouds in the order of their names; `first` precedes them.
+    /// The clouds after `first`, in the order of their names.
     others: Vec<Cloud>,
-    /// The names that secrets can contain, for errors; empty if secrets do not select the cloud.
+    /// The names of all clouds, for error messages; empty if secrets do not select the cloud.
     labels: Vec<String>,
 }
 
@@ -94,8 +94,8 @@ impl Clouds {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// Returns the cloud that the secrets name. Errors do not quote the value, since a Secret with
-    /// another purpose may have the key.
+    /// Returns the cloud that the secrets name. Errors do not quote the value, since the Secret may
+    /// have been written for another purpose.
     ///
     /// # Errors
     /// Returns `Invalid`, naming the key, if this controller does not have the cloud.
@@ -120,8 +120,8 @@ impl Clouds {
         })
     }
 
-    /// Fails if the volume, which is missing in this cloud, is or may be in another cloud. Must be
-    /// called before a change is reported as done because the volume is missing.
+    /// Fails if the volume, which is missing in this cloud, is or may be in another cloud. This
+    /// check must precede every report that a change is done because the volume is missing.
     pub(super) async fn no_volume_elsewhere(
         &self,
         here: &Cloud,
@@ -262,7 +262,7 @@ impl Clouds {
         self.all().count()
     }
 
-    /// Inspects the cloud of that number with [`Backend::inspect`].
+    /// Calls [`Backend::inspect`] for the cloud with this number, counted from 0.
     pub(super) async fn inspect(&self, number: usize) -> Result<(), Failure> {
         let Some(cloud) = self.all().nth(number) else {
             return Err(Failure::bug("a cloud that does not exist"));
@@ -272,8 +272,8 @@ impl Clouds {
     }
 }
 
-/// Queries these clouds at the same time. Returns the first cloud that has the object, and the
-/// failure of a cloud that did not respond.
+/// Queries these clouds concurrently. Returns the first object found, with its cloud, and the last
+/// failure of a cloud.
 async fn sought<'a, T, F>(
     clouds: impl Iterator<Item = &'a Cloud>,
     seek: impl Fn(Cloud) -> F,

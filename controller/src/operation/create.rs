@@ -15,17 +15,17 @@ use belay_server::request::{
 use belay_server::work::fingerprint;
 use std::sync::Arc;
 
-/// The field of the request with the parameters of the class.
+/// The request field that contains the parameters of the StorageClass.
 const PARAMETERS: &str = "parameters";
 
 impl Operations {
     /// Creates the volume, or returns the existing one.
     ///
     /// # Errors
-    /// Returns `Invalid` for a request that no volume of this driver can satisfy; `Range` and
-    /// `Quota` for sizes and limits; `Incompatible` if the volume with this name differs;
-    /// `NotFound` for the source; and the errors of [`lookup::ready`] for the volume with this name
-    /// and for the source.
+    /// Returns `Invalid` for a request that no volume of this driver can satisfy, `Range` if no
+    /// size fits, and `Quota` if a limit is reached. Returns `Incompatible` if the existing volume
+    /// with this name differs from the request, and `NotFound` if the source does not exist.
+    /// Returns the errors of [`lookup::ready`] for the existing volume and for the source.
     pub async fn create(&self, request: CreateVolume) -> Result<Volume, Failure> {
         let cloud = self.cloud(&request.secrets)?;
         let same = fingerprint(&(
@@ -41,7 +41,7 @@ impl Operations {
             let volume = engine.volume_of(&wanted.order, made).await?;
             let volume = lookup::ready(volume)?;
             let volume = backend.complete(volume, wanted.source.as_ref());
-            // Compare a new volume, too, since it may belong to another caller.
+            // Compare a new volume as well, since another call with this name may have created it.
             wanted.agrees(backend.as_ref(), &volume).await?;
             let (mutable, secrets) = (&wanted.mutable, &wanted.order.secrets);
             modify::verify(backend.as_ref(), &volume.id, mutable, secrets).await?;
@@ -52,8 +52,9 @@ impl Operations {
         self.run(cloud, call, job).await
     }
 
-    /// Returns the topologies from which the volume is reachable, for a response to the caller's
-    /// requirement. Empty if it is reachable from anywhere, or if this is not reported.
+    /// Returns the topologies from which the volume is reachable, for the response to a creation
+    /// with the requirement `asked`. Returns an empty list if the volume is reachable from
+    /// anywhere, or if the driver does not report topology.
     #[must_use]
     pub fn reach(&self, volume: &Volume, asked: Option<&TopologyRequirement>) -> Vec<Segments> {
         match (&volume.place, asked) {
@@ -65,8 +66,8 @@ impl Operations {
         }
     }
 
-    /// Returns the usage that determines the minimum size: only a device needs space for a
-    /// filesystem.
+    /// Returns the usage that determines the minimum size of a volume: only a volume that is a
+    /// device needs space for a filesystem.
     pub(super) fn formatted<'a>(&self, usage: &'a Usage) -> &'a Usage {
         match self.rules.profile.has_device() {
             true => usage,
@@ -106,7 +107,8 @@ impl Operations {
                 format.fit(PARAMETERS, support::filesystem(fs_type), bytes)?;
                 format
             }
-            // A class may serve both raw block and filesystems.
+            // A StorageClass may be used for raw block volumes and for filesystems, so its format
+            // options are ignored for raw block.
             Usage::Block => FormatOptions::default(),
         };
         let order = Order {
@@ -130,7 +132,7 @@ impl Operations {
         })
     }
 
-    /// Logs parameters that are ignored, since they may be typos.
+    /// Logs a warning about ignored parameters, since they may be typos.
     fn warn_of_unknown(&self, name: &Name, parameters: &Context) {
         if self.rules.profile.parameters != ParameterPolicy::Ignore {
             return;
@@ -141,7 +143,7 @@ impl Operations {
         }
     }
 
-    /// Returns the known keys of parameters.
+    /// Returns the parameter keys that the driver supports.
     fn known(&self) -> Vec<&'static str> {
         let own = self.backend().parameters();
         match self.rules.profile.has_device() {
@@ -168,7 +170,7 @@ impl Operations {
     }
 }
 
-/// A validated request.
+/// A validated request to create a volume.
 struct Wanted {
     order: Arc<Order>,
     range: Option<CapacityRange>,
@@ -179,7 +181,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// Creates the volume. Rejects a response about another volume.
+    /// Creates the volume. Fails if the storage's response describes another volume.
     async fn make(&self, backend: &dyn Backend, may_exist: bool) -> Result<Volume, Failure> {
         let order = self.order_from_source(backend, may_exist).await?;
         let made = match &self.source {
@@ -196,8 +198,9 @@ impl Wanted {
         Ok(made)
     }
 
-    /// Returns the order, with a size that fits its source. `may_exist` states whether an earlier
-    /// call may have created the copy; then a missing source does not imply a missing copy.
+    /// Returns the order with at least the size of its source. `may_exist` states whether an
+    /// earlier call may have created the copy; if so, a missing source is no error, since the copy
+    /// may exist.
     async fn order_from_source(
         &self,
         backend: &dyn Backend,
@@ -218,7 +221,7 @@ impl Wanted {
                     return Err(Failure::precondition(format!("snapshot {id}: {damage}")));
                 }
                 let from = match from.phase {
-                    // The code below reports whether the snapshot is ready.
+                    // The check of `from.ready` below covers a busy snapshot.
                     Phase::Busy(_) => from,
                     _ => lookup::ready(from)?,
                 };
@@ -258,8 +261,8 @@ impl Wanted {
         }))
     }
 
-    /// Adds to the volume's context how the node formats it. Backends do not store that, since a
-    /// repeated request has the same parameters.
+    /// Adds the format options for the node to the volume context. Backends do not store these
+    /// options, since a repeated request contains the same parameters.
     fn describe(&self, mut volume: Volume) -> Result<Volume, Failure> {
         if self.format == FormatOptions::default() {
             return Ok(volume);
@@ -273,7 +276,8 @@ impl Wanted {
         Ok(volume)
     }
 
-    /// Compares the request with the volume of the same name; the error lists all differences.
+    /// Compares the request with the volume that has the requested name. The error lists all
+    /// differences.
     async fn agrees(&self, backend: &dyn Backend, volume: &Volume) -> Result<(), Failure> {
         let mut differences = self.other_parameters(backend, volume).await?;
         differences.extend(size::outside(volume.bytes, self.range));
@@ -318,8 +322,8 @@ impl Wanted {
 }
 
 impl Wanted {
-    /// Returns the parameters of the volume that differ from the request. A parameter that the
-    /// request does not have may have any value.
+    /// Returns a message for each parameter of the volume that differs from the request. A
+    /// parameter that the request does not contain may have any value.
     async fn other_parameters(
         &self,
         backend: &dyn Backend,

@@ -1,6 +1,6 @@
-//! Gets and lists volumes, and their health. Read-only calls have a deadline: if the storage does
-//! not respond, they report that and stop waiting. Calls that change something are jobs, which
-//! continue past their deadline.
+//! Gets and lists volumes and their health. A read-only call fails at its deadline if the storage
+//! does not respond. Calls that change volumes run as jobs instead, which continue after the
+//! deadline.
 
 use super::Operations;
 use super::engine::Item;
@@ -17,19 +17,19 @@ use std::time::Duration;
 pub(super) const PAGE_ENTRIES_MAX: usize = 4096;
 
 impl Operations {
-    /// Returns the volume, in any phase.
+    /// Returns the volume with this ID, in any phase.
     ///
     /// # Errors
-    /// Returns `NotFound` if it does not exist.
+    /// Returns `NotFound` if the volume does not exist.
     pub async fn get(&self, request: GetVolume) -> Result<Volume, Failure> {
         let id = request.id;
         found(&id, self.clouds.get_anywhere(id.clone())).await
     }
 
-    /// Returns the volume, in any phase.
+    /// Returns the volume with this ID, in any phase.
     ///
     /// # Errors
-    /// Returns `NotFound` if it does not exist.
+    /// Returns `NotFound` if the volume does not exist.
     pub(super) async fn volume(&self, id: VolumeId, secrets: Secrets) -> Result<Volume, Failure> {
         let cloud = self.cloud(&secrets)?;
         let volume = found(&id, cloud.backend.get(id.clone(), secrets)).await;
@@ -79,8 +79,8 @@ pub(super) async fn in_time<T>(
 /// Returns the volume or snapshot if it is ready.
 ///
 /// # Errors
-/// Returns `Busy` while the storage changes or deletes it, so that the call is repeated; and
-/// `Precondition`, which is final, if it has failed.
+/// Returns `Busy` while the storage changes or deletes the item, so that the caller retries.
+/// Returns `Precondition`, which is a final error, if the item has failed.
 pub(super) fn ready<I: Item>(item: I) -> Result<I, Failure> {
     let (what, id) = (I::WHAT, item.id());
     Err(match item.phase() {
@@ -95,8 +95,8 @@ impl Operations {
     /// Returns the health of the volume.
     ///
     /// # Errors
-    /// Returns `NotFound` if it does not exist, and `Unsupported` if the backend does not report
-    /// health.
+    /// Returns `NotFound` if the volume does not exist, and `Unsupported` if the backend does not
+    /// report health.
     pub async fn health(&self, request: GetVolumeHealth) -> Result<Conditions, Failure> {
         let asked = self.judge()?.health(request.id.clone(), request.secrets);
         let condition = in_time(&format!("volume {}", request.id), asked).await?;
@@ -118,8 +118,9 @@ impl Operations {
         in_time("the list of unhealthy volumes", asked).await
     }
 
-    /// Returns the health of each of these volumes, in their order; `None` if the backend does not
-    /// report health. A volume that was deleted meanwhile has no health reasons.
+    /// Returns the health of each of these volumes, in the order of `volumes`; `None` if the
+    /// backend does not report health. A volume that was deleted meanwhile has no health
+    /// conditions.
     ///
     /// # Errors
     /// Returns the errors of the backend.

@@ -1,5 +1,6 @@
-//! The verbs of the controller, implemented once for all backends: idempotency, comparison with
-//! existing volumes, sizes, topology. Independent of gRPC and of the clouds.
+//! Implements the calls of the CSI controller once for all backends: idempotency, comparison with
+//! existing volumes, sizes and topology. This module does not depend on gRPC or on the API of a
+//! particular cloud.
 
 mod attach;
 mod capacity;
@@ -37,32 +38,34 @@ use std::time::Duration;
 pub struct Rules {
     /// The driver's constants.
     pub profile: Profile,
-    /// The key of a disk's name in the publish context of the driver that this one replaces.
+    /// The key under which the driver that Belay replaces stores the name of a disk in the publish
+    /// context. `None` if the publish context does not contain the name.
     pub disk_name_key: Option<String>,
-    /// The keys of the format marks on disks.
+    /// The keys from which the secrets of the format marks on disks are derived.
     pub mark_keys: MarkKeys,
 }
 
-/// The operations on one backend, or on the backends of several clouds. Concurrent equal calls
-/// share one job, and a volume has one job at a time, for any call; only its snapshots are created
-/// in parallel. Correctness depends on the backend and not on the jobs, since a second controller
-/// may be active.
+/// The operations on one backend, or on the backends of several clouds. Concurrent identical calls
+/// share one job. At most one job runs for a volume at a time; only snapshots of the volume are
+/// created in parallel. The backend must ensure correctness, since the jobs do not exclude calls to
+/// a second controller.
 pub struct Operations {
     clouds: Arc<Clouds>,
     rules: Rules,
     jobs: Jobs<Subject, Done>,
 }
 
-/// The object of a call.
+/// The kind of object that a job works on, as part of the job's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Subject {
-    /// A volume to create, by name.
+    /// A volume to create, identified by its name.
     NewVolume,
-    /// A volume, by ID: attach, detach, expand, delete.
+    /// An existing volume, identified by its ID, for attach, detach, expand, modify and delete.
     Volume,
-    /// A snapshot to create, by name; it shares the key of its volume.
+    /// A snapshot to create, identified by its name. The job also holds a share of the source
+    /// volume's key.
     NewSnapshot,
-    /// A snapshot, by ID.
+    /// An existing snapshot, identified by its ID.
     Snapshot,
 }
 
@@ -72,7 +75,7 @@ impl Class for Subject {
     }
 }
 
-/// The result of a job, of the type that its call returns.
+/// The result of a job. It contains a value of the type that the call returns.
 type Done = Arc<dyn Any + Send + Sync>;
 
 impl Operations {
@@ -92,8 +95,8 @@ impl Operations {
         }
     }
 
-    /// Logs in to a cloud, by its number from 0 on, and logs problems that an operator must
-    /// correct.
+    /// Logs in to the cloud with this number, counted from 0, and logs problems that an operator
+    /// must correct.
     ///
     /// # Errors
     /// Fails if the cloud does not respond or refuses the credentials.
@@ -101,19 +104,20 @@ impl Operations {
         self.clouds.inspect(cloud).await
     }
 
-    /// Returns the number of clouds, 1 for a backend without clouds.
+    /// Returns the number of clouds; 1 if the backend does not use a cloud.
     #[must_use]
     pub fn cloud_count(&self) -> usize {
         self.clouds.count()
     }
 
-    /// Returns a backend; its constants and abilities are the same for all clouds.
+    /// Returns the backend of the first cloud. Constants and optional features are the same for all
+    /// clouds.
     fn backend(&self) -> &dyn Backend {
         self.clouds.first.backend.as_ref()
     }
 
-    /// Returns the cloud of a call with these secrets, and adds it to the call's log line. All
-    /// calls with secrets begin with this.
+    /// Returns the cloud that the secrets of a call select, and adds its name to the call's log
+    /// line. Every call with secrets must call this function first.
     ///
     /// # Errors
     /// Returns `Invalid` if the secrets name a cloud of another controller.
@@ -125,8 +129,8 @@ impl Operations {
         Ok(cloud)
     }
 
-    /// Runs `job` for this cloud, or awaits the running job of an equal call. The future does not
-    /// contain the job, so a waiting caller is small.
+    /// Runs `job` for this cloud, or awaits the running job of an identical call. The returned
+    /// future does not contain the job, so that it uses little memory while a caller waits.
     fn run<T: Any + Clone + Send + Sync>(
         &self,
         cloud: &Cloud,
@@ -137,20 +141,20 @@ impl Operations {
         let done = self.jobs.run(Key::new(subject, name), rpc, same, |_| job);
         async move {
             let done = done.await.map_err(|failure| cloud.failed(failure))?;
-            // Another call's fingerprint may be equal.
+            // Two different calls may have the same fingerprint, which is a hash.
             let done = done.downcast_ref::<T>().cloned();
             done.ok_or_else(|| Failure::bug("the job has another call's result"))
         }
     }
 
-    /// Returns the secrets of the volume's format mark.
+    /// Returns the secrets for the format mark of the volume, one for each key.
     #[must_use]
     pub fn marks(&self, volume: &VolumeId) -> Vec<MarkSecret> {
         self.rules.mark_keys.secrets(volume)
     }
 
-    /// Returns [`Rules::disk_name_key`], the key of a disk's name in the publish context of the
-    /// driver that this one replaces.
+    /// Returns [`Rules::disk_name_key`], the key under which the publish context contains the name
+    /// of a disk.
     #[must_use]
     pub fn disk_name_key(&self) -> Option<&str> {
         self.rules.disk_name_key.as_deref()
@@ -163,8 +167,8 @@ impl Operations {
         self.rules.profile.attaches && self.backend().attachments().is_some()
     }
 
-    /// Whether an attachment is either writable or read-only, so that a volume attached in one way
-    /// is not attached in the other.
+    /// Whether read-only attachments are supported: the storage records whether an attachment is
+    /// writable or read-only, so that a request for the other kind is refused.
     #[must_use]
     pub fn attaches_read_only(&self) -> bool {
         self.attaches() && self.backend().traits().records_spec
@@ -207,7 +211,7 @@ impl Operations {
         self.backend().capacity().is_some()
     }
 
-    /// Whether the snapshot verbs are supported.
+    /// Whether the calls to create and delete snapshots are supported.
     #[must_use]
     pub fn makes_snapshots(&self) -> bool {
         self.backend().snapshots().is_some()
@@ -220,7 +224,7 @@ impl Operations {
         snapshots.is_some_and(Snapshots::lists_snapshots)
     }
 
-    /// Whether the health verbs are supported.
+    /// Whether the calls for the health of volumes are supported.
     #[must_use]
     pub fn knows_health(&self) -> bool {
         self.backend().health().is_some()

@@ -1,4 +1,4 @@
-//! Changes attributes of a volume.
+//! Changes the attributes of a volume (`ControllerModifyVolume`).
 
 use super::{Operations, Subject, lookup, support};
 use crate::backend::{Backend, Modification, Progress, no_volume};
@@ -20,8 +20,9 @@ impl Operations {
     /// Changes the attributes of the volume; succeeds if it already has them.
     ///
     /// # Errors
-    /// Returns `Invalid` for attributes that the volume cannot have; `NotFound`; `Precondition` if
-    /// it cannot be changed now; and the errors of [`lookup::ready`].
+    /// Returns `Invalid` for attributes that the volume cannot have, `NotFound` if the volume does
+    /// not exist, `Precondition` if the volume cannot be changed now, and the errors of
+    /// [`lookup::ready`].
     pub async fn modify(&self, request: ControllerModify) -> Result<(), Failure> {
         let ControllerModify {
             id,
@@ -56,7 +57,8 @@ impl Operations {
         support::refuse_unknown(FIELD, parameters, known)
     }
 
-    /// Returns the parameters of a new volume. The VolumeAttributesClass's values take precedence.
+    /// Returns the parameters for a new volume. Values of the VolumeAttributesClass take precedence
+    /// over values of the StorageClass.
     pub(super) fn merged(parameters: Context, mutable: &Context) -> Result<Context, Failure> {
         if mutable.is_empty() {
             return Ok(parameters);
@@ -69,11 +71,12 @@ impl Operations {
     }
 }
 
-/// Refuses a volume, new or found by its name, if its attributes differ from the request.
+/// Checks that the attributes of a volume, which was just created or found by its name, match the
+/// request.
 ///
 /// # Errors
-/// Returns `Incompatible` for other attributes; all other errors have an unknown state, since the
-/// volume exists.
+/// Returns `Incompatible` if an attribute differs. All other errors report an unknown state, since
+/// the volume exists.
 pub(super) async fn verify(
     backend: &dyn Backend,
     id: &VolumeId,
@@ -93,7 +96,7 @@ pub(super) async fn verify(
 /// Returns the backend's support for modification.
 ///
 /// # Errors
-/// Returns `Unsupported` if the backend has none.
+/// Returns `Unsupported` if the backend does not modify volumes.
 fn of(backend: &dyn Backend) -> Result<&dyn Modification, Failure> {
     let modification = backend.modification();
     modification.ok_or_else(|| Failure::unsupported("this driver does not modify volumes"))

@@ -1,4 +1,5 @@
-//! The size of a volume, rounded up to a size that the backend supports, but never above the limit.
+//! Computes the size of a volume. The requested size is rounded up to a size that the backend
+//! supports; the result never exceeds the requested limit.
 
 use super::support;
 use crate::backend::{Sizes, Usage};
@@ -15,7 +16,7 @@ pub(super) fn smallest(usage: &Usage, sizes: Sizes) -> u64 {
     needed.max(sizes.min).next_multiple_of(sizes.step)
 }
 
-/// Returns the size of a new volume; `default` bytes if the request names no size.
+/// Returns the size of a new volume in bytes. If the request specifies no size, uses `default`.
 ///
 /// # Errors
 /// Returns `Range` if there is no size within the limits.
@@ -33,7 +34,8 @@ pub(super) fn of_new(
     rounded(requested.max(smallest(usage, sizes)), limit, sizes)
 }
 
-/// Returns the size of a copy of `taken_over` bytes; the same size if the request names none.
+/// Returns the size in bytes of a copy of a source that has `taken_over` bytes. If the request
+/// specifies no size, uses the size of the source.
 ///
 /// # Errors
 /// Returns `Range` if there is no size within the limits, or if the requested size is too small.
@@ -56,7 +58,7 @@ pub(super) fn of_copy(
     )))
 }
 
-/// Returns the size after an expansion; the current size if it is large enough.
+/// Returns the size after an expansion, in bytes; the current size if it is large enough.
 ///
 /// # Errors
 /// Returns `Range` if there is no size within the limits.
@@ -76,7 +78,7 @@ pub(super) fn of_grown(bytes: u64, range: CapacityRange, sizes: Sizes) -> Result
     rounded(required, limit, sizes)
 }
 
-/// Explains why a volume of `bytes` is outside the range; `None` if it is within.
+/// Explains why a volume of `bytes` is outside the range; returns `None` if it is within the range.
 pub(super) fn outside(bytes: u64, range: Option<CapacityRange>) -> Option<String> {
     let (required, limit) = bounds(range);
     if bytes < required {

@@ -16,15 +16,15 @@ use std::sync::Arc;
 const BEING_CREATED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
 
 impl Operations {
-    /// Creates the snapshot, or returns the existing one. It may not be ready yet: the caller
-    /// repeats the call until it is.
+    /// Creates the snapshot, or returns the existing one. The returned snapshot may not be ready
+    /// yet; the caller repeats the call until the snapshot is ready.
     ///
     /// # Errors
-    /// Returns `NotFound` for the volume; `Precondition` if no snapshot can be created now; `Busy`
-    /// while the volume is attached, detached, expanded or deleted; `Incompatible` if the name
-    /// belongs to a snapshot of another volume; `Quota` if there is no free space; `Precondition`,
-    /// which is not final, if the snapshot with this name is damaged; and the errors of
-    /// [`lookup::ready`] for it.
+    /// Returns `NotFound` if the volume does not exist, `Precondition` if no snapshot can be
+    /// created now, and `Busy` while the volume is being attached, detached, expanded or deleted.
+    /// Returns `Incompatible` if the name belongs to a snapshot of another volume, and `Quota` if
+    /// there is no free space. Returns a non-final `Precondition` if the snapshot with this name is
+    /// damaged, and the errors of [`lookup::ready`] for this snapshot.
     pub async fn cut(&self, request: CreateSnapshot) -> Result<Snapshot, Failure> {
         let cloud = self.cloud(&request.secrets)?;
         let known = of(self.backend())?.snapshot_parameters();
@@ -46,8 +46,9 @@ impl Operations {
         let job = async move {
             let snapshots = of(backend.as_ref())?;
             let made = async {
-                // Hold the share only during requests, and not while the storage works: it refuses
-                // conflicting changes of the volume itself.
+                // Hold the share of the volume's key only during requests, and not while the
+                // storage works, since the storage itself refuses conflicting changes of the
+                // volume.
                 let volume = || Key::new(Subject::Volume, order.source.as_str());
                 let basis = {
                     let _share = jobs.share(volume(), Rpc::CreateSnapshot)?;
@@ -92,8 +93,8 @@ impl Operations {
     /// Deletes the snapshot; succeeds if it does not exist.
     ///
     /// # Errors
-    /// Returns `Precondition` if the snapshot is in use, and nothing was changed, or if its
-    /// deletion failed. Returns `Busy` if the snapshot still exists.
+    /// Returns `Precondition` if the snapshot is in use and was not changed, or if its deletion
+    /// failed. Returns `Busy` if the snapshot still exists.
     pub async fn discard(&self, request: DeleteSnapshot) -> Result<(), Failure> {
         of(self.backend())?;
         let cloud = self.cloud(&request.secrets)?;
@@ -126,7 +127,7 @@ impl Operations {
     /// Returns the snapshot.
     ///
     /// # Errors
-    /// Returns `NotFound` if it does not exist.
+    /// Returns `NotFound` if the snapshot does not exist.
     pub async fn snapshot(&self, request: GetSnapshot) -> Result<Snapshot, Failure> {
         of(self.backend())?;
         let cloud = self.cloud(&request.secrets)?;
@@ -137,7 +138,7 @@ impl Operations {
         snapshot.ok_or_else(|| not_found(&request.id))
     }
 
-    /// Returns a page of snapshots; empty if none matches the filter.
+    /// Returns a page of snapshots; the page is empty if no snapshot matches the filter.
     ///
     /// # Errors
     /// Returns `BadToken` for an unknown token.
@@ -179,13 +180,13 @@ impl Operations {
 /// Returns the backend's support for snapshots.
 ///
 /// # Errors
-/// Returns `Unsupported` if the backend has none.
+/// Returns `Unsupported` if the backend does not create snapshots.
 pub(super) fn of(backend: &dyn Backend) -> Result<&dyn Snapshots, Failure> {
     let snapshots = backend.snapshots();
     snapshots.ok_or_else(|| Failure::unsupported("this driver does not create snapshots"))
 }
 
-/// Adds the remedy to failures that recur until an operator acts.
+/// Adds the remedy to the message of a failure that recurs until an operator acts.
 fn with_advice(rpc: Rpc, failure: Failure) -> Failure {
     match (failure.kind, rpc) {
         (Kind::Denied, _) => denied(rpc, failure),
@@ -194,9 +195,9 @@ fn with_advice(rpc: Rpc, failure: Failure) -> Failure {
     }
 }
 
-/// Explains a lack of space. The specification requires RESOURCE_EXHAUSTED, which is not final for
-/// csi-snapshotter: although nothing was created, it repeats the call until it succeeds, even for a
-/// VolumeSnapshot that was deleted.
+/// Adds advice to the failure for a lack of space. The specification requires RESOURCE_EXHAUSTED,
+/// which csi-snapshotter does not treat as final: although nothing was created, csi-snapshotter
+/// repeats the call until it succeeds, even after the VolumeSnapshot was deleted.
 fn exhausted(failure: Failure) -> Failure {
     let kept = "until it succeeds, its VolumeSnapshot cannot be deleted";
     let message = match failure.certainty {
@@ -210,9 +211,9 @@ fn exhausted(failure: Failure) -> Failure {
     Failure { message, ..failure }
 }
 
-/// Explains a lack of permission, which persists. csi-snapshotter then neither learns of a snapshot
-/// that an earlier call may have cut, nor deletes it; if there was no earlier call, it forgets the
-/// snapshot.
+/// Adds advice to the failure for a missing permission. Until the permission is granted,
+/// csi-snapshotter can neither find nor delete a snapshot that an earlier call may have created. If
+/// no earlier call was made, the failure is final, and csi-snapshotter forgets the snapshot.
 fn denied(rpc: Rpc, failure: Failure) -> Failure {
     let is_kept = rpc == Rpc::DeleteSnapshot || failure.certainty == Certainty::MayBeRunning;
     let rest = match is_kept {
@@ -224,14 +225,14 @@ fn denied(rpc: Rpc, failure: Failure) -> Failure {
     Failure { message, ..failure }
 }
 
-/// Returns the error for a damaged snapshot, which waiting does not make ready. The error is not
-/// final, since the snapshot exists: csi-snapshotter would forget it.
+/// Returns the error for a damaged snapshot, which will never become ready. The error is not final:
+/// after a final error, csi-snapshotter would forget the snapshot, although it exists.
 fn damaged(id: &SnapshotId, damage: &str) -> Failure {
     Failure::precondition(format!("snapshot {id}: {damage}")).may_be_running()
 }
 
 /// Returns the error for a snapshot that the storage still shows after accepting its deletion,
-/// either with a delay or because it keeps the snapshot.
+/// because the storage deletes the snapshot late or not at all.
 fn not_deleted(id: &SnapshotId) -> Failure {
     let message = format!(
         "snapshot {id}: the storage has accepted its deletion, and still has it; repeat the call, \

@@ -1,5 +1,5 @@
-//! The supported capabilities and filesystems, and the reasons why others are not. The node agent
-//! supports the same filesystems.
+//! The capabilities and filesystems that volumes support, and the reasons for refusing others. The
+//! node agent supports the same filesystems.
 
 use crate::backend::Usage;
 use belay_contract::drivers::Profile;
@@ -14,9 +14,9 @@ const PROVISIONER_PREFIXES: [&str; 2] = ["csi.storage.k8s.io/", "storage.kuberne
 /// The filesystem of a blank volume if the request does not name one.
 const DEFAULT_FILESYSTEM: &str = "ext4";
 
-/// The filesystems that the node can create, each with its minimum volume size in bytes. The mark
-/// at byte 100 MiB must fit, mkfs.xfs refuses less than 300 MiB, and the kernel does not resize a
-/// btrfs to less than 256 MiB.
+/// The filesystems that the node can create, each with its minimum volume size in bytes. The format
+/// mark at offset 100 MiB must fit, mkfs.xfs refuses less than 300 MiB, and the kernel does not
+/// resize a btrfs to less than 256 MiB.
 const FILESYSTEMS: &[(&str, u64)] = &[
     (DEFAULT_FILESYSTEM, 128 << 20),
     ("xfs", 300 << 20),
@@ -26,7 +26,7 @@ const FILESYSTEMS: &[(&str, u64)] = &[
 /// The reason why several nodes cannot use a volume at once.
 pub(super) const ONE_NODE: &str = "it can be attached to one node at a time";
 
-/// Explains why volumes of this driver do not support the capability; `None` if they do.
+/// Explains why volumes of this driver do not support the capability; returns `None` if they do.
 pub(super) fn refusal(profile: &Profile, capability: &Capability) -> Option<String> {
     if is_shared(profile, capability) && !matches!(capability.access, Access::Block) {
         return Some(format!(
@@ -38,9 +38,9 @@ pub(super) fn refusal(profile: &Profile, capability: &Capability) -> Option<Stri
     unattachable(profile, capability)
 }
 
-/// Explains why no volume of this driver can be attached with the capability; `None` if one can.
-/// Unlike [`refusal`], permits a filesystem with a supported access mode for several nodes: each
-/// attach is to one node.
+/// Explains why no volume of this driver can be attached with the capability; returns `None` if a
+/// volume can. Unlike [`refusal`], accepts a filesystem with a supported access mode for several
+/// nodes, since each call attaches the volume to a single node.
 pub(super) fn unattachable(profile: &Profile, capability: &Capability) -> Option<String> {
     if capability.mode.is_multi_node() && !profile.access_modes.contains(&capability.mode) {
         return Some(format!(
@@ -89,7 +89,8 @@ pub(super) fn smallest(fs_type: &str) -> Option<u64> {
         .map(|(_, bytes)| *bytes)
 }
 
-/// Returns the usage that a request's capabilities, which do not conflict, specify.
+/// Returns the usage that the capabilities of a request specify. The capabilities must not
+/// contradict each other.
 pub(super) fn usage(capabilities: &[Capability]) -> Usage {
     let mut usage = Usage::Block;
     for capability in capabilities {
@@ -130,8 +131,8 @@ pub(super) fn refuse_unknown_of_any_case(
     refuse_others(field, parameters, known, str::eq_ignore_ascii_case)
 }
 
-/// Refuses a request for encryption if unknown parameters are ignored, since the data would be
-/// stored unencrypted.
+/// Refuses an unknown parameter that requests encryption. For drivers that ignore other unknown
+/// parameters: if this parameter were ignored, the data would be stored unencrypted.
 pub(super) fn refuse_encryption(
     field: &str,
     parameters: &Context,

@@ -1,4 +1,5 @@
-//! Checks whether a volume supports capabilities. Unsupported is a result, not an error.
+//! Checks whether a volume supports the requested capabilities. A lack of support is a result, not
+//! an error.
 
 use super::{Operations, create, lookup, support};
 use crate::backend::Usage;
@@ -7,12 +8,12 @@ use belay_contract::format::{self, FormatOptions};
 use belay_server::call::Failure;
 use belay_server::request::{Capability, Context, ValidateCapabilities};
 
-/// The result of a validation.
+/// The result of a validation of capabilities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The volume supports all capabilities.
     Confirmed,
-    /// The volume does not support them, with the reason.
+    /// The volume does not support the request. Contains the reason.
     Refused(String),
 }
 
@@ -20,7 +21,7 @@ impl Operations {
     /// Checks whether the volume supports all requested capabilities.
     ///
     /// # Errors
-    /// Returns `NotFound`, and the errors of [`lookup::ready`].
+    /// Returns `NotFound` if the volume does not exist, and the errors of [`lookup::ready`].
     pub async fn validate(&self, request: ValidateCapabilities) -> Result<Verdict, Failure> {
         let volume = lookup::ready(self.volume(request.id, request.secrets).await?)?;
         for (n, capability) in request.capabilities.iter().enumerate() {
@@ -50,10 +51,10 @@ impl Operations {
     }
 }
 
-/// The field of the request with the context.
+/// The request field that contains the volume context.
 const FIELD: &str = "volume_context";
 
-/// Refuses a volume context that differs from the volume's own.
+/// Refuses a volume context in a request that differs from the context of the volume.
 fn agrees(given: &Context, own: &Context) -> Result<(), Failure> {
     let keys = own.iter().map(|(key, _)| key);
     let keys = keys.chain(format::PARAMETERS.iter().copied());
@@ -71,9 +72,9 @@ fn agrees(given: &Context, own: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Explains why a volume created for `usage` does not support the capability; `None` if it does.
-/// The check is as strict as for a repeated `CreateVolume`, except that any filesystem matches if
-/// none is named.
+/// Explains why a volume that was created for `usage` does not support the capability; returns
+/// `None` if it does. The check is as strict as for a repeated `CreateVolume`, except that a
+/// capability without a filesystem type matches any filesystem.
 fn misused(usage: &Usage, capability: &Capability) -> Option<String> {
     let asked = support::usage(std::slice::from_ref(capability));
     match (usage, &asked) {

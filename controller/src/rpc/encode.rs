@@ -1,4 +1,4 @@
-//! Encodes results as messages.
+//! Encodes results as CSI messages.
 
 use crate::backend::{Attachment, Page, Snapshot, SnapshotPage, Unhealthy, UnhealthyPage, Volume};
 use crate::operation::Room;
@@ -23,7 +23,7 @@ pub(super) fn volume(volume: &Volume) -> csi::Volume {
     }
 }
 
-/// Encodes a volume for people, with its name.
+/// Encodes a volume with its name in the volume context, for responses that people read.
 fn shown(shown: &Volume) -> csi::Volume {
     let mut encoded = volume(shown);
     if let Some(name) = shown.name.as_ref().filter(|name| !name.is_empty()) {

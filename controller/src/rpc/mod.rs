@@ -1,5 +1,5 @@
-//! The CSI controller service: decodes requests, calls operations, encodes responses. Decides
-//! nothing.
+//! The CSI controller service: decodes requests, calls operations, encodes responses. Makes no
+//! decisions.
 
 mod encode;
 mod service;

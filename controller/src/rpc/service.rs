@@ -136,7 +136,8 @@ methods! {
         let bytes = operations.expand(request).await?;
         Ok(csi::ControllerExpandVolumeResponse {
             capacity_bytes: encode::bytes(bytes),
-            // Raw block needs the node, too: the loop device or disk must reread its size.
+            // Raw block volumes need the node as well: the loop device or disk must reread its
+            // size.
             node_expansion_required: operations.grows_on_node(),
         })
     }
@@ -205,7 +206,8 @@ methods! {
     }
 }
 
-/// Whether the backend can look up snapshots. Without snapshots, each verb reports that itself.
+/// Whether the calls that read snapshots reach the operations. Without support for snapshots, the
+/// operations themselves return `Unsupported`.
 fn looks_up(operations: &Operations) -> bool {
     operations.lists_snapshots() || !operations.makes_snapshots()
 }

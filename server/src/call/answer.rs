@@ -1,5 +1,6 @@
-//! The inner end of every call: from a decoded message to a response or a status. The outer end is
-//! [`super::layer`]; a [`Record`] connects the two. Does not know individual calls.
+//! The innermost layer of every call: passes a decoded message to its handler, and converts the
+//! result to a response or a status. The outermost layer is [`super::layer`]; a [`Record`] passes
+//! data to it. This module does not depend on individual calls.
 
 use super::{Failure, Rpc, Subject, code};
 use std::sync::{Arc, OnceLock};
@@ -44,10 +45,10 @@ tokio::task_local! {
     static CALL: Record;
 }
 
-/// Adds the name of the cloud that the running call is for to its log line. Has no effect outside
-/// the handler of a call.
+/// Adds the name of a cloud to the log line of the current call. Has no effect outside the handler
+/// of a call.
 pub fn in_cloud(name: &str) {
-    // Outside a handler there is no record to add it to.
+    // Ignore the error: outside a handler there is no record.
     let _outside = CALL.try_with(|record| {
         record.0.cloud.get_or_init(|| name.into());
     });
@@ -80,8 +81,8 @@ fn sendable(message: &str) -> &str {
     cut.map_or(message, |(end, _)| &message[..end])
 }
 
-/// The report of a call's handler to the layer around it: that it was reached, the subject, and the
-/// cloud.
+/// The data that the handler of a call reports to the outermost layer: the subject, which also
+/// shows that a handler was reached, and the cloud.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record(Arc<Reported>);
 
@@ -92,7 +93,8 @@ struct Reported {
 }
 
 impl Record {
-    /// Keeps the first subject reported: if one handler calls another, the outer one knows best.
+    /// Records that a handler was reached, and its subject; returns the recorded subject. The first
+    /// report is kept: if one handler calls another, the subject of the outer handler is right.
     pub(crate) fn reached(&self, subject: &str) -> &str {
         self.0
             .subject

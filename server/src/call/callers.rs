@@ -1,6 +1,7 @@
-//! Users that may call: the user of a connection's process (SO_PEERCRED, unix(7)) is checked once
-//! per connection. The mode of the socket's file already keeps others out; this also holds if an
-//! operator has widened it, or if a process may ignore it (`CAP_DAC_OVERRIDE`).
+//! Restricts the users that may call. The user of the client's process (SO_PEERCRED, unix(7)) is
+//! checked once per connection. The mode of the socket file already excludes other users; this
+//! check also works if an operator has widened the mode, or if a process may ignore it
+//! (`CAP_DAC_OVERRIDE`).
 
 use std::io;
 use std::sync::Arc;
@@ -19,14 +20,15 @@ pub enum Callers {
 }
 
 impl Callers {
-    /// Returns root, the user of this process, and these IDs.
+    /// Allows root, the user of this process, and the users with these IDs.
     #[must_use]
     pub fn root_and(more: &[u32]) -> Self {
         let own = rustix::process::geteuid().as_raw();
         Self::Users([0, own].iter().chain(more).copied().collect())
     }
 
-    /// Returns why the process at the other end of a connection may not call, or `None` if it may.
+    /// Returns the reason why the process at the other end of a connection may not call, or `None`
+    /// if it may call.
     pub(crate) fn stranger(&self, peer: impl FnOnce() -> io::Result<UCred>) -> Option<Stranger> {
         let Self::Users(users) = self else {
             return None;
@@ -44,8 +46,8 @@ impl Callers {
     }
 }
 
-/// Marks the requests of a process that may not call, with the reason. They reach no service, and
-/// are logged and counted like other calls.
+/// Marks the requests of a process that may not call; contains the reason. The marked requests
+/// reach no service, but are logged and counted like other calls.
 #[derive(Clone, Debug)]
 pub(crate) struct Stranger(Arc<str>);
 

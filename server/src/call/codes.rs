@@ -1,20 +1,22 @@
-//! Maps failures to gRPC codes; nothing else does. A code is an instruction to the caller, not a
-//! description: the comments say how the official sidecars and the kubelet react. Must not read
-//! messages.
+//! Maps failures to gRPC codes; no other module does. A code is an instruction to the caller, not a
+//! description, so the comments explain how the official sidecars and the kubelet react to it. This
+//! module must not depend on the messages of failures.
 //!
-//! From the sources of external-provisioner 6.3, -attacher 4.12, -resizer 2.2, -snapshotter 8.6 and
-//! the kubelet 1.36:
-//! - *Non-final* for all of them: CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED, i.e. "it may
-//!   still be running": they retry, and keep the object until a final code.
-//! - RESOURCE_EXHAUSTED is non-final for all but the provisioner, which takes it as "nothing was
-//!   created" and, for a volume that several nodes can reach, lets the scheduler pick another.
-//! - Everything else is final: the provisioner may drop the claim without a DeleteVolume, the
-//!   kubelet the record of a stage without an unstage.
+//! The reactions in the sources of external-provisioner 6.3, external-attacher 4.12,
+//! external-resizer 2.2, external-snapshotter 8.6 and the kubelet 1.36 are:
+//! - CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE and ABORTED are *non-final* for all callers: the
+//!   operation may still be running. The callers retry, and keep the object until they get a final
+//!   code.
+//! - RESOURCE_EXHAUSTED is non-final for all callers except the provisioner, which concludes that
+//!   nothing was created. If the volume may be created for another node, the provisioner lets the
+//!   scheduler select one.
+//! - All other codes are final: the provisioner may forget the volume without a DeleteVolume, and
+//!   the kubelet may forget the stage without a NodeUnstageVolume.
 
 use super::{Certainty, Kind, Rpc};
 use tonic::Code;
 
-/// Returns the code of a failure. Never OK.
+/// Returns the code for a failure. The code is never OK.
 #[must_use]
 pub const fn code(rpc: Rpc, kind: Kind, certainty: Certainty) -> Code {
     use Certainty::{MayBeRunning, NothingHappened, RolledBack};
@@ -24,15 +26,16 @@ pub const fn code(rpc: Rpc, kind: Kind, certainty: Certainty) -> Code {
     }
 }
 
-/// Returns the code of a call that may have left something behind: whatever the kind, the code
-/// makes the caller retry.
+/// Returns the code for a call that may have left changes behind. For all kinds of failures, the
+/// code makes the caller retry.
 const fn non_final(kind: Kind) -> Code {
     match kind {
-        // The caller retries with back-off; the deadline was ours, not the caller's.
+        // The caller retries with back-off. The server's deadline has expired, not the caller's.
         Kind::Timeout => Code::DeadlineExceeded,
         // The caller reacts as to a broken connection.
         Kind::Unreachable => Code::Unavailable,
-        // "Operation pending": right for any unfinished state, since the retry will settle it.
+        // ABORTED means "operation pending". It suits any unfinished state, since the retry
+        // completes the operation.
         Kind::Invalid
         | Kind::NotFound
         | Kind::Incompatible
@@ -49,45 +52,54 @@ const fn non_final(kind: Kind) -> Code {
     }
 }
 
-/// Returns the code of a call that has left nothing behind: it describes the failure.
+/// Returns the code for a call that has left no changes behind. The code describes the failure.
 const fn settled(rpc: Rpc, kind: Kind) -> Code {
     match kind {
-        // Provisioner: final, event on the claim. Resizer: infeasible, the user may ask for less.
+        // The provisioner treats the code as final, and adds an event to the claim. The resizer
+        // treats the request as infeasible, and the user may request a smaller size.
         Kind::Invalid => Code::InvalidArgument,
-        // Attacher and kubelet: retry with back-off. Resizer: infeasible. Calls that undo return OK
-        // instead, and never come here.
+        // The attacher and the kubelet retry with back-off. The resizer treats the request as
+        // infeasible. Calls that undo a change return OK instead of this failure.
         Kind::NotFound => Code::NotFound,
         Kind::Incompatible if names_an_object(rpc) => Code::AlreadyExists,
-        // The specification has ALREADY_EXISTS for those calls only.
+        // The specification defines ALREADY_EXISTS only for calls that name an object.
         Kind::Incompatible => Code::FailedPrecondition,
-        // The operation still runs: all retry, and the provisioner must remember the volume.
+        // An operation is still running: all callers retry, and the provisioner must not forget the
+        // volume.
         Kind::Busy => Code::Aborted,
-        // Final, retried with back-off. Resizer: the volume must be offline first.
+        // The code is final, and callers retry with back-off. For the resizer, the code means that
+        // the volume must be offline first.
         Kind::Precondition => Code::FailedPrecondition,
         Kind::Range if has_a_range(rpc) => Code::OutOfRange,
-        // A size that is wrong only because of the state of the object.
+        // The size is wrong only because of the state of the object.
         Kind::Range => Code::FailedPrecondition,
-        // Resizer: infeasible, the user may ask for less. After RESOURCE_EXHAUSTED, it would repeat
-        // the size that has no room, even if the user asks for less.
+        // The resizer treats the request as infeasible, and the user may request a smaller size.
+        // After RESOURCE_EXHAUSTED, the resizer would repeat the size for which there is no space,
+        // even if the user requests a smaller one.
         Kind::Quota if matches!(rpc, Rpc::ControllerExpandVolume) => Code::OutOfRange,
-        // Resizer: infeasible, the user may choose another class, and this one is repeated slowly.
-        // After RESOURCE_EXHAUSTED, it would repeat this class even if the user chooses another.
+        // The resizer treats the request as infeasible, and repeats it slowly. The user may choose
+        // another VolumeAttributesClass. After RESOURCE_EXHAUSTED, the resizer would repeat the
+        // class even if the user chooses another one.
         Kind::Quota if matches!(rpc, Rpc::ControllerModifyVolume) => Code::InvalidArgument,
-        // Provisioner: drops this node and lets the scheduler choose again. Others: retry. The
-        // snapshotter keeps the object meanwhile, so the message says how it is deleted.
+        // The provisioner drops the selected node and lets the scheduler choose again. The other
+        // callers retry. The snapshotter keeps the object meanwhile, so the message explains how to
+        // delete the object.
         Kind::Quota => Code::ResourceExhausted,
-        // "May still be running" would make the provisioner (and the snapshotter) keep an object
-        // that was never begun, and block its deletion: final, and retried anyway.
+        // A non-final code would make the provisioner and the snapshotter keep an object whose
+        // creation was never begun, and block its deletion. INTERNAL is final, and callers retry
+        // anyway.
         Kind::Unreachable | Kind::Timeout if creates(rpc) => Code::Internal,
         Kind::Unreachable => Code::Unavailable,
         Kind::Timeout => Code::DeadlineExceeded,
         Kind::Unsupported => unsupported(rpc),
-        // The caller starts again at the first page.
+        // After ABORTED, the caller starts again at the first page.
         Kind::BadToken if is_paged(rpc) => Code::Aborted,
-        // Final, retried with back-off: an operator must give the driver other credentials.
+        // The code is final, and callers retry with back-off. An operator must give the driver
+        // other credentials.
         Kind::Unauthenticated => Code::Unauthenticated,
         Kind::Denied => Code::PermissionDenied,
-        // A token in a call without pages is an internal error. Final, retried with back-off.
+        // The code is final, and callers retry with back-off. A page token in a call without pages
+        // is an internal error.
         Kind::BadToken | Kind::System | Kind::Bug => Code::Internal,
     }
 }
@@ -95,22 +107,24 @@ const fn settled(rpc: Rpc, kind: Kind) -> Code {
 /// Returns the code for a feature that the driver lacks, requested through a call that it has.
 const fn unsupported(rpc: Rpc) -> Code {
     match rpc {
-        // "Unsupported field": a parameter, a source or a capability. Final, event on the claim.
+        // The specification calls this "unsupported field": a parameter, a source or a capability.
+        // The code is final, and the sidecar adds an event to the claim.
         Rpc::CreateVolume
         | Rpc::CreateSnapshot
         | Rpc::CreateVolumeGroupSnapshot
         | Rpc::ControllerModifyVolume => Code::InvalidArgument,
-        // "Exceeds capabilities": the caller must query the capabilities before it retries.
+        // The specification calls this "exceeds capabilities": the caller must query the
+        // capabilities before it retries.
         Rpc::ControllerPublishVolume | Rpc::NodeStageVolume | Rpc::NodePublishVolume => {
             Code::FailedPrecondition
         }
-        // The call is not implemented: sidecars disable the feature.
+        // The call is not implemented, so sidecars disable the feature.
         _ => Code::Unimplemented,
     }
 }
 
-/// Whether the call creates, or binds, an object that the caller has named. Such a call may report
-/// that the object exists, but differs.
+/// Whether the call creates or attaches an object that the caller has named. Only these calls may
+/// report that the object exists, but differs from the request.
 const fn names_an_object(rpc: Rpc) -> bool {
     creates(rpc)
         || matches!(
@@ -119,8 +133,8 @@ const fn names_an_object(rpc: Rpc) -> bool {
         )
 }
 
-/// Whether the caller may forget the object after the call, although only the caller knows its
-/// name.
+/// Whether the call creates an object whose name only the caller knows. After a final error, the
+/// caller may forget the object.
 const fn creates(rpc: Rpc) -> bool {
     matches!(
         rpc,

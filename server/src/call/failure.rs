@@ -1,12 +1,13 @@
-//! How an operation fails: the kind of failure, and how certain the state is that it leaves. Must
-//! not know gRPC codes: only [`super::code`] converts.
+//! The failure of an operation: its kind, and the certainty about the state that the operation
+//! leaves. This module must not depend on gRPC codes: only [`super::code`] converts failures to
+//! codes.
 
 use super::Rpc;
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
-/// Maximum length of a message that is sent to another process, in bytes. JSON makes it at most six
-/// times as long.
+/// Maximum length of a message that is sent to another process, in bytes. Escapes in JSON make the
+/// message at most six times as long.
 const MESSAGE_BYTES_MAX: usize = 4 << 10;
 
 /// The kind of a failure, in terms of storage. It does not determine the caller's reaction, which
@@ -33,7 +34,7 @@ pub enum Kind {
     Unsupported,
     /// The operation took too long.
     Timeout,
-    /// A page token that this driver did not issue, or that has expired.
+    /// The page token was not issued by this driver, or has expired.
     BadToken,
     /// The storage does not accept the driver's credentials.
     Unauthenticated,
@@ -46,7 +47,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds of failures.
     pub const ALL: &[Kind] = &[
         Kind::Invalid,
         Kind::NotFound,
@@ -78,7 +79,7 @@ pub enum Certainty {
 }
 
 impl Certainty {
-    /// Every certainty.
+    /// All values of [`Certainty`].
     pub const ALL: &[Certainty] = &[
         Certainty::NothingHappened,
         Certainty::RolledBack,
@@ -86,8 +87,8 @@ impl Certainty {
     ];
 }
 
-/// A failed operation. The message is a lowercase fragment that names the field, path or errno and
-/// says what to do about it; it is shown to users and never contains a secret.
+/// A failed operation. The message is a lowercase fragment that names the field, path or errno, and
+/// the remedy. It is shown to users, and never contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
@@ -100,7 +101,7 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Constructors, one per kind. All start with [`Certainty::NothingHappened`].
+/// Constructors of failures. All constructors set [`Certainty::NothingHappened`].
 impl Failure {
     /// Creates a failure of this kind that changed nothing.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
@@ -201,8 +202,8 @@ impl Failure {
     }
 }
 
-/// Returns the text, or its first and last bytes if it is longer than `bytes_max`: a line between
-/// processes is bounded, and tenants choose names.
+/// Returns the text, or its start and end if it is longer than `bytes_max`. Lines between processes
+/// have a maximum length, but users can choose long names.
 #[must_use]
 pub fn shortened(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {

@@ -1,6 +1,6 @@
-//! The outer end of every call: its span, its one log line, its latency, and the guard against
-//! panics. Sees every request, including those that no service takes or that cannot be decoded.
-//! Must not print a request: it may contain secrets.
+//! The outermost layer of every call: creates its span, writes its one log line, measures its
+//! duration, and catches panics. Sees every request, even if no service accepts the request or it
+//! cannot be decoded. This module must not print a request, which may contain secrets.
 
 use super::refusals::{Refusal, Refusals};
 use super::{Callers, Failure, Record, Rpc, Stranger, start_of, status};
@@ -23,15 +23,15 @@ use tracing::{Instrument as _, Level, Span};
 /// Histogram of the duration of calls, in seconds, by `driver`, `rpc` and `code`.
 pub(crate) const DURATION: &str = "belay_rpc_duration_seconds";
 
-/// Maximum time in which a request must arrive in full: the socket is local. This and the limits in
-/// [`crate::services`] bound the memory of incomplete requests.
+/// Maximum time in which a request must arrive in full over the local socket. This limit and the
+/// limits in [`crate::services`] bound the memory of incomplete requests.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum length of a caller's text, such as an unknown path, in a response or a log line, in
 /// bytes.
 const FOREIGN_BYTES_MAX: usize = 128;
 
-/// Wraps the services of one driver.
+/// A tower layer that wraps the services of one driver.
 #[derive(Clone, Debug)]
 pub struct CallLayer {
     durations: Durations,
@@ -130,7 +130,7 @@ where
         let call = Call::begin(request.uri().path(), record, &self.layer);
         let running = self.layer.running.subscribe();
         let ended = Ended(Arc::clone(&self.layer.ended));
-        // `self.inner` was polled until it was ready; the clone was not.
+        // Call `self.inner`, which was polled until it was ready; the clone was not.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         Box::pin(async move {
@@ -144,7 +144,8 @@ where
                 .catch_unwind()
                 .instrument(call.span());
             let mut work = pin!(work);
-            // Ends when the request has arrived, so that most calls need no timer.
+            // This future ends when the request has arrived, so that only the arrival needs a
+            // timer.
             let arrival = future::poll_fn(|context| match work.as_mut().poll(context) {
                 Poll::Ready(done) => Poll::Ready(Some(done)),
                 Poll::Pending if call.record.subject().is_some() => Poll::Ready(None),
@@ -168,7 +169,7 @@ where
     }
 }
 
-/// Notifies when dropped.
+/// Notifies [`CallLayer::ended`] when dropped.
 struct Ended(Arc<Notify>);
 
 impl Drop for Ended {
@@ -177,8 +178,8 @@ impl Drop for Ended {
     }
 }
 
-/// A call from its first byte to its response. If dropped before the end, it logs that the caller
-/// disconnected.
+/// A call from its first byte to its response. If dropped before the response, it logs that the
+/// caller disconnected.
 struct Call {
     rpc: Option<Rpc>,
     /// The path, for unknown calls only.
@@ -229,7 +230,7 @@ impl Call {
 
     /// Returns the status of a failure outside a handler.
     fn fail(&self, failure: impl FnOnce(Rpc) -> Failure) -> Status {
-        // Recorded, so that it is not mistaken for a decoder's error.
+        // Record a handler, so that the failure is not mistaken for an error of the decoder.
         self.record.reached("");
         match self.rpc {
             Some(rpc) => status(rpc, &failure(rpc)),
@@ -286,8 +287,8 @@ impl Call {
         Some(Status::with_metadata(Code::Unimplemented, why, metadata))
     }
 
-    /// Returns the status of a call that reaches no handler. Its original status has no message, or
-    /// one that does not name the call.
+    /// Returns the status of a call that reaches no handler. The original status has no message, or
+    /// a message that does not name the call.
     fn unserved(&self, failed: &Status) -> Option<Status> {
         let reached = self.record.subject().is_some();
         if reached || failed.code() != Code::Unimplemented {

@@ -1,5 +1,5 @@
-//! The handling of a call: the layer around it, its response, its failure and its code. Does not
-//! know the meaning of individual calls, nor sockets.
+//! The handling of a call: the layer around it, its response, its failure and its code. This module
+//! does not depend on individual calls or on sockets.
 
 mod answer;
 mod callers;

@@ -1,5 +1,6 @@
-//! The last failed calls, for the status page: a few, with a bounded text each, so that requests
-//! cannot make the list grow. Does not know individual calls.
+//! The last failed calls, for the status page. The number of calls and the length of their texts
+//! are limited, so that requests cannot make the list grow. This module does not depend on
+//! individual calls.
 
 use super::start_of;
 use crate::lock::Lock;
@@ -9,8 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::Code;
 
-/// Maximum number of kept refusals. With the maximum lengths of their texts, they take at most 16
-/// KiB.
+/// Maximum number of kept refusals. With texts of the maximum length, they take at most 16 KiB.
 const KEPT_MAX: usize = 16;
 
 /// Maximum length of a kept message, in bytes. The log contains the whole message.
@@ -20,18 +20,19 @@ const MESSAGE_BYTES_MAX: usize = 512;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals(Arc<Lock<VecDeque<Refusal>>>);
 
-/// Equal calls that failed with the same code. The texts are those of the last call.
+/// Calls with the same driver, name and subject that failed with the same code. The message is from
+/// the last call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// The driver that refused.
+    /// The driver that refused the call.
     pub(crate) driver: Arc<str>,
-    /// The call's name, or the path of an unknown one.
+    /// The name of the call, or the path of an unknown call.
     pub(crate) call: Box<str>,
     /// The identifier or name in the request, as the caller wrote it; empty if there is none.
     pub(crate) subject: Box<str>,
     /// The gRPC code.
     pub(crate) code: Code,
-    /// The message that the caller got, without secrets.
+    /// The message that the caller received. It contains no secrets.
     pub(crate) message: Box<str>,
     /// Number of times that the call failed in a row.
     pub(crate) times: u32,
@@ -75,8 +76,8 @@ impl Refusal {
 }
 
 impl Refusals {
-    /// Adds a refusal. A repetition, such as the kubelet sends every few minutes, replaces its
-    /// predecessor.
+    /// Adds a refusal. A repeated refusal, for example of a call that the kubelet retries every few
+    /// minutes, replaces the earlier refusal.
     pub(crate) fn add(&self, mut new: Refusal) {
         let mut kept = self.0.lock();
         if let Some(at) = kept.iter().position(|known| known.repeats(&new))
@@ -88,7 +89,7 @@ impl Refusals {
         kept.push_front(new);
     }
 
-    /// Returns all kept refusals, the last one first.
+    /// Returns all kept refusals, the latest first.
     pub(crate) fn list(&self) -> Vec<Refusal> {
         self.0.lock().iter().cloned().collect()
     }

@@ -1,5 +1,5 @@
-//! Every remote call of CSI 1.13: its name, its path, and whether it changes anything. Does not
-//! know messages or what the calls do.
+//! Every remote call of CSI 1.13: its name, its path, and whether it changes anything. This module
+//! does not depend on the messages of the calls.
 
 /// Declares [`Rpc`] from one table, so that name, path and effect of a call cannot diverge.
 macro_rules! rpcs {
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// A panic in one of these leaves an unknown state, and its code must say so.
+    /// A panic in one of these calls leaves an unknown state, which the code must report.
     #[test]
     fn calls_that_create_delete_or_change_something_are_known() {
         let changing = Rpc::ALL.iter().filter(|rpc| rpc.changes_state());

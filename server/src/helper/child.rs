@@ -1,5 +1,5 @@
-//! A helper process as its parent sees it. No thread waits for it: the Tokio runtime watches its
-//! socket and its exit.
+//! The parent's side of a helper process. No thread waits for the process: the Tokio runtime
+//! watches its socket and its exit.
 
 use super::Process;
 use super::limits::EXIT_MAX;
@@ -26,7 +26,8 @@ use tokio::time::timeout;
 /// without a result.
 const ERROR_BYTES_MAX: usize = 4 << 10;
 
-/// A running helper process. It is killed, with its process group, and reaped if this is dropped.
+/// A running helper process. Dropping the value kills the process with its process group, and reaps
+/// it.
 #[derive(Debug)]
 pub struct Child {
     /// The word before "process" in messages.
@@ -35,11 +36,12 @@ pub struct Child {
     is_reaped: bool,
     /// Readable once the process has exited.
     exit: AsyncFd<OwnedFd>,
-    /// `None` once it is closed.
+    /// The connection with the process; `None` once it is closed.
     pub(super) socket: Option<UnixStream>,
     /// Bytes received after the last complete line.
     received: Vec<u8>,
-    /// A descriptor, and the number of these bytes up to the end of those that it came with.
+    /// A received descriptor, and the number of bytes in `received` up to the end of the message
+    /// that it came with.
     passed: Option<(usize, OwnedFd)>,
 }
 
@@ -53,11 +55,12 @@ pub fn program(subcommand: &str) -> Command {
 
 impl Child {
     /// Starts a process in its own process group, with an empty environment, and sends it its first
-    /// line. Quick. Must be called in the Tokio runtime, and on a thread that outlives the process,
-    /// which is killed with that thread. `name` is the word before "process" in messages.
+    /// line. Does not wait for the process. Must be called in the Tokio runtime, and on a thread
+    /// that outlives the process, since the process is killed when the thread exits. `name` is the
+    /// word before "process" in messages.
     ///
     /// # Errors
-    /// Returns the error of the system call. Then no process is left.
+    /// Returns the error of the system call. After an error, no process is left.
     pub fn start(
         name: &'static str,
         mut program: Command,
@@ -72,7 +75,7 @@ impl Child {
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         let process = program.spawn()?;
-        // Not reaped yet, so the number cannot have been reused.
+        // The process is not reaped yet, so its ID cannot have been reused.
         let exit = pid(&process).ok_or(Errno::SRCH);
         let exit = exit.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()));
         entrust(name, process, ours, call, exit)
@@ -95,13 +98,13 @@ impl Child {
     ///
     /// # Errors
     /// Returns `System`, with the exit status and the last line of standard error, if the process
-    /// has ended or has sent anything else.
+    /// has ended or has sent a malformed line.
     pub async fn receive<T: DeserializeOwned>(&mut self) -> Result<(T, Option<OwnedFd>), Failure> {
         let line = match self.line().await {
             Ok(line) => line,
             Err(error) => return Err(self.broken(&error)),
         };
-        // The kernel returns earlier lines together with those that have a descriptor.
+        // The kernel may return earlier lines together with the line that a descriptor came with.
         let passed = self.passed.take_if(|(end, _)| *end <= line.len());
         if let Some((end, _)) = &mut self.passed {
             *end -= line.len();
@@ -143,8 +146,8 @@ impl Child {
         }
     }
 
-    /// Returns why the process sent no result, as far as that is known within the time allowed for
-    /// an exit.
+    /// Waits for the exit of the process for at most [`EXIT_MAX`], and returns the reason why the
+    /// process sent no result.
     async fn ending(&mut self) -> String {
         drop(timeout(EXIT_MAX, self.exited()).await);
         let status = self.process.try_wait().ok().flatten();
@@ -163,34 +166,34 @@ impl Child {
         Failure::new(Kind::System, message)
     }
 
-    /// Does not wait: a process that has not exited is reaped by process 1, after this process has
-    /// exited.
+    /// Kills the process, and reaps it if it has exited. Does not wait: process 1 reaps it if it
+    /// exits after this process.
     fn reap(&mut self) {
         self.kill();
-        // Another process may get the number as soon as this child is reaped, here or elsewhere.
+        // Another process may get the ID as soon as this child is reaped, here or elsewhere.
         self.is_reaped |= !matches!(self.process.try_wait(), Ok(None));
     }
 }
 
 impl Process for Child {
     fn close(&mut self) {
-        // Closed before the child closes its own: closing the last descriptor of a mount may wait
-        // for a server.
+        // Close the passed descriptor before the child closes its copy: closing the last descriptor
+        // of a mount may wait for a server.
         self.passed = None;
         self.socket = None;
         self.process.stderr = None;
     }
 
     fn kill(&mut self) {
-        // Until the process is reaped, no other process has its number.
+        // Until the process is reaped, no other process has its ID.
         if let Some(group) = pid(&self.process).filter(|_| !self.is_reaped) {
-            // All processes of the group may have exited.
+            // Ignore the error: all processes of the group may have exited.
             rustix::process::kill_process_group(group, Signal::KILL).ok();
         }
     }
 
     async fn exited(&mut self) {
-        // An error of the runtime, which is being shut down: the drop kills the process.
+        // Ignore the error of a runtime that is being shut down: the drop kills the process.
         drop(self.exit.readable().await);
         self.reap();
     }
@@ -202,7 +205,8 @@ impl Drop for Child {
     }
 }
 
-/// Sends the call to the process, once the process can be killed and reaped without waiting for it.
+/// Sends the call to the process, after registering the process with the runtime, so that it can be
+/// killed and reaped without blocking.
 pub(super) fn entrust(
     name: &'static str,
     mut process: StdChild,
@@ -228,7 +232,8 @@ pub(super) fn entrust(
             passed: None,
         }),
         Err(error) => {
-            // A process without a call waits for no server. Both calls fail only if it was reaped.
+            // A process without a call waits for no server, so this wait is short. Ignore the
+            // errors: both calls fail only if the process was reaped.
             process.kill().ok();
             process.wait().ok();
             Err(error)
@@ -240,7 +245,7 @@ fn pid(process: &StdChild) -> Option<Pid> {
     Pid::from_raw(i32::try_from(process.id()).ok()?)
 }
 
-/// Registers a descriptor with the Tokio runtime, in which this must be called.
+/// Registers a descriptor with the Tokio runtime. This function must be called in the runtime.
 fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(
         deprecated,
@@ -250,7 +255,8 @@ fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
 }
 
-/// Appends the bytes that have arrived, and keeps the descriptor that has come with them.
+/// Appends the bytes that have arrived to `received`, and stores the descriptor that came with
+/// them.
 fn read(
     socket: &UnixStream,
     received: &mut Vec<u8>,
@@ -263,7 +269,8 @@ fn read(
     let into = &mut [IoSliceMut::new(&mut bytes)];
     let read = rustix::net::recvmsg(socket.as_fd(), into, &mut messages, flags)?;
     if read.flags.contains(ReturnFlags::CTRUNC) {
-        // The kernel has dropped the descriptor, since this process may have no more of them.
+        // The kernel has dropped the descriptor, since this process has reached its limit of
+        // descriptors.
         return Err(Errno::MFILE.into());
     }
     received.extend_from_slice(&bytes[..read.bytes]);
@@ -275,8 +282,8 @@ fn read(
     Ok(read.bytes)
 }
 
-/// Describes the end of a process that has sent no result: its status, and the last line that it
-/// has written, without the lines after a panic's message.
+/// Describes the end of a process that has sent no result: its status, and the last line of its
+/// standard error, except for the notes after a panic's message.
 pub(super) fn ending(status: Option<ExitStatus>, errors: &[u8]) -> String {
     let status = status.map_or_else(|| "it has not exited".to_owned(), |it| it.to_string());
     let errors = String::from_utf8_lossy(errors);

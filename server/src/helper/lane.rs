@@ -7,11 +7,12 @@ use metrics::{Gauge, gauge};
 pub struct Spec {
     /// The word before "process" in messages.
     pub name: &'static str,
-    /// Gauge: processes, by `state`.
+    /// Name of the gauge that counts processes, by `state`.
     pub processes: &'static str,
-    /// Gauge: calls that wait until a process may be started. `None` if they are not counted.
+    /// Name of the gauge that counts calls that wait until a process may be started. `None` if
+    /// these calls are not counted.
     pub waiting: Option<&'static str>,
-    /// Counter: processes that were killed.
+    /// Name of the counter of killed processes.
     pub kills: &'static str,
 }
 
@@ -52,7 +53,7 @@ impl Group {
     }
 }
 
-/// A kind of calls, with the limits on its processes.
+/// A class of calls, with the limits on their helper processes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Lane {
     pub(super) groups: &'static [Group],
@@ -68,7 +69,7 @@ impl Lane {
     }
 }
 
-/// Increments a gauge by one, until dropped.
+/// Increments a gauge by one, and decrements it when dropped.
 pub(super) struct More(Gauge);
 
 impl More {

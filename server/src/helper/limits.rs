@@ -22,7 +22,7 @@ pub(super) const EXIT_MAX: Duration = Duration::from_secs(5);
 
 /// A process that can be killed.
 pub trait Process: Send + 'static {
-    /// Closes the connection; then a process that has sent its result exits.
+    /// Closes the connection. A process that has sent its result then exits.
     fn close(&mut self);
     /// Sends SIGKILL. The process may remain until its server answers.
     fn kill(&mut self);
@@ -35,7 +35,8 @@ pub trait Process: Send + 'static {
 pub struct Unanswered {
     /// The failure, for the caller.
     pub failure: Failure,
-    /// Whether the server did not respond, or refused; otherwise this host could not query it.
+    /// Whether the server is to blame, since it did not respond to this or to earlier calls.
+    /// Otherwise this host had no process or no time to query it.
     pub by_server: bool,
 }
 
@@ -57,7 +58,7 @@ pub(super) struct Server {
     groups: Lock<HashMap<&'static str, Arc<Semaphore>>>,
     /// Number of killed processes that have not exited.
     pub(super) killed: AtomicUsize,
-    /// Number of calls so far to which the server has not responded in time.
+    /// Number of calls to which the server has not responded in time, so far.
     unanswered: AtomicUsize,
 }
 
@@ -65,11 +66,11 @@ pub(super) struct Server {
 pub struct Slot {
     spec: &'static Spec,
     server: Arc<Server>,
-    /// The permits of the lane's groups, each with whether a killed process keeps it.
+    /// The permits of the lane's groups. The flag states whether a killed process keeps the permit.
     groups: Vec<(bool, OwnedSemaphorePermit)>,
     all: OwnedSemaphorePermit,
     granted: Instant,
-    /// [`Server::unanswered`] when the call began to wait for the slot.
+    /// The value of [`Server::unanswered`] when the call began to wait for the slot.
     unanswered_before: usize,
 }
 
@@ -81,7 +82,8 @@ struct Followed<P> {
     process: P,
     slot: Slot,
     running: More,
-    /// Whether the process has sent its result. If not, it is killed without time to exit.
+    /// Whether the process has sent its result. If not, the process is killed at once when it is
+    /// dropped.
     has_answered: bool,
 }
 
@@ -112,7 +114,8 @@ impl Helpers {
     ///
     /// # Errors
     /// Returns `Unreachable` at once if too many killed processes remain; `Timeout` if no slot was
-    /// free in time. The server is blamed unless the processes of other servers had all slots.
+    /// free in time. The failure blames the server unless processes for other servers had all
+    /// slots.
     pub async fn slot(
         &self,
         server: &str,
@@ -127,7 +130,8 @@ impl Helpers {
         let mut groups = Vec::new();
         for group in lane.groups {
             let permit = permit(server.slots(group), end).await;
-            // The calls that have the slots of the server may wait for the other servers as well.
+            // If no slot is free in total, the calls that hold the server's slots may themselves
+            // wait for a slot, so the server is not to blame.
             let of_server = self.all.available_permits() > 0;
             let blamed = of_server.then_some(group);
             let permit = permit.ok_or_else(|| self.occupied(&server, blamed, within))?;
@@ -136,7 +140,7 @@ impl Helpers {
         let all = permit(Arc::clone(&self.all), end).await;
         let all = all.ok_or_else(|| self.occupied(&server, None, within))?;
         drop(waiting);
-        // Processes may have been killed during the wait.
+        // Check again, since processes may have been killed during the wait.
         server.refuse_hung(lane)?;
         Ok(Slot {
             spec: self.spec,
@@ -148,7 +152,7 @@ impl Helpers {
         })
     }
 
-    /// Refuses a call for which [`Helpers::slot`] would find no slot.
+    /// Refuses a call that [`Helpers::slot`] would refuse at once.
     ///
     /// # Errors
     /// Returns `Unreachable` if too many killed processes of the server have not exited.
@@ -158,7 +162,7 @@ impl Helpers {
 
     pub(super) fn of(&self, name: &str) -> Arc<Server> {
         let mut servers = self.servers.lock();
-        // A server with a process, or a call that waits for one, is held elsewhere.
+        // Keep only the servers that a process or a waiting call refers to.
         servers.retain(|_, server| Arc::strong_count(server) > 1);
         let found = servers.entry(name.into()).or_insert_with(|| {
             Arc::new(Server {
@@ -229,7 +233,7 @@ impl Server {
 }
 
 impl Slot {
-    /// Follows the process for which the slot was granted.
+    /// Assigns the slot to the process, and follows the process until it exits.
     pub fn run<P: Process>(self, process: P) -> Running<P> {
         Running(Some(Followed {
             process,
@@ -294,7 +298,7 @@ impl<P: Process> Drop for Running<P> {
             return;
         };
         followed.process.close();
-        // Without a runtime, the process is killed with this one.
+        // Without a runtime, this program is exiting, and the helper process is killed with it.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             drop(runtime.spawn(followed.until_exit()));
         }
@@ -302,8 +306,9 @@ impl<P: Process> Drop for Running<P> {
 }
 
 impl<P: Process> Followed<P> {
-    /// Waits until the process has exited, and kills it if it does not exit, or has sent no result.
-    /// It holds its slot until then, and counts as killed after that.
+    /// Waits until the process has exited. Kills the process at once if it has sent no result, and
+    /// after [`EXIT_MAX`] otherwise. The process holds its slot until it is killed, and counts as
+    /// killed after that.
     async fn until_exit(self) {
         let Self {
             mut process,
@@ -318,7 +323,7 @@ impl<P: Process> Followed<P> {
         }
         counter!(slot.spec.kills).increment(1);
         process.kill();
-        // Killed processes of a server must not delay the calls for others.
+        // Killed processes of one server must not delay the calls for other servers.
         drop(slot.all);
         slot.server.killed.fetch_add(1, Ordering::Relaxed);
         let _killed = slot.spec.one_more("killed");
@@ -329,7 +334,7 @@ impl<P: Process> Followed<P> {
     }
 }
 
-/// Waits for a slot until `end`. The semaphore is never closed.
+/// Waits for a slot; returns `None` at the time `end`. The semaphore is never closed.
 async fn permit(slots: Arc<Semaphore>, end: Instant) -> Option<OwnedSemaphorePermit> {
     timeout_at(end, slots.acquire_owned()).await.ok()?.ok()
 }

@@ -1,9 +1,11 @@
-//! Helper processes. A system call that waits for a storage server may never return, so a process
-//! makes it that can be killed: this program again, with a subcommand. It exchanges lines of JSON
-//! with its parent over a socket, and can pass descriptors. Knows no storage and no program.
+//! Helper processes. A system call that waits for a storage server may never return. Therefore a
+//! helper process makes the call, since a process can be killed. It runs this program with a
+//! subcommand, exchanges lines of JSON with its parent over a socket, and can pass descriptors.
+//! This module does not depend on a particular storage or program.
 //!
-//! [`Helpers`] limits the processes and follows each until it has exited, [`Child`] is a process as
-//! its parent sees it, and `serve` runs in the process itself. docs/adr/0031 has the reasons.
+//! [`Helpers`] limits the number of processes and follows each process until it has exited.
+//! [`Child`] is the parent's side of a process, and `serve` runs in the process itself.
+//! docs/adr/0031 contains the reasons.
 
 mod child;
 mod lane;

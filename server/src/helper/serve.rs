@@ -1,5 +1,5 @@
-//! The helper process itself. Its standard input is a socket to its parent. It exits with its
-//! parent, whatever it is doing.
+//! The child's side of a helper process. Its standard input is a socket to its parent. The process
+//! is killed when its parent exits.
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::retry_on_intr;
@@ -21,8 +21,8 @@ pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Parent(());
 
-/// Does the work of a helper process if the first argument of this process is that subcommand. Must
-/// be called before anything else.
+/// Runs `work` if the first argument of this process is `subcommand`, and returns the exit code.
+/// Returns `None` in any other process. Must be called before anything else.
 #[must_use]
 pub fn serve(subcommand: &str, work: impl FnOnce(&Parent) -> io::Result<()>) -> Option<ExitCode> {
     if std::env::args_os().nth(1).as_deref() != Some(OsStr::new(subcommand)) {
@@ -31,7 +31,7 @@ pub fn serve(subcommand: &str, work: impl FnOnce(&Parent) -> io::Result<()>) -> 
     Some(match end_with_parent().and_then(|()| work(&Parent(()))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The parent reads the exit status, and this.
+            // The parent reads this message and the exit status.
             writeln!(io::stderr(), "{error}").ok();
             ExitCode::FAILURE
         }
@@ -42,7 +42,7 @@ impl Parent {
     /// Waits for the next line.
     ///
     /// # Errors
-    /// Returns an error if the connection is closed, or the line is not of that type.
+    /// Returns an error if the connection is closed, or if the line is not a `T`.
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<T> {
         let mut line = Vec::new();
         let mut input = io::stdin().lock().take(LINE_BYTES_MAX as u64);
@@ -50,7 +50,7 @@ impl Parent {
         Ok(serde_json::from_slice(&line)?)
     }
 
-    /// Sends a line, and passes a descriptor with it.
+    /// Sends a line, together with the descriptor `passed`.
     ///
     /// # Errors
     /// Returns an error if the parent has closed the connection.
@@ -67,8 +67,8 @@ impl Parent {
     }
 }
 
-/// Requests SIGKILL when the parent's thread exits. Fails if the parent has exited already: then no
-/// signal comes.
+/// Makes the kernel send SIGKILL when the parent's thread exits. Fails if the parent has already
+/// exited, since the kernel sends no signal in that case.
 fn end_with_parent() -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let input = io::stdin();

@@ -94,7 +94,7 @@ async fn a_process_that_cannot_be_watched_is_reaped_and_gets_no_call() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let seen = theirs.try_clone().unwrap();
-    // It never reads.
+    // The process never reads.
     let mut command = Command::new("/bin/sleep");
     command.arg("600").stdin(Stdio::from(OwnedFd::from(theirs)));
     let child = command.spawn().unwrap();
@@ -104,7 +104,8 @@ async fn a_process_that_cannot_be_watched_is_reaped_and_gets_no_call() {
     assert_eq!(errno, Some(Errno::MFILE.raw_os_error()));
     assert!(!Path::new(&process).exists(), "running, or not reaped");
     drop(command);
-    // Waits: what another test forks has copies of our end until it executes its program.
+    // Wait, since a process that another test forks has a copy of this end until it executes its
+    // program.
     let received = rustix::net::recv(&seen, &mut [0; 64][..], rustix::net::RecvFlags::empty());
     assert_eq!(received.map(|(bytes, _)| bytes), Ok(0), "it has a call");
 }
@@ -143,7 +144,7 @@ static CHANGE: Lane = Lane::new(&[ALL], 8);
 static READ: Lane = Lane::new(&[READS, ALL], 4);
 static OTHER: Lane = Lane::new(&[OTHERS], 8);
 
-/// Exits when the test says so.
+/// A process that exits when the test sends `true`.
 struct Hung(tokio::sync::watch::Receiver<bool>);
 
 impl Process for Hung {

@@ -1,6 +1,6 @@
-//! Registers a driver with the kubelet: a socket in the kubelet's plugin directory, which exists as
-//! long as the driver is served, and is recreated if it is lost or the kubelet refuses the driver.
-//! Does not know what a driver does.
+//! Registers a driver with the kubelet through a socket in the kubelet's plugin directory. The
+//! socket exists for as long as the driver is served, and is recreated if it is lost or if the
+//! kubelet refuses the driver. This module does not depend on the driver's services.
 //!
 //! The kubelet's behaviour is from Kubernetes 1.35, `pkg/kubelet/pluginmanager` and
 //! `pkg/volume/csi`.
@@ -27,9 +27,9 @@ use wire::registration_server::{Registration as Calls, RegistrationServer};
 /// The type of plugin (`CSIPlugin` in the kubelet's `pluginregistration` package).
 const PLUGIN_TYPE: &str = "CSIPlugin";
 
-/// The plugin's version, not that of CSI: the kubelet accepts any 1.x, and of two drivers with one
-/// name it takes the higher version. node-driver-registrar reports the same for all drivers, so
-/// migrating to and from a driver that it registers works equally.
+/// The version of the plugin, not of CSI. The kubelet accepts any 1.x, and prefers the higher
+/// version if two drivers have one name. node-driver-registrar reports the same version for all
+/// drivers, so that a migration works in both directions.
 const SUPPORTED_VERSION: &str = "1.0.0";
 
 /// Maximum size of a request, in bytes. An error from the kubelet may quote several other errors.
@@ -38,7 +38,7 @@ const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// Maximum length of a kept error from the kubelet, in bytes.
 const ERROR_BYTES_MAX: usize = 2048;
 
-/// Maximum number of connections; beyond that, an idle one is closed. The kubelet has one.
+/// Maximum number of connections; beyond that, an idle connection is closed. The kubelet opens one.
 const CONNECTIONS_MAX: usize = 8;
 
 /// First and longest pause between attempts to register a driver that the kubelet refuses. The
@@ -130,7 +130,7 @@ impl Registrar {
         RegistrationView(self.state.verdict.subscribe())
     }
 
-    /// Serves, and recreates the socket whenever needed. When dropped, removes the socket.
+    /// Serves, and recreates the socket if it is lost. Dropping the future removes the socket.
     pub(crate) async fn run(self) -> Infallible {
         let Self {
             endpoint,
@@ -145,7 +145,7 @@ impl Registrar {
             None => driver.started().await,
         }
         loop {
-            // Started before the attempt, so that no later event is missed.
+            // The watch starts before the attempt to open the socket, so that it misses no event.
             let watch = Watch::new(&endpoint.path).ok();
             match open(&endpoint, Socket::bind_at_once, &state) {
                 Ok(socket) => {
@@ -227,15 +227,15 @@ async fn serve_until_lost(
     drop(file);
 }
 
-/// Returns when the socket file was removed or replaced.
+/// Waits until the socket file is removed or replaced.
 async fn lost(file: &SocketFile, watch: &Option<Watch>) {
-    // The first check covers the time before the watch.
+    // The first check covers the time before the watch started.
     while file.stands() {
         changed(watch).await;
     }
 }
 
-/// Returns when something may have happened; never without a watch.
+/// Waits until the watch reports an event. Waits forever if there is no watch, or if it fails.
 async fn changed(watch: &Option<Watch>) {
     if let Some(watch) = watch {
         match watch.changed().await {
@@ -246,7 +246,7 @@ async fn changed(watch: &Option<Watch>) {
     std::future::pending().await
 }
 
-/// Returns when the kubelet has refused the driver and has not retried for a while.
+/// Waits until the kubelet has refused the driver and has not retried for a while.
 ///
 /// The kubelet retries after some refusals, but not after a failed NodeGetInfo or CSINode update:
 /// then it only reacts to a new socket.
@@ -268,7 +268,7 @@ async fn refused(mut verdict: Receiver<Verdict>, pauses: &mut Pauses) {
     }
 }
 
-/// The pause between attempts: each is twice as long as the last one.
+/// The pauses between attempts, each twice as long as the previous one, up to [`LONGEST_PAUSE`].
 #[derive(Debug, Default)]
 struct Pauses(Duration);
 
@@ -309,7 +309,7 @@ struct RegistrationState {
 }
 
 impl RegistrationState {
-    /// Records the wait for the kubelet, whose last error is reported until an attempt succeeds.
+    /// Records the wait for the kubelet. A refusal is reported until a later attempt succeeds.
     fn awaited(&self) {
         let last = self.verdict.send_replace(Verdict::Awaited);
         if matches!(last, Verdict::Registered | Verdict::Unreachable(_)) {

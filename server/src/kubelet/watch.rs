@@ -1,5 +1,5 @@
-//! Reports when one file of a directory, or the directory, may have changed, from inotify(7)
-//! events. Does not know sockets.
+//! Reports when a file or its directory may have been removed or replaced, from inotify(7) events.
+//! This module does not depend on sockets.
 
 use crate::inotify::Inotify;
 use rustix::fs::inotify::{ReadFlags, WatchFlags};
@@ -16,7 +16,7 @@ pub(super) struct Watch {
     watched: Vec<Watched>,
 }
 
-/// A directory, and the one name in it that matters.
+/// A watched directory, and the name in it whose events are reported.
 #[derive(Debug)]
 struct Watched {
     descriptor: i32,
@@ -48,7 +48,7 @@ impl Watch {
             }
             _ => Ok(()),
         };
-        // Only the caller recreates the file, once it learns that the file is gone.
+        // The creation of the file is not watched, since only the caller recreates the file.
         match add(file, of_both) {
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
             Err(error) => return Err(error.into()),
@@ -59,10 +59,10 @@ impl Watch {
         Ok(Self { inotify, watched })
     }
 
-    /// Returns when something may have changed since the last call.
+    /// Waits until the file or its directory may have changed since the last call.
     ///
     /// # Errors
-    /// Returns the kernel's error. The watch is then of no further use.
+    /// Returns the kernel's error. After an error, the watch must not be used again.
     pub(super) async fn changed(&self) -> io::Result<()> {
         let mut matters = false;
         while !matters {

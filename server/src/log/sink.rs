@@ -1,6 +1,6 @@
 //! Non-blocking standard error: a stalled reader of the log must not stop the program. A line that
 //! cannot be written at once is dropped and counted; the count is written when the log accepts
-//! lines again. Knows bytes, not events.
+//! lines again. Handles bytes, not events.
 
 use crate::lock::Lock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,29 +18,30 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 /// Maximum number of bytes that wait for the thread that writes to a file or a terminal.
 const QUEUE_BYTES_MAX: usize = 64 << 10;
 
-/// The thread formats nothing, and calls only write.
+/// Stack size of the log thread, in bytes. The thread formats nothing, and calls only write(2).
 const STACK_BYTES: usize = 64 << 10;
 
-/// Maximum number of bytes per write to a pipe that lacks non-blocking writes: as many fit if poll
-/// reports the pipe writable (pipe(7), `PIPE_BUF`).
+/// Maximum number of bytes per write to a pipe without non-blocking writes. This number of bytes
+/// fits if poll(2) reports that the pipe is writable (pipe(7), `PIPE_BUF`).
 const PIPE_BYTES_MAX: usize = 4096;
 
-/// Maximum time that the exit of a program waits until its last lines are in the file.
+/// Maximum time that a program waits at its exit until its last log lines are written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The major number of `/dev/null` and others (devices.txt of the kernel's documentation).
+/// The major number of `/dev/null` and other memory devices (devices.txt in the kernel's
+/// documentation).
 const MEMORY_DEVICES: u32 = 1;
 
 /// The offset that means the current file position (pwritev2(2)).
 const HERE: u64 = u64::MAX;
 
-/// Lines dropped since the start.
+/// Number of lines dropped since the process started.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the report of dropped lines is a JSON object, like the lines around it.
 static IN_JSON: AtomicBool = AtomicBool::new(false);
 
-/// The sink of the process, which has one standard error.
+/// The destination of all log lines of the process.
 static STDERR: Lock<Option<Sink<io::Stderr>>> = Lock::new(None);
 
 fn stderr() -> MutexGuard<'static, Option<Sink<io::Stderr>>> {
@@ -87,9 +88,10 @@ enum Kind {
     /// A pipe of a kernel without non-blocking writes (before Linux 6.4).
     OldPipe,
     Socket,
-    /// Takes everything at once.
+    /// A memory device such as `/dev/null`, which never blocks a write.
     Null,
-    /// A file or a terminal: no flag avoids waiting for a disk, or for Ctrl-Q.
+    /// A file or a terminal. No flag prevents a write from waiting for a disk, or for Ctrl-Q on a
+    /// terminal whose output is stopped.
     Waits,
 }
 
@@ -111,9 +113,10 @@ impl Kind {
 struct Sink<F> {
     file: F,
     kind: Kind,
-    /// The rest of a line that was written in part: lines are dropped whole.
+    /// The rest of a line that was partly written. The rest is written later, since only whole
+    /// lines are dropped.
     rest: Vec<u8>,
-    /// Lines dropped since the last report.
+    /// Number of lines dropped since the last report.
     missed: u64,
     /// The queue of the thread, if there is one.
     queue: Option<Arc<Queue>>,
@@ -158,7 +161,7 @@ impl<F: AsFd> Sink<F> {
         self.rest.is_empty()
     }
 
-    /// Writes a line. Returns whether at least a part of it is written.
+    /// Writes a line. Returns whether at least a part of the line is written.
     fn try_line(&mut self, line: &[u8]) -> bool {
         let mut written = 0;
         while written < line.len() {
@@ -181,7 +184,7 @@ impl<F: AsFd> Sink<F> {
             (Kind::Pipe, _) => {
                 let slices = [IoSlice::new(bytes)];
                 match pwritev2(file, &slices, HERE, ReadWriteFlags::NOWAIT) {
-                    // An older kernel, or a seccomp filter that does not know the flag.
+                    // The kernel is too old, or a seccomp filter refuses the flag.
                     Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => {
                         self.kind = Kind::OldPipe;
                         self.write_some(bytes)
@@ -279,7 +282,7 @@ impl Queue {
             waiting.is_writing = true;
             let bytes = std::mem::take(&mut waiting.bytes);
             drop(waiting);
-            // The disk may be full; there is no other place for the error.
+            // Ignore the error: the disk may be full, and the error cannot be reported elsewhere.
             drop(file.write_all(&bytes));
         }
     }

@@ -1,24 +1,24 @@
-//! The number and the duration of CSI calls, read from the page of the metrics. For the status
-//! page.
+//! The number and the duration of CSI calls, parsed from the metrics page for the status page.
 
 use crate::call::DURATION;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The calls of one RPC of one driver since the start.
+/// The calls of one RPC of one driver since the process started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Calls {
     /// Number of calls that returned OK.
     pub(crate) succeeded: u64,
     /// Number of calls that returned another code.
     pub(crate) failed: u64,
-    /// Upper bounds of the buckets, each with the number of calls with OK that took no longer.
+    /// Upper bounds of the buckets in seconds, each with the number of successful calls that took
+    /// no longer.
     buckets: Vec<(f64, u64)>,
 }
 
 impl Calls {
-    /// Returns the bound that this share of the successful calls, from 0 to 1, did not exceed.
-    /// `None` without such calls, or above the last bound.
+    /// Returns the upper bound of the duration of this share (from 0 to 1) of the successful calls.
+    /// Returns `None` if no call succeeded, or if the duration exceeds the last finite bound.
     pub(crate) fn within(&self, share: f64) -> Option<Duration> {
         let wanted = self.succeeded as f64 * share;
         let mut reached = self.buckets.iter().filter(|(_, count)| *count > 0);
@@ -54,7 +54,8 @@ pub(crate) fn calls(page: &str) -> BTreeMap<(String, String), Calls> {
     all
 }
 
-/// Returns the value of a label. Drivers, RPCs and codes contain nothing that is escaped.
+/// Returns the value of a label. The value needs no unescaping, since the names of drivers, RPCs
+/// and codes contain no escaped characters.
 fn label(labels: &str, name: &str) -> Option<String> {
     let mut pairs = labels.split(',').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.find(|(key, _)| *key == name)?;

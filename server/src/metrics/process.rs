@@ -1,5 +1,5 @@
-//! The process metrics of every Prometheus client, under their usual names. Read on request; values
-//! that cannot be read are left out.
+//! The standard process metrics of Prometheus clients, under their usual names. Values are read on
+//! request; values that cannot be read are omitted.
 
 use rustix::process::Resource;
 use std::fmt::Display;
@@ -40,7 +40,7 @@ pub(super) fn write(page: &mut String) {
         let help = "Number of open file descriptors.";
         family(page, "process_open_fds", "gauge", help, open);
     }
-    // Without a limit there is no value.
+    // The metric is omitted if there is no limit.
     if let Some(most) = rustix::process::getrlimit(Resource::Nofile).current {
         let help = "Maximum number of open file descriptors.";
         family(page, "process_max_fds", "gauge", help, most);
@@ -106,7 +106,7 @@ fn ticks_per_second() -> f64 {
 
 fn open_fds() -> Option<usize> {
     let fds = std::fs::read_dir("/proc/self/fd").ok()?;
-    // Does not count the descriptor that reads the directory.
+    // Do not count the descriptor that reads the directory.
     Some(fds.count().saturating_sub(1))
 }
 

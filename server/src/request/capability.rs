@@ -23,13 +23,13 @@ pub struct Capability {
 /// The form in which a workload sees the volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// A device node.
+    /// The workload sees a device node.
     Block,
-    /// A mounted filesystem.
+    /// The workload sees a mounted filesystem.
     Mount {
         /// The type of the filesystem, e.g. `ext4`; empty if not specified.
         fs_type: String,
-        /// Mount options.
+        /// The mount options.
         flags: MountFlags,
         /// The group that owns the files; empty if not specified.
         group: String,
@@ -39,24 +39,24 @@ pub enum Access {
 /// The nodes and workloads that may use the volume at the same time, and their access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessMode {
-    /// Read and written on one node.
+    /// The volume is read and written on one node.
     SingleNodeWriter,
-    /// Only read, on one node.
+    /// The volume is only read, on one node.
     SingleNodeReaderOnly,
-    /// Only read, on several nodes.
+    /// The volume is only read, on several nodes.
     MultiNodeReaderOnly,
-    /// Written on one node, read on several.
+    /// The volume is written on one node, and read on several nodes.
     MultiNodeSingleWriter,
-    /// Read and written on several nodes.
+    /// The volume is read and written on several nodes.
     MultiNodeMultiWriter,
-    /// Read and written by one workload on one node.
+    /// The volume is read and written by one workload on one node.
     SingleNodeSingleWriter,
-    /// Read and written by several workloads on one node.
+    /// The volume is read and written by several workloads on one node.
     SingleNodeMultiWriter,
 }
 
 impl AccessMode {
-    /// Whether writing is forbidden.
+    /// Whether the mode forbids writes.
     #[must_use]
     pub const fn is_read_only(self) -> bool {
         matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
@@ -106,7 +106,8 @@ impl AccessMode {
     }
 }
 
-/// Mount options; not printed, since some filesystems take credentials as options.
+/// Mount options. The options are never printed, since some filesystems accept credentials as
+/// options.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct MountFlags(Vec<String>);
 
@@ -144,7 +145,7 @@ impl Capability {
             .ok_or_else(|| Failure::invalid(field, "is required, but not set"))
     }
 
-    /// Reads the capability in `field`, if there is one.
+    /// Reads the capability in `field`; returns `None` if the field is not set.
     pub(super) fn optional(
         field: &str,
         capability: Option<csi::VolumeCapability>,
@@ -154,7 +155,8 @@ impl Capability {
             .transpose()
     }
 
-    /// Reads the capabilities in `volume_capabilities`. A failure names the index.
+    /// Reads the capabilities in `volume_capabilities`. A failure contains the index of the
+    /// capability.
     pub(super) fn list(capabilities: Vec<csi::VolumeCapability>) -> Result<Vec<Self>, Failure> {
         let numbered = capabilities.into_iter().enumerate();
         numbered

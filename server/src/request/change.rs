@@ -1,4 +1,4 @@
-//! The requests to change a volume, and the size that a request asks for.
+//! The requests to change a volume, and the bounds for the size of a volume.
 
 use super::capability::Capability;
 use super::context::{Context, Secrets};
@@ -9,9 +9,9 @@ use belay_proto::csi::v1 as csi;
 /// Bounds for the size of a volume, in bytes; at least one of them is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CapacityRange {
-    /// Minimum, in bytes; 0 = no lower bound.
+    /// Minimum size in bytes; 0 means no lower bound.
     pub required_bytes: u64,
-    /// Maximum, in bytes; 0 = no upper bound.
+    /// Maximum size in bytes; 0 means no upper bound.
     pub limit_bytes: u64,
 }
 
@@ -43,13 +43,13 @@ fn bytes(field: &str, value: i64) -> Result<u64, Failure> {
 /// A request to grow a volume.
 #[derive(Clone, Debug)]
 pub struct ControllerExpand {
-    /// The volume.
+    /// The ID of the volume.
     pub id: VolumeId,
-    /// The new size.
+    /// The bounds for the new size.
     pub range: CapacityRange,
-    /// The use of the volume. `None` if unknown.
+    /// The use of the volume; `None` if unknown.
     pub capability: Option<Capability>,
-    /// Credentials.
+    /// The credentials in the request.
     pub secrets: Secrets,
 }
 
@@ -90,11 +90,11 @@ impl TryFrom<csi::ControllerExpandVolumeRequest> for ControllerExpand {
 /// A request to change the attributes of a volume.
 #[derive(Clone, Debug)]
 pub struct ControllerModify {
-    /// The volume.
+    /// The ID of the volume.
     pub id: VolumeId,
-    /// Parameters from the attributes class. Parameters that it does not name stay unchanged.
+    /// The parameters of the VolumeAttributesClass. Other parameters of the volume stay unchanged.
     pub mutable_parameters: Context,
-    /// Credentials.
+    /// The credentials in the request.
     pub secrets: Secrets,
 }
 

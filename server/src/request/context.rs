@@ -1,6 +1,6 @@
-//! The string maps of requests: contexts and parameters, of which only the keys are printed, since
-//! they may contain the secret of a format mark or tokens of the kubelet; secrets; and topologies.
-//! Only the driver knows which topologies exist.
+//! The string maps of requests: contexts, parameters, secrets and topologies. Only the keys of
+//! contexts and parameters are printed, since a value may be the secret of a format mark or a token
+//! of the kubelet. This module does not depend on the topologies that exist.
 
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
@@ -16,7 +16,7 @@ pub const MAP_BYTES_MAX: usize = 4096;
 pub struct Context(BTreeMap<String, String>);
 
 impl Context {
-    /// Takes the map of `field` if it is not too large.
+    /// Creates the map from the entries of `field`, unless they are too large.
     ///
     /// # Errors
     /// Returns `Invalid`, naming the field, for more than [`MAP_BYTES_MAX`] bytes.
@@ -33,7 +33,7 @@ impl Context {
         self.0.get(key).map(String::as_str)
     }
 
-    /// Whether it has no entries.
+    /// Whether the map has no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -47,15 +47,15 @@ impl Context {
     }
 }
 
-/// Prints only the keys: a value may be a secret, and only the driver knows which values are.
+/// Prints only the keys, since any value may be a secret.
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-/// Credentials of a request. Cannot be printed, only read by key. Clones share the map. The order
-/// has no meaning; it lets secrets be the key of a map.
+/// The credentials in a request. The credentials cannot be printed, only read by key. Clones share
+/// the map. The order of two values has no meaning, but allows credentials to be the key of a map.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Secrets(Arc<BTreeMap<String, String>>);
 
@@ -112,7 +112,8 @@ pub(super) fn bounded(
 /// A topology, e.g. region and zone, as a map from topology key to value.
 pub type Segments = BTreeMap<String, String>;
 
-/// The topologies to choose from; at least one of the lists is not empty.
+/// The topologies that a volume may or should be reachable from; at least one of the lists is not
+/// empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TopologyRequirement {
     /// The volume must be reachable from at least one of these.
@@ -121,7 +122,7 @@ pub struct TopologyRequirement {
     pub preferred: Vec<Segments>,
 }
 
-/// Reads a requirement. Returns `None` if it is empty.
+/// Reads a topology requirement. Returns `None` if both of its lists are empty.
 pub(super) fn topology_requirement(
     asked: Option<csi::TopologyRequirement>,
 ) -> Result<Option<TopologyRequirement>, Failure> {

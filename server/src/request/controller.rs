@@ -13,30 +13,31 @@ use csi::volume_content_source::Type as SourceType;
 /// A request to create a volume.
 #[derive(Clone, Debug)]
 pub struct CreateVolume {
-    /// Two calls with the same name request the same volume.
+    /// The name of the volume. Two calls with the same name request the same volume.
     pub name: Name,
-    /// The requested size. `None` requests the driver's default size.
+    /// The bounds for the size; `None` requests the driver's default size.
     pub range: Option<CapacityRange>,
-    /// Uses that the volume must all support; never empty, never contradictory.
+    /// The uses that the volume must all support. The list is not empty, and its elements do not
+    /// contradict each other.
     pub capabilities: Vec<Capability>,
-    /// Parameters from the storage class.
+    /// The parameters of the StorageClass.
     pub parameters: Context,
-    /// Parameters from the attributes class, which override `parameters`.
+    /// The parameters of the VolumeAttributesClass, which override `parameters`.
     pub mutable_parameters: Context,
-    /// The initial content. `None` requests an empty volume.
+    /// The source of the initial content; `None` requests an empty volume.
     pub source: Option<ContentSource>,
-    /// The required topology. `None` allows any.
+    /// The required topology; `None` allows any topology.
     pub topology: Option<TopologyRequirement>,
-    /// Credentials.
+    /// The credentials in the request.
     pub secrets: Secrets,
 }
 
 /// The initial content of a new volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ContentSource {
-    /// A snapshot.
+    /// The content of a snapshot.
     Snapshot(SnapshotId),
-    /// Another volume.
+    /// The content of another volume.
     Volume(VolumeId),
 }
 
@@ -127,9 +128,9 @@ fn agreeing(capabilities: Vec<Capability>) -> Result<Vec<Capability>, Failure> {
 /// A request to delete a volume.
 #[derive(Clone, Debug)]
 pub struct DeleteVolume {
-    /// The volume.
+    /// The ID of the volume.
     pub id: VolumeId,
-    /// Credentials.
+    /// The credentials in the request.
     pub secrets: Secrets,
 }
 
@@ -158,7 +159,7 @@ impl TryFrom<csi::DeleteVolumeRequest> for DeleteVolume {
 /// A request to get a volume.
 #[derive(Clone, Debug)]
 pub struct GetVolume {
-    /// The volume.
+    /// The ID of the volume.
     pub id: VolumeId,
 }
 
@@ -189,17 +190,17 @@ impl TryFrom<csi::ControllerGetVolumeRequest> for GetVolume {
 /// A request to attach a volume to a node.
 #[derive(Clone, Debug)]
 pub struct ControllerPublish {
-    /// The volume.
+    /// The ID of the volume.
     pub id: VolumeId,
-    /// The node.
+    /// The ID of the node.
     pub node: NodeId,
-    /// The requested use.
+    /// The requested use of the volume.
     pub capability: Capability,
-    /// Whether access is read-only, whatever the capability.
+    /// Whether access is read-only, regardless of the capability.
     pub read_only: bool,
     /// The volume context, as `CreateVolume` returned it or an administrator wrote it.
     pub volume_context: Context,
-    /// Credentials.
+    /// The credentials in the request.
     pub secrets: Secrets,
 }
 
@@ -221,11 +222,11 @@ impl TryFrom<csi::ControllerPublishVolumeRequest> for ControllerPublish {
 /// A request to detach a volume.
 #[derive(Clone, Debug)]
 pub struct ControllerUnpublish {
-    /// The volume.
+    /// The ID of the volume.
     pub id: VolumeId,
-    /// The node. `None` means all nodes.
+    /// The ID of the node; `None` means all nodes.
     pub node: Option<NodeId>,
-    /// Credentials.
+    /// The credentials in the request.
     pub secrets: Secrets,
 }
 
@@ -244,7 +245,7 @@ impl TryFrom<csi::ControllerUnpublishVolumeRequest> for ControllerUnpublish {
 /// A request to check capabilities of a volume.
 #[derive(Clone, Debug)]
 pub struct ValidateCapabilities {
-    /// The volume.
+    /// The ID of the volume.
     pub id: VolumeId,
     /// The capabilities to check; never empty.
     pub capabilities: Vec<Capability>,
@@ -254,7 +255,7 @@ pub struct ValidateCapabilities {
     pub parameters: Context,
     /// The mutable parameters to compare with the volume's.
     pub mutable_parameters: Context,
-    /// Credentials.
+    /// The credentials in the request.
     pub secrets: Secrets,
 }
 
@@ -290,9 +291,9 @@ impl TryFrom<csi::ValidateVolumeCapabilitiesRequest> for ValidateCapabilities {
 /// A request to list volumes, page by page.
 #[derive(Clone, Debug)]
 pub struct ListVolumes {
-    /// Maximum number of entries in the response. `None` means no limit.
+    /// Maximum number of entries in the response; `None` means no limit.
     pub max_entries: Option<usize>,
-    /// The token that was returned with the previous page. `None` requests the first page.
+    /// The token that was returned with the previous page; `None` requests the first page.
     pub starting_token: Option<String>,
 }
 
@@ -310,11 +311,11 @@ impl TryFrom<csi::ListVolumesRequest> for ListVolumes {
 /// A request to get the free capacity for new volumes.
 #[derive(Clone, Debug)]
 pub struct GetCapacity {
-    /// Uses that the volumes must all support.
+    /// The uses that the volumes must all support.
     pub capabilities: Vec<Capability>,
-    /// Parameters from the storage class.
+    /// The parameters of the StorageClass.
     pub parameters: Context,
-    /// The topology from which the volumes must be reachable. `None` allows any.
+    /// The topology from which the volumes must be reachable; `None` allows any topology.
     pub topology: Option<Segments>,
 }
 
@@ -331,7 +332,8 @@ impl TryFrom<csi::GetCapacityRequest> for GetCapacity {
     }
 }
 
-/// Checks an ID in a field whose name differs from that of the ID's type.
+/// Checks an ID in a field such as `source_volume_id`, whose name must be in the failure instead of
+/// the name that the ID's type uses.
 pub(super) fn identifying(field: &str, id: &str) -> Result<(), Failure> {
     identifying_at_most(field, id, STRING_BYTES_MAX)
 }
@@ -345,7 +347,7 @@ pub(super) fn most(max_entries: i32) -> Result<Option<usize>, Failure> {
     Ok((most != 0).then_some(most))
 }
 
-/// Returns `None` for the empty string, which means absent.
+/// Returns the text, or `None` if it is empty, which means that the field is not set.
 pub(super) fn given(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }

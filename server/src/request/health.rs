@@ -1,4 +1,4 @@
-//! The requests about health.
+//! The requests for the health of volumes and storage.
 
 use super::context::Secrets;
 use super::controller::{given, most};
@@ -11,9 +11,9 @@ use std::path::PathBuf;
 /// A request for the health of a volume, as the storage system sees it.
 #[derive(Clone, Debug)]
 pub struct GetVolumeHealth {
-    /// The volume.
+    /// The ID of the volume.
     pub id: VolumeId,
-    /// Credentials.
+    /// The credentials in the request.
     pub secrets: Secrets,
 }
 
@@ -31,11 +31,11 @@ impl TryFrom<csi::ControllerGetVolumeHealthRequest> for GetVolumeHealth {
 /// A request to list unhealthy volumes, page by page.
 #[derive(Clone, Debug)]
 pub struct ListVolumeHealth {
-    /// Maximum number of entries in the response. `None` means no limit.
+    /// Maximum number of entries in the response; `None` means no limit.
     pub max_entries: Option<usize>,
-    /// The token that was returned with the previous page. `None` requests the first page.
+    /// The token that was returned with the previous page; `None` requests the first page.
     pub starting_token: Option<String>,
-    /// Credentials.
+    /// The credentials in the request.
     pub secrets: Secrets,
 }
 
@@ -55,7 +55,7 @@ impl TryFrom<csi::ControllerListVolumeHealthRequest> for ListVolumeHealth {
 /// published.
 #[derive(Clone, Debug)]
 pub struct NodeVolumeHealth {
-    /// The volume.
+    /// The ID of the volume.
     pub id: VolumeId,
     /// The path where the volume is or should be staged, if known. A relative path is ignored.
     pub staging: Option<PathBuf>,
@@ -92,7 +92,7 @@ impl NodeVolumeHealth {
 /// A request for the health of the storage behind all volumes, as this node sees it.
 #[derive(Clone, Debug)]
 pub struct StorageHealth {
-    /// Credentials.
+    /// The credentials in the request.
     pub secrets: Secrets,
 }
 

@@ -1,6 +1,6 @@
-//! Typed requests. `try_from` refuses requests that break the specification (missing or unknown
-//! values, relative paths, limits) with INVALID_ARGUMENT. Must not know the features of a driver;
-//! the operations refuse unsupported requests.
+//! Typed requests. `try_from` refuses requests that violate the specification (missing or unknown
+//! values, relative paths, limits) with INVALID_ARGUMENT. This module must not depend on the
+//! features of a driver; the operations refuse unsupported requests.
 
 mod capability;
 mod change;

@@ -16,15 +16,15 @@ const TARGET: &str = "target_path";
 /// A request to make a volume usable on this node.
 #[derive(Clone, Debug)]
 pub struct Stage {
-    /// The volume.
+    /// The ID of the volume.
     pub id: VolumeId,
     /// The publish context, as the controller returned it on attach.
     pub publish_context: Context,
-    /// The staging path.
+    /// The path where the volume is staged.
     pub staging: AbsPath,
-    /// The requested use.
+    /// The requested use of the volume.
     pub capability: Capability,
-    /// Credentials.
+    /// The credentials in the request.
     pub secrets: Secrets,
     /// The volume context, as `CreateVolume` returned it or an administrator wrote it.
     pub volume_context: Context,
@@ -48,9 +48,9 @@ impl TryFrom<csi::NodeStageVolumeRequest> for Stage {
 /// A request to unstage a volume.
 #[derive(Clone, Debug)]
 pub struct Unstage {
-    /// The volume.
+    /// The ID of the volume.
     pub id: VolumeId,
-    /// The staging path.
+    /// The path where the volume is staged.
     pub staging: AbsPath,
 }
 
@@ -68,17 +68,17 @@ impl TryFrom<csi::NodeUnstageVolumeRequest> for Unstage {
 /// A request to make a volume available to a workload.
 #[derive(Clone, Debug)]
 pub struct Publish {
-    /// The volume.
+    /// The ID of the volume.
     pub id: VolumeId,
     /// The publish context, as the controller returned it on attach.
     pub publish_context: Context,
-    /// The staging path. `None` if the driver does not stage volumes.
+    /// The staging path; `None` if the driver does not stage volumes.
     pub staging: Option<AbsPath>,
     /// The path where the workload will see the volume.
     pub target: AbsPath,
-    /// The requested use.
+    /// The requested use of the volume.
     pub capability: Capability,
-    /// Whether access is read-only, whatever the capability.
+    /// Whether access is read-only, regardless of the capability.
     pub read_only: bool,
     /// The volume context, as `CreateVolume` returned it or an administrator wrote it.
     pub volume_context: Context,
@@ -115,10 +115,10 @@ impl Publish {
     }
 }
 
-/// A request to undo a publish.
+/// A request to undo the publishing of a volume.
 #[derive(Clone, Debug)]
 pub struct Unpublish {
-    /// The volume.
+    /// The ID of the volume.
     pub id: VolumeId,
     /// The path where the workload sees the volume.
     pub target: AbsPath,
@@ -151,12 +151,12 @@ impl Unpublish {
 /// A request for the usage of a volume.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// The volume.
+    /// The ID of the volume.
     pub id: VolumeId,
     /// The path where the volume is staged or published. The operation returns `NotFound` for a
     /// relative path.
     pub volume_path: PathBuf,
-    /// The staging path, if known.
+    /// The path where the volume is staged, if known.
     pub staging: Option<PathBuf>,
 }
 
@@ -188,16 +188,16 @@ impl Stats {
 /// A request to grow the filesystem to the size of its device.
 #[derive(Clone, Debug)]
 pub struct NodeExpand {
-    /// The volume.
+    /// The ID of the volume.
     pub id: VolumeId,
     /// The path where the volume is staged or published. The operation returns `NotFound` for a
     /// relative path.
     pub volume_path: PathBuf,
-    /// The new size. `None` means the size of the device.
+    /// The bounds for the new size; `None` means the size of the device.
     pub range: Option<CapacityRange>,
-    /// The staging path, if known.
+    /// The path where the volume is staged, if known.
     pub staging: Option<PathBuf>,
-    /// The use of the volume. `None` if unknown.
+    /// The use of the volume; `None` if unknown.
     pub capability: Option<Capability>,
 }
 

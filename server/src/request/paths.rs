@@ -1,5 +1,5 @@
-//! Paths in requests: staging and target paths are plain absolute paths, so that later code need
-//! not handle `..`. Checks the text only, not the filesystem.
+//! Paths in requests. Staging and target paths must be plain absolute paths, so that later code
+//! need not handle `..`. Checks only the text of a path, not the filesystem.
 
 use crate::call::Failure;
 use std::fmt;
@@ -17,10 +17,10 @@ const COMPONENT_BYTES_MAX: usize = 255;
 pub struct AbsPath(PathBuf);
 
 impl AbsPath {
-    /// Takes the text of `field` if it satisfies the rule; extra slashes are dropped.
+    /// Creates the path from the text of `field`. Drops doubled and trailing slashes.
     ///
     /// # Errors
-    /// Returns `Invalid`, naming the field and the fault of the path.
+    /// Returns `Invalid`, naming the field and the defect of the path.
     pub fn new(field: &str, text: String) -> Result<Self, Failure> {
         bounded(field, &text)?;
         let Some(relative) = text.strip_prefix('/') else {
@@ -81,8 +81,9 @@ impl fmt::Display for AbsPath {
     }
 }
 
-/// Reads the path of a volume that is only looked up: a relative path passes, since the
-/// specification requires NOT_FOUND for it; an absolute path follows the rule of [`AbsPath`].
+/// Reads the path of a volume that is only looked up. Accepts a relative path, since the
+/// specification requires NOT_FOUND for it, not INVALID_ARGUMENT. An absolute path must satisfy the
+/// rule of [`AbsPath`].
 pub(super) fn looked_up(field: &str, text: String) -> Result<PathBuf, Failure> {
     if text.starts_with('/') {
         return AbsPath::new(field, text).map(|path| path.0);

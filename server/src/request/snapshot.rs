@@ -1,4 +1,4 @@
-//! The requests about snapshots.
+//! The requests to create, delete, get and list snapshots.
 
 use super::context::{Context, Secrets};
 use super::controller::{given, identifying, most};
@@ -9,13 +9,13 @@ use belay_proto::csi::v1 as csi;
 /// A request to create a snapshot of a volume.
 #[derive(Clone, Debug)]
 pub struct CreateSnapshot {
-    /// Two calls with the same name request the same snapshot.
+    /// The name of the snapshot. Two calls with the same name request the same snapshot.
     pub name: Name,
-    /// The volume.
+    /// The ID of the source volume.
     pub source: VolumeId,
-    /// Parameters from the snapshot class.
+    /// The parameters of the VolumeSnapshotClass.
     pub parameters: Context,
-    /// Credentials.
+    /// The credentials in the request.
     pub secrets: Secrets,
 }
 
@@ -48,9 +48,9 @@ impl TryFrom<csi::CreateSnapshotRequest> for CreateSnapshot {
 /// A request to delete a snapshot.
 #[derive(Clone, Debug)]
 pub struct DeleteSnapshot {
-    /// The snapshot.
+    /// The ID of the snapshot.
     pub id: SnapshotId,
-    /// Credentials.
+    /// The credentials in the request.
     pub secrets: Secrets,
 }
 
@@ -78,9 +78,9 @@ impl TryFrom<csi::DeleteSnapshotRequest> for DeleteSnapshot {
 /// A request to get a snapshot.
 #[derive(Clone, Debug)]
 pub struct GetSnapshot {
-    /// The snapshot.
+    /// The ID of the snapshot.
     pub id: SnapshotId,
-    /// Credentials.
+    /// The credentials in the request.
     pub secrets: Secrets,
 }
 
@@ -98,15 +98,15 @@ impl TryFrom<csi::GetSnapshotRequest> for GetSnapshot {
 /// A request to list snapshots, page by page.
 #[derive(Clone, Debug)]
 pub struct ListSnapshots {
-    /// Maximum number of entries in the response. `None` means no limit.
+    /// Maximum number of entries in the response; `None` means no limit.
     pub max_entries: Option<usize>,
-    /// The token that was returned with the previous page. `None` requests the first page.
+    /// The token that was returned with the previous page; `None` requests the first page.
     pub starting_token: Option<String>,
-    /// Lists only snapshots of this volume. `None` lists those of all volumes.
+    /// The volume whose snapshots are listed; `None` means all volumes.
     pub source: Option<VolumeId>,
-    /// Lists only this snapshot. `None` lists all.
+    /// The only snapshot to list; `None` means all snapshots.
     pub id: Option<SnapshotId>,
-    /// Credentials.
+    /// The credentials in the request.
     pub secrets: Secrets,
 }
 

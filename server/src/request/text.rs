@@ -1,11 +1,12 @@
-//! Single strings: their rules, and identifiers and names that satisfy them. Each failure names the
-//! field; successful checks do not allocate. Slashes are allowed in identifiers: some drivers use
-//! them, and code that makes file names from identifiers has its own rules.
+//! Rules for single strings, and types of identifiers and names that satisfy these rules. Each
+//! failure names the field; successful checks do not allocate. Slashes are allowed in identifiers,
+//! since some drivers use them; code that builds file names from identifiers has its own rules.
 
 use crate::call::Failure;
 use std::fmt;
 
-/// Maximum length of a string in bytes, unless a field has its own (CSI 1.13, "Size Limits").
+/// Maximum length of a string in bytes, unless its field has another limit (CSI 1.13, "Size
+/// Limits").
 pub(super) const STRING_BYTES_MAX: usize = 128;
 
 /// Maximum length of a node's ID, in bytes (CSI 1.13, `NodeGetInfoResponse.node_id`).
@@ -67,7 +68,7 @@ macro_rules! identifier {
         pub struct $type(String);
 
         impl $type {
-            /// Takes the text if it satisfies the rule.
+            /// Creates a value from the text if the text satisfies the rule.
             ///
             /// # Errors
             /// Returns `Invalid`, naming the field, if the text is empty, too long or has control
@@ -76,8 +77,8 @@ macro_rules! identifier {
                 Self::at_most($bytes_max, text.into())
             }
 
-            /// Takes the text if it satisfies the rule with another length: IDs of another driver
-            /// may be longer than the specification allows.
+            /// Creates a value from the text if the text satisfies the rule with this maximum
+            /// length: IDs of another driver may be longer than the specification allows.
             ///
             /// # Errors
             /// Returns `Invalid`, naming the field, if the text is empty, longer than `bytes_max`

@@ -1,6 +1,6 @@
-//! Accepts and limits connections to one listener: if there are too many, one without a running
-//! call is closed for a new one, so that no client can lock others out by holding connections. Does
-//! not know the protocol.
+//! Accepts connections to one listener, and limits their number. If there are too many, a
+//! connection without a running call is closed in favour of a new connection, so that no client can
+//! lock out others by holding connections. This module does not depend on the protocol.
 
 use crate::lock::Lock;
 use metrics::Counter;
@@ -20,7 +20,7 @@ const CLOSED: &str = "belay_connections_closed_total";
 
 /// Accepts connections.
 pub(crate) struct Acceptor {
-    /// The listener, for the log and the metrics.
+    /// The name of the listener, for the log and the metrics.
     name: &'static str,
     table: Arc<Table>,
     closed: Counter,
@@ -44,9 +44,9 @@ struct Slot {
 }
 
 struct Usage {
-    /// The last change: accepted, or response ready.
+    /// The time at which the connection was accepted, or at which its last call ended.
     since: Instant,
-    /// Requests without a response.
+    /// Number of requests without a response.
     calls: usize,
 }
 
@@ -66,8 +66,8 @@ impl Acceptor {
         }
     }
 
-    /// Returns the next connection, and its slot, which is freed when dropped. Waits for other
-    /// connections only while each of them has a running call.
+    /// Accepts the next connection. Returns it with its slot, which is freed when dropped. If there
+    /// is no free slot, waits only while each of the other connections has a running call.
     pub(crate) async fn next<C, F>(&mut self, accept: impl Fn() -> F) -> (C, Connection)
     where
         F: Future<Output = io::Result<(C, Option<IpAddr>)>>,
@@ -114,13 +114,14 @@ impl Acceptor {
 }
 
 impl Table {
-    /// Returns when another connection may be accepted.
+    /// Waits until another connection may be accepted.
     async fn room(&self) {
         if self.slots.lock().len() < self.max {
             return;
         }
-        // Lets the latest connections be polled before one of them is closed: in the first turn the
-        // runtime sees what has arrived, in the second the connections read it.
+        // Give the latest connections time to read their requests before one of them is closed: in
+        // the first turn, the runtime polls for received data; in the second, the connections read
+        // it.
         for _ in 0..2 {
             tokio::task::yield_now().await;
         }
@@ -136,7 +137,7 @@ impl Table {
 }
 
 /// Returns the index of the connection to close for a new one, which has no running call. Chooses
-/// an address with the most connections, and of its connections the one that is idle for longest.
+/// the connection that is idle for longest, among the addresses with the most connections.
 fn least_in_use(slots: &[Arc<Slot>]) -> Option<usize> {
     let crowd = |source: IpAddr| {
         let same = slots.iter().filter(|slot| slot.source == Some(source));
@@ -160,7 +161,7 @@ impl Slot {
 pub(crate) struct Connection(Arc<Slot>);
 
 impl Connection {
-    /// Returns when the connection must be closed to make room.
+    /// Waits until the connection must be closed to make room.
     pub(crate) async fn unwanted(&self) {
         let mut changes = self.0.is_unwanted.subscribe();
         // The slot holds the sender, so the channel is open.

@@ -1,13 +1,14 @@
-//! Replaces paths as `:authority`, so that the HTTP library accepts the call.
+//! Replaces invalid values of `:authority`, so that the HTTP library accepts the call.
 //!
 //! The kubelet's plugin watcher dials the bare path of a registration socket, and gRPC-Go then
-//! sends that path, percent-encoded, as the authority. It is not a valid one (RFC 3986, section
-//! 3.2), so h2 would reject the call. On a Unix socket the value is not used: it is overwritten in
-//! place by as many valid bytes. Other clients in Go (the kubelet's CSI client, sidecars,
-//! csi-sanity, grpcurl) send `localhost`; clients of gRPC's C core need `grpc.default_authority`.
+//! sends that path, percent-encoded, as the authority. That path is not a valid authority (RFC
+//! 3986, section 3.2), so h2 would reject the call. Since an authority has no meaning on a Unix
+//! socket, it is overwritten in place by the same number of valid bytes. Other clients in Go (the
+//! kubelet's CSI client, sidecars, csi-sanity, grpcurl) send `localhost`; clients of gRPC's C core
+//! need `grpc.default_authority`.
 //!
-//! Parses only as much HTTP/2 as gRPC-Go sends: other frames and fields pass as they are, and
-//! malformed bytes are left for the HTTP library to refuse.
+//! Parses only as much HTTP/2 as gRPC-Go sends: other frames and fields pass unchanged, and the
+//! HTTP library refuses malformed bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -19,16 +20,17 @@ const VALID: u8 = b'x';
 
 /// The length of a frame's header (RFC 9113, section 4.1).
 const FRAME_HEADER_BYTES: usize = 9;
-/// The type of the frame that begins a call, and the flags of frames that contain other bytes than
-/// header fields (RFC 9113, section 6.2).
+/// The type of the frame that begins a call (RFC 9113, section 6.2).
 const HEADERS: u8 = 0x01;
+/// The flags of a HEADERS frame that contains bytes other than header fields (section 6.2).
 const PADDED_OR_PRIORITY: u8 = 0x08 | 0x20;
 
-/// The index of `:authority`, the same in every connection (RFC 7541, appendix A).
+/// The index of `:authority` in the static table of HPACK (RFC 7541, appendix A).
 const AUTHORITY: usize = 1;
-/// The bit of compressed strings (RFC 7541, section 5.2).
+/// The bit that marks a compressed string (RFC 7541, section 5.2).
 const HUFFMAN: u8 = 0x80;
-/// No length in a header block has more bits: a frame is shorter than 2^28 bytes.
+/// The maximum number of bits of a length in a header block, since a frame is shorter than 2^28
+/// bytes.
 const SHIFT_MAX: u32 = 28;
 
 /// The bytes that a client sends after its preface, with valid authorities.
@@ -60,7 +62,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for SanitizedAuthority<R> {
     }
 }
 
-/// The state of a client's frames.
+/// The state of the parser of a client's frames.
 #[derive(Debug, Default)]
 struct Frames {
     header: [u8; FRAME_HEADER_BYTES],
@@ -72,7 +74,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// Parses the next bytes, and repairs them.
+    /// Parses the next bytes, and overwrites the authorities in them.
     fn pass(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             if self.rest == 0 {
@@ -103,7 +105,7 @@ impl Frames {
     }
 }
 
-/// The state of a block of header fields (RFC 7541, section 6).
+/// The state of the parser of a block of header fields (RFC 7541, section 6).
 #[derive(Debug, Default)]
 struct Block {
     /// Whether strings follow the index of the current field.
@@ -114,7 +116,8 @@ struct Block {
     strings: u8,
     /// Bytes of the current string that are still to come.
     left: usize,
-    /// An index or a length that continues in the next byte (section 5.1), and its bits so far.
+    /// An index or a length that continues in the next byte (section 5.1), and the number of its
+    /// bits so far.
     number: Option<(usize, u32)>,
 }
 
@@ -134,13 +137,14 @@ impl Block {
             self.strings -= 1;
             self.left = number;
         } else if self.is_literal {
-            // Without the index of a name, the name follows.
+            // If the field has no index of a name, the name follows as a string.
             self.strings = if number == 0 { 2 } else { 1 };
             self.is_authority = number == AUTHORITY;
         }
     }
 
-    /// Returns the index of a field, or the length of a string, if this is its last byte.
+    /// Parses a byte of the index of a field or of the length of a string. Returns the number at
+    /// its last byte.
     fn number(&mut self, byte: &mut u8) -> Option<usize> {
         let (number, bits, is_over) = if let Some((number, bits)) = self.number.take() {
             let more = usize::from(*byte & 0x7f) << bits;

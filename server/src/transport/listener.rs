@@ -1,5 +1,6 @@
-//! All connections to one socket: accepted, checked for HTTP/2, served, and closed when the server
-//! shuts down or others need their slot. Does not know the services.
+//! Accepts, checks and serves the connections to one socket. A connection must begin with the
+//! HTTP/2 preface, and is closed when the server shuts down or another connection needs its slot.
+//! This module does not depend on the services.
 
 use super::acceptor::{Acceptor, Connection};
 use super::authority::SanitizedAuthority;
@@ -31,17 +32,18 @@ const PREFACE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum time for sending the last responses and the HTTP/2 shutdown once no call runs.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Number of bytes that a client may send ahead. CSI requests are small, and with HTTP/2's default
-/// (RFC 9113, section 6.9.2) no frame is needed for it on each of the kubelet's many connections.
+/// The flow-control window: the number of bytes that a client may send before the server has
+/// consumed them. CSI requests are small. HTTP/2's default (RFC 9113, section 6.9.2) saves a frame
+/// on each of the kubelet's many connections.
 const WINDOW_BYTES: u32 = 65_535;
 
 /// The state that all connections to one socket share. Dropping it shuts them down.
 pub(crate) struct Server {
     service: CallService<Routes>,
-    /// Every running call has a receiver, which counts the calls.
+    /// A channel with one receiver for each running call, which counts the calls.
     running: Arc<watch::Sender<()>>,
     http2: http2::Builder<TokioExecutor>,
-    /// Every connection has a receiver, which counts the connections.
+    /// A channel with one receiver for each connection, which counts the connections.
     ending: watch::Sender<()>,
     connections_max: usize,
     callers: Callers,
@@ -65,7 +67,7 @@ impl Server {
         }
     }
 
-    /// Serves all clients. The name of the listener is for log and metrics.
+    /// Serves all clients. `name` is the name of the listener in the log and the metrics.
     pub(crate) async fn accept(&self, name: &'static str, listener: UnixListener) -> Infallible {
         let mut acceptor = Acceptor::new(name, self.connections_max);
         let accept = async || Ok((listener.accept().await?.0, None));
@@ -98,7 +100,7 @@ impl Server {
                 let stream = tokio::select! {
                     biased;
                     greeted = greeted(stream) => TokioIo::new(greeted?),
-                    // A connection without a preface has nothing to lose.
+                    // A connection without a preface has no call, so it is closed at once.
                     _ = ending.changed() => return Ok::<_, Box<dyn Error + Send + Sync>>(()),
                 };
                 let mut connection = pin!(http2.serve_connection(stream, service));
@@ -121,8 +123,8 @@ impl Server {
         });
     }
 
-    /// Takes no more calls, and waits for the running ones, but not for callers that only keep
-    /// their connection open. Returns how many such connections are left.
+    /// Stops accepting calls, and waits until running calls have ended, but not for clients that
+    /// only keep a connection open. Returns the number of connections that are still open.
     pub(crate) async fn drain(&self) -> usize {
         self.ending.send_replace(());
         loop {
@@ -131,7 +133,7 @@ impl Server {
                 () = self.ending.closed() => return 0,
                 () = tokio::time::sleep(GOODBYE_TIMEOUT) => {}
             }
-            // A call that arrived when the shutdown began has its time, too.
+            // Also wait for a call that arrived when the shutdown began.
             if self.running.receiver_count() == 0 {
                 return self.ending.receiver_count();
             }

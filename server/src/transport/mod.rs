@@ -1,5 +1,5 @@
-//! The transport of the server: its socket, its connections, its HTTP pages. Knows calls only to
-//! count them.
+//! The transport of the server: its socket, its connections and its HTTP pages. The transport
+//! counts calls, but does not depend on their meaning.
 
 mod acceptor;
 mod authority;

@@ -25,27 +25,29 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Maximum number of connections; beyond that, the oldest connection of an address with the most
-/// connections is closed. This port may be open to a whole cluster, so its memory is limited.
+/// connections is closed. The port may be open to a whole cluster, so the memory of its connections
+/// is limited.
 const CONNECTIONS_MAX: usize = 32;
 
-/// Maximum time in which a client must send the head of its request, and the maximum size of the
-/// head: a probe sends 100 bytes at once, a Prometheus with a token a few thousand.
+/// Maximum time in which a client must send the head of its request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum size of the head of a request, in bytes. A probe sends 100 bytes, a Prometheus with a
+/// token a few thousand.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 
 /// Maximum size of hyper's buffer, in bytes. hyper accepts no less than 8 KiB.
 const PARSER_BYTES_MAX: usize = 2 * HEAD_BYTES_MAX;
 
-/// Maximum time in which a client must read its page: the default timeout of a Prometheus. For the
-/// same time, the kernel keeps data that a client does not acknowledge.
+/// Maximum time in which a client must read its page: the default timeout of a Prometheus. The
+/// kernel keeps data that a client does not acknowledge for the same time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROMETHEUS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// The headers of every page: browsers must neither cache it nor guess its type. They may use only
-/// the style in the status page; nothing is loaded or run.
+/// The headers of every page. Browsers must neither cache the page nor guess its type. Browsers may
+/// apply the style in the status page, and must not load or run anything else.
 const HEADERS: [(HeaderName, &str); 3] = [
     (CACHE_CONTROL, "no-store"),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -80,12 +82,12 @@ impl fmt::Debug for PageContent {
     }
 }
 
-/// The port of the pages, not served yet.
+/// The HTTP port of the pages, before it is served.
 #[derive(Debug)]
 pub struct Pages {
     address: SocketAddr,
-    /// The listener. `None` while another process has the port: most likely a killed predecessor,
-    /// which is no reason not to serve calls.
+    /// The listener. `None` while another process uses the port, most likely a killed predecessor;
+    /// CSI calls are served nevertheless.
     listener: Option<TcpListener>,
     metrics: Metrics,
 }
@@ -133,7 +135,7 @@ async fn serve(
             break listener;
         }
         tokio::time::sleep(PORT_PAUSE).await;
-        // An error other than a taken port will recur, and nothing else can be done.
+        // Ignore errors other than a taken port, which will recur and have no remedy here.
         listener = listen(address).await.ok().flatten();
     };
     let mut acceptor = Acceptor::new("http", CONNECTIONS_MAX);
@@ -160,13 +162,13 @@ async fn listen(address: SocketAddr) -> io::Result<Option<TcpListener>> {
         }
         listener => listener?,
     };
-    // Port 0 selects a free port: only this line shows which.
+    // Port 0 selects a free port, which only this log line shows.
     tracing::info!(address = %listener.local_addr()?, "serving /metrics, /healthz and /livez");
     Ok(Some(listener))
 }
 
-/// Lets the kernel drop data that a client has not acknowledged in time, also after the end of the
-/// connection: else it keeps whole pages for clients that do not read.
+/// Makes the kernel drop data that a client has not acknowledged in time, also after the connection
+/// was closed. Otherwise the kernel would keep whole pages for clients that do not read.
 fn bound_unacknowledged(stream: &TcpStream) {
     let milliseconds = u32::try_from(ANSWER_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
     if let Err(error) = set_tcp_user_timeout(stream, milliseconds) {
@@ -174,7 +176,8 @@ fn bound_unacknowledged(stream: &TcpStream) {
     }
 }
 
-/// Serves one request and closes the connection, or sooner if another connection needs its slot.
+/// Serves one request and closes the connection. Closes it sooner if another connection needs the
+/// slot.
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     content: Content,
@@ -258,8 +261,8 @@ async fn page(method: &Method, path: &str, content: &Content) -> Response<Full<B
                 text(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n"))
             }
         },
-        // Any response shows that this thread works: a problem that a restart does not repair, such
-        // as a kubelet that refuses the driver, must not cause one.
+        // Any response shows that this thread works. A problem that a restart does not solve, such
+        // as a kubelet that refuses the driver, must not cause a restart.
         (&Method::GET, "/livez") => text(StatusCode::OK, TEXT, "ok\n"),
         _ => text(
             StatusCode::NOT_FOUND,
@@ -432,7 +435,7 @@ mod tests {
         let half = "GET /healthz HTTP/1.1\r\n";
         let whole = "GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n";
         for (request, seconds) in [("", 1), (half, 1), (whole, 10)] {
-            // Too small for any page, and not read at the other end.
+            // The buffer is too small for any page, and the other end does not read.
             let (mut client, server) = tokio::io::duplex(64);
             client.write_all(request.as_bytes()).await.unwrap();
             let begun = tokio::time::Instant::now();

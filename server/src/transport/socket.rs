@@ -1,5 +1,6 @@
-//! The Unix socket of a server: private before it is visible, never replacing a socket that is
-//! served, and removed at shutdown only if it is still ours. Does not know the services.
+//! The Unix socket of a server. The socket file is private before it becomes visible, never
+//! replaces a socket that another process serves, and is removed at shutdown only if it was not
+//! replaced. This module does not depend on the services.
 
 mod rival;
 
@@ -18,23 +19,25 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Connections that may wait to be accepted: the kubelet connects for each call, and at its start
-/// for all volumes at once. The kernel lowers it to net.core.somaxconn.
+/// Maximum number of connections that wait to be accepted. The kubelet connects for each call, and
+/// at its start for all volumes at once. The kernel lowers the number to net.core.somaxconn.
 const BACKLOG: i32 = 1024;
 
-/// Number of attempts to lock the directory, and the pause between them: the other process holds
-/// the lock for a few system calls. A server that already serves other callers tries once.
+/// Number of attempts to lock the directory. Another process holds the lock for a few system calls.
 const LOCK_TRIES: u32 = 10;
+/// Number of attempts to lock the directory on a thread that already serves other callers.
 const LOCK_TRIES_WHILE_SERVING: u32 = 1;
+/// Pause between two attempts to lock the directory.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Number of attempts to bind: another process may replace the dead socket first.
 const BIND_TRIES: u32 = 3;
 
-/// Only root may connect to a CSI driver: its callers can mount anything.
+/// The mode of a socket that only root may connect to, since the callers of a CSI driver can mount
+/// anything.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Lets callers other than root connect: the members of the file's group.
+/// The mode of a socket that the members of the file's group may also connect to.
 const SHARED: Mode = PRIVATE.union(Mode::RGRP).union(Mode::WGRP);
 
 /// A listening socket and its file.
@@ -55,11 +58,11 @@ impl Socket {
         Self::bind_within(endpoint, LOCK_TRIES, Patience::AtStart)
     }
 
-    /// Binds and listens on a thread that serves other callers: fails if [`Socket::bind`] would
-    /// wait.
+    /// Binds and listens like [`Socket::bind`], but never waits, for a thread that serves other
+    /// callers.
     ///
     /// # Errors
-    /// Returns the errors of [`Socket::bind`], also instead of waiting.
+    /// Returns the errors of [`Socket::bind`], and an error if it would wait.
     pub(crate) fn bind_at_once(endpoint: &Endpoint) -> io::Result<Self> {
         Self::bind_within(endpoint, LOCK_TRIES_WHILE_SERVING, Patience::None)
     }
@@ -94,17 +97,18 @@ impl Socket {
         &self.file.path
     }
 
-    /// Lets a group connect as well. Without `CAP_CHOWN`, this process must be a member of it.
+    /// Lets a group connect as well. Without `CAP_CHOWN`, this process must be a member of the
+    /// group.
     ///
     /// # Errors
-    /// Returns an error with the path in its text. Then the group cannot connect.
+    /// Returns an error with the path in its text. After an error, the group cannot connect.
     pub fn share_with(&self, group: u32) -> io::Result<()> {
         let path = self.path();
         let none = AtFlags::empty();
         chownat(CWD, path, None, Some(Gid::from_raw(group)), none).map_err(|error| {
             explain(path, format!("cannot give it to the group {group}"), error)
         })?;
-        // Widened last: until then it is private, whatever its group is.
+        // Widen the mode last: until then, the socket is private, whatever its group is.
         chmodat(CWD, path, SHARED, none)
             .map_err(|error| explain(path, "cannot let its group connect", error))
     }
@@ -142,7 +146,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Without the lock a successor could replace the file between our stat and our unlink.
+        // Without the lock, another server could replace the file between the stat and the unlink.
         let directory = lock_directory_of(&self.path, LOCK_TRIES);
         if !self.stands() {
             return;
@@ -158,9 +162,10 @@ fn identity(found: &Stat) -> (u64, u64) {
     (found.st_dev, found.st_ino)
 }
 
-/// Keeps two servers from replacing each other's socket at the same time; waits briefly for the few
-/// system calls of the other. Locks the directory, for CSI forbids other files next to the socket.
-/// Released when dropped.
+/// Locks the directory of the socket, so that two servers cannot replace each other's socket at the
+/// same time. Waits briefly if another server holds the lock. A separate lock file is not possible,
+/// since CSI forbids other files next to the socket. The lock is released when the result is
+/// dropped.
 fn lock_directory_of(path: &Path, tries: u32) -> io::Result<OwnedFd> {
     let directory = path.parent().unwrap_or(path);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -189,7 +194,7 @@ fn pause() {
 /// The result of an attempt to listen.
 enum Attempt {
     Ours(OwnedFd),
-    /// Another socket is there, which must be inspected first.
+    /// The file of another socket exists, whose process must be inspected first.
     Theirs(SocketState),
 }
 
@@ -215,8 +220,8 @@ fn listen(path: &Path, dead: Option<SocketState>) -> Result<Attempt, Errno> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // On the unbound socket: bind gives the file this mode less the umask, so that the file never
-    // has a wider mode (unix(7); in the kernel, unix_bind_bsd).
+    // Set the mode of the unbound socket: bind gives the file this mode without the bits of the
+    // umask, so that the file never has a wider mode (unix(7); in the kernel, unix_bind_bsd).
     rustix::fs::fchmod(&socket, PRIVATE)?;
     match rustix::net::bind(&socket, &address) {
         Err(Errno::ADDRINUSE) => {
@@ -329,7 +334,8 @@ mod tests {
         let endpoint = endpoint(&directory);
         let dying = UnixListener::bind(&endpoint.path).unwrap();
         std::thread::scope(|scope| {
-            // Accepts the first connection of the other, and then exits.
+            // This server accepts the first connection of the new server, and then closes its
+            // socket.
             scope.spawn(move || dying.accept().map(drop));
             let socket = Socket::bind(&endpoint).unwrap();
             UnixStream::connect(socket.path()).unwrap();

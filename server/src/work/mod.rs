@@ -1,7 +1,8 @@
-//! Operations are jobs, not requests: a job owns its key and runs to its end even if the caller
-//! disconnects; the same request joins the job, and a different request for that key is refused. No
-//! caller waits beyond a deadline, and a job beyond it is *hung*: it keeps its key, and callers
-//! learn what it is doing and for how long. Knows nothing of volumes.
+//! Runs operations as jobs that outlive their requests. A job owns its key, and runs to its end
+//! even if the caller disconnects. An identical request joins the job; a different request for the
+//! same key is refused. No caller waits beyond a deadline. A job that exceeds the deadline without
+//! progress is *hung*: it keeps its key, and callers get errors with its age and current work. This
+//! module does not depend on volumes.
 
 mod ownership;
 mod report;
@@ -29,13 +30,15 @@ use tokio::sync::oneshot;
 use tracing::Instrument as _;
 
 /// Maximum time that the caller of a changing call waits for its response. The kubelet's timeout of
-/// two minutes ends later, so it receives the cause of a hang as an error, and reports it as an
-/// event. Sidecars with a shorter timeout (`--timeout`, 15 s by default) retry and join the job.
+/// two minutes ends later, so the kubelet receives the cause of a hang as an error, and reports it
+/// as an event. Sidecars with a shorter timeout (`--timeout`, 15 s by default) retry and join the
+/// job.
 pub const CHANGE_DEADLINE: Duration = Duration::from_secs(100);
 
-/// Returns a number that identifies equal requests. Pass all fields that matter (identifier, path,
-/// capability, contexts), and leave out fields that may differ in a retry: the secrets of the
-/// node's calls, but not the controller's, where they select the account.
+/// Returns a hash that is the same for identical requests. Pass all fields that matter (identifier,
+/// path, capability, contexts), and leave out fields that may differ in a retry. Leave out the
+/// secrets of calls to the node, but pass the secrets of calls to the controller, since they select
+/// the account.
 #[must_use]
 pub fn fingerprint(parts: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -57,7 +60,8 @@ pub struct Key<C> {
     pub class: C,
     /// The ID or the name of the object.
     pub id: Arc<str>,
-    /// The path of the call, if calls for several paths of an object do not exclude each other.
+    /// The path of the call, if calls for different paths of the object do not exclude each other;
+    /// `None` if the path does not matter.
     pub path: Option<Arc<str>>,
 }
 
@@ -70,7 +74,7 @@ impl<C> Key<C> {
         Self { class, id, path }
     }
 
-    /// Returns the key of the same object at this path only.
+    /// Returns the key of the same object, restricted to this path.
     #[must_use]
     pub fn at(self, path: impl fmt::Display) -> Self {
         let path = Some(path.to_string().into());
@@ -103,12 +107,12 @@ struct Job<T> {
     fingerprint: u64,
     since: Instant,
     is_hung: bool,
-    /// Number of bytes of its work that were done at the last deadline.
+    /// Number of bytes that the job had processed at the last deadline.
     done_before: u64,
     ticket: Ticket,
     /// All callers that wait for the result.
     callers: Vec<oneshot::Sender<Result<T, Failure>>>,
-    /// Number of calls that share the key, 0 for a job: see [`Share`].
+    /// Number of calls that share the key ([`Share`]); 0 if a job owns the key.
     sharers: usize,
 }
 
@@ -120,7 +124,7 @@ impl<C, T> Clone for Jobs<C, T> {
 }
 
 impl<C: Class, T: Clone + Send + 'static> Default for Jobs<C, T> {
-    /// Creates an empty table.
+    /// Creates an empty table of jobs.
     fn default() -> Self {
         let running = Arc::new(JobMap(Lock::default()));
         report::register(&running);
@@ -130,15 +134,15 @@ impl<C: Class, T: Clone + Send + 'static> Default for Jobs<C, T> {
 
 impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
     /// Runs `work` as the job of `key`, in its own task, which starts before the result is awaited.
-    /// If the same call with the same fingerprint is running, `work` is dropped and the result of
-    /// the running job awaited. A call that undoes the running one (see [`undoes`]) replaces it if
-    /// that only waits.
+    /// If a job of the same call with the same fingerprint is running, drops `work` and awaits the
+    /// result of that job. A call that undoes the running job, such as an unstage for a stage,
+    /// replaces the job if it only waits.
     ///
     /// # Errors
-    /// Returns the failure of the job; `Busy` if another job owns the key or this one was cancelled
-    /// by the call that undoes it; `Timeout` at the deadline, which is final if the job was still
-    /// waiting and else leaves it running; `Bug` that may be running if the job panicked or the
-    /// runtime was shut down.
+    /// Returns the failure of the job. Returns `Busy` if another job owns the key, or if a call
+    /// that undoes this job has cancelled it. Returns `Timeout` at the deadline: the job is
+    /// cancelled if it was still waiting, and otherwise keeps running. Returns `Bug` with an
+    /// unknown state if the job panicked or the runtime was shut down.
     pub fn run<F>(
         &self,
         key: Key<C>,
@@ -157,17 +161,17 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
                 start(work, deadline, ownership, rpc);
             }
         });
-        // The future does not contain the work, so that a waiting caller is small.
+        // The future does not contain the work, so that it uses little memory while a caller waits.
         async move {
             begun?;
             result.await.unwrap_or_else(|_| Err(ended_early(rpc)))
         }
     }
 
-    /// Shares the key with other calls of the same kind, so that no job can own it meanwhile.
+    /// Shares the key with other calls of the same RPC, so that no job can own the key meanwhile.
     ///
     /// # Errors
-    /// Returns `Busy` if a job owns the key, or calls of another kind share it.
+    /// Returns `Busy` if a job owns the key, or if calls of another RPC share it.
     pub fn share(&self, key: Key<C>, rpc: Rpc) -> Result<Share<C, T>, Failure> {
         Share::new(&self.running, key, rpc)
     }
@@ -221,7 +225,7 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
                 }
                 let undone = undoes(rpc) == Some(job.rpc);
                 if !(undone && job.ticket.cancel(|_| cancelled(job.rpc, rpc))) {
-                    // Work that can end early does so, so that a retry is not refused.
+                    // Ask the work to end early if it can, so that a retry is not refused.
                     let _ends = undone && job.ticket.give_up();
                     return Err(Failure::busy(busy(&key, &job.view(), rpc)));
                 }
@@ -249,7 +253,7 @@ impl<T> Job<T> {
         }
     }
 
-    /// Creates the entry of a shared key, with its first sharer. It is no job.
+    /// Creates the table entry of a shared key, which is not a job, with its first sharer.
     fn shared(rpc: Rpc) -> Self {
         Self {
             sharers: 1,
@@ -258,7 +262,8 @@ impl<T> Job<T> {
     }
 }
 
-/// The work of a job, boxed: the code around it exists once, not once for each kind of work.
+/// The work of a job. The work is boxed, so that the code around it is compiled only once per
+/// service.
 type Work<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
 fn start<C: Class, T: Clone + Send + 'static>(
@@ -316,7 +321,7 @@ fn cancelled(rpc: Rpc, for_rpc: Rpc) -> Failure {
 }
 
 fn busy<C>(key: &Key<C>, running: &JobView, asked: Rpc) -> String {
-    // Only the same call can have "other arguments".
+    // Only a call of the same RPC can differ by its arguments alone.
     let how = if running.rpc == asked {
         " with other arguments"
     } else {

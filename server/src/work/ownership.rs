@@ -1,4 +1,5 @@
-//! The use of a key, by the job that owns it or by calls that share it, until they end in any way.
+//! The ownership of a key by a job, and the shares of a key among calls. Both end when dropped,
+//! however the job or the call ends.
 
 use super::ticket::Ticket;
 use super::{Class, Job, JobMap, JobView, Key, answer_all, busy};
@@ -8,15 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Bytes per second that work of a known amount must process not to count as hung: fewer than any
-/// healthy disk delivers.
+/// Minimum number of bytes per second that work of a known amount must process; slower work counts
+/// as hung. Any healthy disk is faster.
 const HEADWAY: u64 = 1 << 20;
 
 /// Frees the key when dropped, so that the key is free again however the job ends.
 pub(super) struct Ownership<C: Class, T> {
     running: Arc<JobMap<C, T>>,
     key: Key<C>,
-    /// Distinguishes this job from a later one of the same key.
+    /// The ticket of the job, which distinguishes it from a later job with the same key.
     ticket: Ticket,
 }
 
@@ -53,8 +54,8 @@ impl<C: Class, T> Ownership<C, T> {
 }
 
 impl<C: Class, T: Clone> Ownership<C, T> {
-    /// Called at each deadline: cancels a waiting job; marks a working one as hung unless it makes
-    /// [`HEADWAY`]; and returns an error to all callers.
+    /// Handles a deadline of the job: cancels the job if it only waits, or marks it as hung unless
+    /// it makes [`HEADWAY`], and returns an error to all callers.
     pub(super) fn overdue(&self, deadline: Duration) {
         let seconds = deadline.as_secs();
         let mut running = self.running.0.lock();
@@ -109,8 +110,9 @@ fn late<C>(key: &Key<C>, view: &JobView, is_hung: bool) -> Failure {
     Failure::timeout(message).may_be_running()
 }
 
-/// A share of a key, until dropped. Several calls of one kind can share a key: each is a job of
-/// another key, and uses the object of this key without changing it.
+/// A share of a key, which ends when dropped. Several calls of one RPC can share a key. Each of
+/// these calls runs as a job with another key, and uses the object of the shared key without
+/// changing it.
 #[derive(Debug)]
 pub struct Share<C: Class, T> {
     running: Arc<JobMap<C, T>>,

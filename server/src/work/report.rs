@@ -1,4 +1,4 @@
-//! The running jobs seen from outside: one at a time, as metrics, and as lines of text for tools.
+//! Reports the running jobs: single jobs, totals as metrics, and a list as lines of text for tools.
 //! Everything is computed only on request.
 
 use super::{Amount, Class, Doing, Job, JobMap};
@@ -13,26 +13,27 @@ use std::time::Duration;
 const RUNNING: &str = "belay_jobs_running";
 /// Gauge: jobs beyond their deadline.
 const HUNG: &str = "belay_jobs_hung";
-/// Gauge: the age of the oldest job in seconds; 0 while none runs.
+/// Gauge: age of the oldest job in seconds; 0 while no job runs.
 const OLDEST: &str = "belay_jobs_oldest_age_seconds";
-/// Gauge: bytes that running jobs have still to read, as far as they know.
+/// Gauge: bytes that running jobs must still read, for jobs that know the amount.
 const LEFT: &str = "belay_jobs_left_bytes";
 
 /// Maximum number of jobs in the list; at most 64 changes and 16 reads may hang per driver.
 const JOBS_MAX: usize = 1000;
 
-/// A running job at one moment. Printed, it is a sentence with the call, its age and its state.
+/// A running job at one moment. Its `Display` form is a sentence with the call, its age and its
+/// state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobView {
-    /// The call that started it.
+    /// The call that started the job.
     pub rpc: Rpc,
     /// The job's age.
     pub age: Duration,
     /// Whether the job has exceeded its deadline without visible progress.
     pub is_hung: bool,
-    /// The current work, where known.
+    /// The current work; `None` if unknown.
     pub doing: Option<Doing>,
-    /// The event that the job waits for, if any.
+    /// The event that the job waits for; `None` if the job is working.
     pub awaited: Option<&'static str>,
 }
 
@@ -60,7 +61,7 @@ impl fmt::Display for JobView {
     }
 }
 
-/// The jobs of one service, for the sums and the list of the process.
+/// The jobs of one service, for the totals and the list of all jobs in the process.
 trait JobTable: Send + Sync {
     fn totals(&self) -> Totals;
     /// Returns the jobs with their keys.
@@ -74,16 +75,17 @@ pub(crate) struct Totals {
     pub(crate) running: u32,
     /// The number of jobs that have exceeded their deadline without visible progress.
     pub(crate) hung: u32,
-    /// The bytes that jobs have still to read, as far as they know.
+    /// The number of bytes that jobs must still read, for jobs that know the amount.
     pub(crate) left_bytes: u64,
     /// The age of the oldest job.
     pub(crate) oldest: Duration,
 }
 
-/// The tables of the process: a few, for its whole run time; tests have more.
+/// The job tables of the process. A program has a few tables, which exist until it exits; tests
+/// have more.
 static ALL: Lock<Vec<Weak<dyn JobTable>>> = Lock::new(Vec::new());
 
-/// Reports these jobs from now on.
+/// Includes these jobs in all reports from now on.
 pub(super) fn register<C: Class, T: Send + 'static>(running: &Arc<JobMap<C, T>>) {
     let running: Weak<JobMap<C, T>> = Arc::downgrade(running);
     let mut all = ALL.lock();
@@ -141,7 +143,7 @@ fn show(all: &[Weak<dyn JobTable>]) {
 impl<C: Class, T: Send> JobTable for JobMap<C, T> {
     fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        // Sharers of a key are counted by their own jobs.
+        // A call that shares a key is counted as a job with another key.
         for job in self.0.lock().values().filter(|job| job.sharers == 0) {
             totals.running += 1;
             totals.hung += u32::from(job.is_hung);
@@ -182,7 +184,7 @@ fn text(mut jobs: Vec<(String, JobView)>) -> String {
         let awaited = job.awaited.map(str::to_owned);
         let work = awaited.or(job.doing.map(|doing| doing.to_string()));
         let work = work.unwrap_or_default();
-        // A caller chose the key: it must not add lines.
+        // The key contains text from a caller, which must not add lines.
         let key = key.replace(char::is_control, "\u{fffd}");
         let (age, call) = (job.age.as_secs_f64(), job.rpc.name());
         // Writing to a String cannot fail.

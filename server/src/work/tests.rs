@@ -118,7 +118,7 @@ async fn a_job_outlives_its_caller_and_serves_the_next_one() {
 #[tokio::test]
 async fn a_panic_reaches_all_who_wait_as_maybe_running_and_frees_the_key() {
     let jobs = jobs();
-    // Its work unwraps the error of a dropped sender.
+    // The work of this job unwraps the error of a dropped sender.
     let (end, first) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
     let (_unused, second) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
     drop(end);
@@ -330,7 +330,7 @@ async fn calls_of_two_classes_do_not_exclude_each_other_and_each_has_its_deadlin
     assert_eq!(keys(&jobs), 2);
 }
 
-/// Work of a known amount, of which the test says how much is done.
+/// Work of a known amount. The test sets the amount that is done.
 #[derive(Clone, Default)]
 struct Reading {
     done: Arc<AtomicU64>,

@@ -1,5 +1,5 @@
-//! A job's handle on itself: it lets the job wait, and be cancelled while it has begun nothing; and
-//! it shows others the current work of the job.
+//! A job's handle on itself. The job waits for events through the handle, and can be cancelled
+//! while it waits. The handle also shows the job's current work to others.
 
 use crate::call::Failure;
 use crate::lock::Lock;
@@ -13,7 +13,8 @@ pub trait Watch: Send {
     /// Returns the current work, or `None` between two steps.
     fn doing(&self) -> Option<Doing>;
 
-    /// Asks the work to end with an error, before it changes anything; `false` if it cannot.
+    /// Asks the work to end with an error before it changes anything. Returns `false` if the work
+    /// cannot end early.
     fn give_up(&self) -> bool {
         false
     }
@@ -24,16 +25,16 @@ pub trait Watch: Send {
 pub struct Doing {
     /// The name of the step, as in "now in `unmount`".
     pub step: &'static str,
-    /// The part that is done, if known. While this part grows, the work is not hung.
+    /// The amount of work, if known. While the part that is done grows, the work is not hung.
     pub amount: Option<Amount>,
 }
 
-/// A part of something, in bytes.
+/// An amount of work, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {
     /// The part that is done.
     pub done: u64,
-    /// The total.
+    /// The total amount.
     pub total: u64,
 }
 
@@ -51,7 +52,7 @@ impl fmt::Display for Doing {
     }
 }
 
-/// The job, as its own work sees it. Clones belong to the same job.
+/// A job's handle on itself. Clones belong to the same job.
 #[derive(Clone)]
 pub struct Ticket(Arc<Shared>);
 
@@ -63,11 +64,11 @@ struct Shared {
 
 #[derive(Debug)]
 enum Step {
-    /// Working; the job runs to its end.
+    /// The job is working, and will run to its end.
     Working,
-    /// Waiting for the event with this name.
+    /// The job waits for the event with this name.
     Waiting(&'static str),
-    /// Cancelled while it waited, with the reason.
+    /// The job was cancelled while it waited. Contains the reason.
     Cancelled(Failure),
 }
 
@@ -81,11 +82,11 @@ impl Ticket {
     }
 
     /// Waits for `event`, which messages call `name`. The job may be cancelled meanwhile, so it
-    /// must wait only while it has done nothing that it would leave behind.
+    /// must call this function only before it has made changes that would remain.
     ///
     /// # Errors
-    /// Returns the reason if the job was cancelled; if `event` has happened nevertheless, its
-    /// result is dropped.
+    /// Returns the reason if the job was cancelled. If `event` has happened as well, its result is
+    /// dropped.
     pub async fn wait<T>(
         &self,
         name: &'static str,
@@ -109,13 +110,13 @@ impl Ticket {
         }
     }
 
-    /// Lets `window` show others the current work of the job from now on.
+    /// Sets the `window` through which messages and reports show the current work of the job.
     pub fn watched_by(&self, window: impl Watch + 'static) {
         *self.0.window.lock() = Some(Box::new(window));
     }
 
-    /// Cancels the job if it only waits; returns `false` if it works. `why` is called with the name
-    /// of the event.
+    /// Cancels the job if it only waits; returns `false` if it works. `why` creates the reason from
+    /// the name of the event.
     pub(super) fn cancel(&self, why: impl FnOnce(&str) -> Failure) -> bool {
         let mut step = self.step();
         let Step::Waiting(name) = *step else {
@@ -126,7 +127,7 @@ impl Ticket {
         true
     }
 
-    /// Whether both belong to the same job.
+    /// Whether both tickets belong to the same job.
     pub(super) fn is(&self, other: &Ticket) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -139,7 +140,8 @@ impl Ticket {
         self.doing()?.amount
     }
 
-    /// Asks the work to end with an error before it changes anything; returns `false` if it cannot.
+    /// Asks the work to end with an error before it changes anything; returns `false` if the work
+    /// cannot end early.
     pub(super) fn give_up(&self) -> bool {
         let window = self.0.window.lock();
         window.as_ref().is_some_and(|window| window.give_up())

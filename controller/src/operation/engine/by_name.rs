@@ -9,8 +9,8 @@ use belay_server::call::Failure;
 use belay_server::request::{Name, Secrets};
 
 impl Engine {
-    /// Whether an earlier call may have created the volume, which only another creation can
-    /// determine. Always false for storage that finds volumes by name, that is, except for `nfs`.
+    /// Whether an earlier call may have created the volume, and only another creation can show
+    /// whether it did. Always false for storage that can search for a name; only `nfs` cannot.
     pub(in crate::operation) fn may_exist(&self, name: &Name) -> bool {
         let begun = self.backend.started_creations();
         begun.is_some_and(|begun| begun.volumes.has(name.as_str()))
@@ -20,9 +20,9 @@ impl Engine {
     /// none.
     ///
     /// # Errors
-    /// Returns the errors of the search, with an unknown state, since an earlier call may have
-    /// created the volume; the errors of `make`; and the reason why the creation failed, rolled
-    /// back.
+    /// Returns the errors of the search with an unknown state, since an earlier call may have
+    /// created the volume. Returns the errors of `make`, and the reason why the creation failed, as
+    /// rolled back.
     pub(in crate::operation) async fn volume_of(
         &self,
         order: &Order,
@@ -65,8 +65,8 @@ impl Engine {
         }
     }
 
-    /// Returns the snapshot with the requested name, cut or failed; `make` cuts it if there is
-    /// none.
+    /// Returns the snapshot with the requested name, complete or failed; `make` creates it if there
+    /// is none.
     ///
     /// # Errors
     /// Returns the errors of [`Self::volume_of`], for the snapshot.
@@ -89,8 +89,8 @@ impl Engine {
             .await
     }
 
-    /// Returns the item once it is ready or failed. Some storage does not show the name of a new
-    /// item earlier.
+    /// Waits until the item is ready or failed, checks its name, and returns it. Some storage does
+    /// not show the name of a new item earlier.
     ///
     /// # Errors
     /// Returns the errors of [`at_rest`] and of [`answered::named`].
@@ -113,8 +113,9 @@ impl Engine {
     }
 }
 
-/// Reads the item by its ID and returns it as the storage shows it now. If the storage does not
-/// show it yet, returns the item of the response: then the ID does not belong to another item.
+/// Reads the item by its ID, and returns it as the storage shows it now. If the storage does not
+/// show the item yet, returns the item from the response to the creation, since the ID belongs to
+/// no other item.
 ///
 /// # Errors
 /// Returns the errors of reading the item, with an unknown state.

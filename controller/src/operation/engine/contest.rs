@@ -1,10 +1,12 @@
-//! Finds the volume or snapshot with a name if the storage accepts several objects with one name,
-//! and several controllers, or lost responses, have created more than one. ADR 12 has the proof.
+//! Finds the volume or snapshot with a name in storage that accepts several objects with one name.
+//! Several controllers, or lost responses, may have created more than one object with the name. ADR
+//! 12 proves that the algorithm is correct.
 //!
-//! An item is returned only if it is claimed, and claimed only if it is ready and no other item is
-//! claimed. Two items can be claimed at the same time if both calls searched before the claims. So
-//! no item is returned until all such claims must be visible, or until no other item can be
-//! claimed. From then on all controllers see the same claims, and the lowest ID decides.
+//! A call returns an item only if the item is claimed, that is, marked in the storage. A call
+//! claims an item only if the item is ready and the call has found no claimed item. Two calls can
+//! claim different items if both search before either claims. Therefore no call returns an item
+//! until all claims of this kind must be visible, or until no other item can be claimed. From then
+//! on, all controllers see the same claims, and return the claimed item with the lowest ID.
 
 use super::Outage;
 use super::item::{Bid, Contested, Item, Store};
@@ -15,11 +17,11 @@ use belay_server::call::{Certainty, Failure, Kind};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// A call may claim only within this time after the start of the search that showed no other claim.
+/// A call may claim an item only within this time after the start of a search that found no claim.
 const CLAIM_WITHIN: Duration = Duration::from_secs(10);
 
-/// The time after which a claim that follows such a search is visible or will never be: its request
-/// has a deadline of 10 s, and the rest is reserved for the storage behind it.
+/// The time after which every claim that follows a search without claims is visible, or never will
+/// be. The request for a claim has a deadline of 10 s; the rest is for delays in the storage.
 const CLAIMS_SETTLE: Duration = Duration::from_secs(30);
 
 /// Maximum duration of the search for an item whose create request got no response.
@@ -43,7 +45,7 @@ pub(super) struct Contest<'a, S: Store, C> {
     /// The time at which this call first saw a claim.
     claim_seen: Option<Instant>,
     outage: Outage,
-    /// The outage of claims. A search that gets a response does not end it.
+    /// The outage of requests to claim an item. A successful search does not end this outage.
     outage_of_claims: Outage,
 }
 
@@ -65,12 +67,12 @@ where
         }
     }
 
-    /// Returns the item with the name, ready or failed. `make` creates it: it runs at most
-    /// once, when a search finds none.
+    /// Returns the item with the name, ready or failed. `make` creates the item; it runs at most
+    /// once, after a search that found no item.
     ///
     /// # Errors
-    /// Returns the reason why the new item failed, rolled back; the errors of `make` that change
-    /// nothing; and all other errors with an unknown state.
+    /// Returns the reason why the new item failed, as rolled back. Returns errors of `make`
+    /// unchanged if nothing was created, and all other errors with an unknown state.
     pub(super) async fn run(
         mut self,
         make: impl Future<Output = Result<S::Item, Failure>>,
@@ -108,7 +110,7 @@ where
     async fn search(&mut self) -> Result<Option<View<S::Item>>, Failure> {
         let view = match View::take(&self.contested, self.bid).await {
             Ok(view) => view,
-            // The caller repeats the call, and this call has not done anything yet.
+            // This call has done nothing yet, so the caller can repeat it.
             Err(failure) if self.is_new() => return Err(failure),
             Err(failure) => {
                 self.outage.bear(failure)?;
@@ -177,8 +179,8 @@ where
         }
     }
 
-    /// Returns an error unless the item in doubt may still appear. Called if no item exists, and
-    /// this call does not create another one.
+    /// Returns an error unless the item that this call may have created can still appear. Called if
+    /// a search finds no item after this call has tried to create one.
     fn doubt_ends(&self) -> Result<(), Failure> {
         match &self.doubt {
             Some((since, _)) if since.elapsed() < DOUBT_MAX => Ok(()),
@@ -201,8 +203,8 @@ where
         Ok(leader)
     }
 
-    /// Deletes an item that this call created but does not return. No other call returns it: it is
-    /// not the lowest of the claimed items, and never will be.
+    /// Deletes an item that this call created but does not return. No other call returns the item:
+    /// it does not have the lowest ID of the claimed items, and never will.
     async fn withdraw(&self, own: &S::Item) {
         let withdrawn = async {
             let is_gone = is_at_work(own) && self.settled(own.id()).await?.is_none();

@@ -9,13 +9,13 @@ use belay_server::request::{Secrets, VolumeId};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Maximum time that a failed call waits for the cause.
+/// Maximum time that a failed call waits for the storage to report the cause.
 const CAUSE_WITHIN: Duration = Duration::from_secs(5);
 
 impl Engine {
     /// Returns the error for a change that the storage has accepted, but that the volume does not
-    /// show although it is ready. Contains the cause if the storage reports it soon. Otherwise the
-    /// state is unknown, since the storage may show the change late.
+    /// show although it is ready. If the storage reports the cause in time, the cause is the error.
+    /// Otherwise the error has an unknown state, since the storage may show the change late.
     pub(in crate::operation) async fn dropped(
         &self,
         id: &VolumeId,

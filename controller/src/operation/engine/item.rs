@@ -103,7 +103,7 @@ pub(super) trait Contested: Send + Sync {
     fn claim(&self, id: <Self::Item as Item>::Id, secrets: Secrets) -> Answer<'_, ()>;
 }
 
-/// The item that a call requests, by its name.
+/// A call's request for the item with a name.
 #[derive(Clone, Copy)]
 pub(super) struct Bid<'a> {
     pub(super) name: &'a Name,

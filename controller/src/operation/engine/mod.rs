@@ -1,5 +1,6 @@
-//! Support for storage that responds before it is done, accepts a name twice or loses a response:
-//! finds the volume or snapshot with a name, waits, and queues calls. Independent of the clouds.
+//! Handles storage that responds before a change is complete, accepts duplicate names, or loses
+//! responses: finds the volume or snapshot with a name, waits for changes, and queues calls. This
+//! module does not depend on a particular cloud.
 
 mod by_name;
 mod contest;
@@ -22,11 +23,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Maximum time of one wait for a volume. It is shorter than the caller's, so that the volume is
-/// free for the call that reverts this one. If names can repeat, a creation may wait several times.
+/// Maximum time that a job waits for one change of a volume. The time is shorter than the caller's
+/// timeout, so that the volume is free for a call that reverts the change. If the storage accepts
+/// duplicate names, a creation may wait several times.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The pause between two requests for an item that must be deleted.
+/// The pause before a failed request is repeated while an item is being deleted.
 const DELETE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The limits of a job: how long it waits for its change of a volume, and how often it begins the
@@ -43,13 +45,13 @@ impl Patience {
     }
 }
 
-/// The engine of one backend.
+/// Finds the volumes and snapshots of one backend, and waits for their changes.
 pub(super) struct Engine {
     backend: Arc<dyn Backend>,
     volumes: Poller<VolumeStore>,
     snapshots: Poller<SnapshotStore>,
     nodes: Queue<NodeId>,
-    /// A random number, which distinguishes this process from others.
+    /// A random number that distinguishes this process from other controllers.
     process: u64,
     attempts: AtomicU64,
 }
@@ -66,7 +68,7 @@ impl Engine {
         }
     }
 
-    /// Returns a new attempt to create a volume or a snapshot.
+    /// Returns the identifier of a new attempt to create a volume or a snapshot.
     pub(super) fn attempt(&self) -> Attempt {
         Attempt::new(self.process, self.attempts.fetch_add(1, Ordering::Relaxed))
     }
@@ -85,7 +87,8 @@ impl Engine {
     }
 
     /// Waits like [`Self::settled_soon`] for a change that was just begun, within the limits of
-    /// `patience`. Until these are reached, the caller may begin a dropped change again.
+    /// `patience`. Until a limit is reached, the caller may begin the change again if the storage
+    /// has dropped it.
     ///
     /// # Errors
     /// Returns the errors of [`Self::settled_soon`], and `Busy` if the change was begun more often
@@ -131,7 +134,8 @@ impl Engine {
     }
 
     /// Waits for this call's turn to attach to or detach from a node, if a node accepts only one
-    /// change at a time. The turn ends when the result is dropped.
+    /// change at a time. The turn ends when the result is dropped. Returns `None` at once if a node
+    /// accepts several changes at a time.
     ///
     /// # Errors
     /// Returns `Busy` if the turn does not come in time, since a change must not begin after its
@@ -158,7 +162,8 @@ fn end_of_patience() -> Instant {
     Instant::now() + PATIENCE
 }
 
-/// Returns the item once it is ready or failed; fails if that takes longer than `until`.
+/// Waits until the item is ready or failed, and returns it; returns `None` if it was deleted.
+/// Returns `Busy` at the time `until`.
 async fn settled_by<S: Store>(
     poller: &Poller<S>,
     until: Instant,
@@ -170,8 +175,8 @@ async fn settled_by<S: Store>(
     seen.unwrap_or_else(|_| Err(poller.unfinished(id, last.word())))
 }
 
-/// Returns the item once it is ready or failed, with properties from its creation that a read may
-/// omit.
+/// Waits until the item is ready or failed, and returns it. Keeps properties from the response to
+/// the creation that a later read may omit.
 ///
 /// # Errors
 /// Returns the errors of reading the item, and `Busy` if it was deleted meanwhile or if the storage
@@ -195,11 +200,11 @@ async fn at_rest<S: Store>(
 
 /// Deletes an item that this process created for the name, and waits until it is deleted. First
 /// reads the item by its ID and checks that this process created it, since the storage may have
-/// returned the ID of an item that it did not create.
+/// returned the ID of another item.
 ///
 /// # Errors
-/// Returns `System` if this process did not create the item with this ID; errors of reading and
-/// deleting the item that persist; and the errors of [`settled_by`].
+/// Returns `System` if this process did not create the item with this ID. Returns persistent errors
+/// of reading and deleting the item, and the errors of [`settled_by`].
 async fn delete<S: Store>(
     poller: &Poller<S>,
     id: &<S::Item as Item>::Id,
@@ -232,13 +237,13 @@ fn is_own(backend: &dyn Backend, item: &impl Item, bid: Bid<'_>) -> bool {
     let is_named = name.is_some_and(|shown| backend.is_name(shown, bid.name));
     match item.mark() {
         Mark::Open(by) => is_named && by.is_of_the_process_of(bid.attempt),
-        // Another call has claimed the item, but does not return it.
+        // Another call has claimed the item, but will not return it to its caller.
         Mark::Claimed => is_named,
         Mark::None | Mark::Copied => false,
     }
 }
 
-/// Repeats a failing request as long as an [`Outage`] is tolerated.
+/// Sends a request, and repeats it after a failure for as long as the [`Outage`] is tolerated.
 async fn until_answered<'a, T: 'a>(ask: impl Fn() -> Answer<'a, T>) -> Result<T, Failure> {
     let mut outage = Outage::default();
     loop {
@@ -250,7 +255,7 @@ async fn until_answered<'a, T: 'a>(ask: impl Fn() -> Answer<'a, T>) -> Result<T,
     }
 }
 
-/// Waits for the end of a deletion with this progress.
+/// Waits until a deletion is complete. `progress` is the storage's response to the deletion.
 async fn deleted<S: Store>(
     poller: &Poller<S>,
     id: &<S::Item as Item>::Id,
@@ -266,12 +271,12 @@ async fn deleted<S: Store>(
     }
 }
 
-/// The maximum outage, longer than a restart of the storage's services. A call repeated later
-/// starts with a search.
+/// The maximum duration of an outage that a job tolerates. It is longer than a restart of the
+/// storage's services. If the caller repeats the call later, the call starts with a new search.
 const OUTAGE_MAX: Duration = Duration::from_secs(30);
 
-/// The start of an outage, a sequence of failures without a response between them. A waiting job
-/// tolerates it for a limited time.
+/// An outage: a sequence of failures without a response between them. A waiting job tolerates an
+/// outage for a limited time. Contains the start; `None` if there is no outage.
 #[derive(Debug, Default)]
 pub(super) struct Outage(Option<Instant>);
 
@@ -295,7 +300,8 @@ impl Outage {
     }
 }
 
-/// Whether the same call may succeed later, without intervention.
+/// Whether a failure of this kind may pass without intervention, so that a repeated request
+/// succeeds.
 fn passes(kind: Kind) -> bool {
     match kind {
         Kind::Busy | Kind::Unreachable | Kind::Timeout | Kind::System => true,

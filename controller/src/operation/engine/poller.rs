@@ -1,6 +1,6 @@
-//! Waits until the storage has completed its work on volumes or snapshots. One poller reads for all
-//! waiters of a kind, so that one list suffices for many waiters of one account. No other code
-//! polls volumes or snapshots.
+//! Waits until the storage has completed its work on volumes or snapshots. One poller serves all
+//! waiters for volumes, and another all waiters for snapshots, so that one list suffices for many
+//! waiters of one account. No other code polls volumes or snapshots.
 
 use super::Outage;
 use super::item::{Item, Store};
@@ -20,7 +20,7 @@ const INTERVAL_MAX: Duration = Duration::from_secs(2);
 const GETS_MAX: usize = 8;
 /// The number of entries in a page; the default of Cinder's `osapi_max_limit`.
 const PAGE_ENTRIES: usize = 1000;
-/// The time for which the number of pages is cached.
+/// The time for which the number of pages of a list is cached.
 const PAGES_AGE_MAX: Duration = Duration::from_secs(300);
 /// The minimum time between the starts of two lists, as a multiple of the response time, so that
 /// slow storage gets fewer requests.
@@ -28,7 +28,7 @@ const LIST_REST: u32 = 4;
 
 type Id<S> = <<S as Store>::Item as Item>::Id;
 
-/// The poller of a store.
+/// Polls the items of a store for the callers that wait for them.
 pub(super) struct Poller<S: Store>(Arc<Shared<S>>);
 
 struct Shared<S: Store> {
@@ -42,7 +42,7 @@ struct Shared<S: Store> {
 }
 
 struct State<S: Store> {
-    /// The accounts by the secrets of the calls, since one account may not see the items of
+    /// The accounts, identified by the secrets of the calls. One account may not see the items of
     /// another.
     accounts: BTreeMap<Secrets, Account<S>>,
     /// Whether a task serves the waiters.
@@ -55,7 +55,7 @@ struct Account<S: Store> {
     pages: (usize, Instant),
     /// The earliest time of the next list.
     next_list: Instant,
-    /// The response time of the last first page.
+    /// The response time of the first page of the last list.
     page_took: Duration,
 }
 
@@ -63,8 +63,9 @@ struct Waiter<S: Store> {
     id: Id<S>,
     secrets: Secrets,
     since: Instant,
-    /// The start of the last poll, and the time of the next one.
+    /// The start of the last poll.
     polled: Instant,
+    /// The time of the next poll.
     due: Instant,
     outage: Outage,
     last: LastSeen,
@@ -158,8 +159,8 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Runs rounds until there is no waiter. A round without a response does not delay the next
-    /// one.
+    /// Starts rounds of polls until no caller waits. A request without a response does not delay
+    /// the next round.
     async fn run(self: Arc<Self>) {
         loop {
             let due = self.state.lock().due();
@@ -187,7 +188,7 @@ impl<S: Store> Shared<S> {
     }
 
     async fn by_get(self: Arc<Self>, waiter: Waiter<S>) {
-        // This cannot fail, since the semaphore is never closed.
+        // `acquire` cannot fail, since the semaphore is never closed.
         let _permit = self.gets.acquire().await;
         match self
             .store
@@ -199,10 +200,10 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Completes waiters from a list, as long as it has fewer pages than there are waiters. Reads
-    /// items that are not in the list individually, since a list cannot prove that an item is
-    /// missing: an item may be lost between two pages, and a list may omit volumes, such as another
-    /// project's.
+    /// Responds to waiters from a list of all items, and reads fewer pages than there are waiters.
+    /// Then reads the other items individually, since a list cannot prove that an item is missing:
+    /// an item may be lost between two pages, and a list may omit volumes, such as the volumes of
+    /// another project.
     async fn by_list(self: Arc<Self>, secrets: Secrets, waiters: Vec<Waiter<S>>) {
         let pages_max = waiters.len() - 1;
         let mut waiting: BTreeMap<Id<S>, Vec<Waiter<S>>> = BTreeMap::new();
@@ -262,15 +263,16 @@ impl<S: Store> Shared<S> {
 
     fn again(self: &Arc<Self>, mut waiter: Waiter<S>) {
         let interval = (waiter.since.elapsed() / 4).clamp(self.interval, INTERVAL_MAX);
-        // Measure the interval from the start of a poll to the next, so that a caller does not wait
-        // longer for a complete change. Slow storage gets a pause at least as long as its response.
+        // Measure the interval between the starts of two polls, so that a slow response does not
+        // delay the next poll. After a slow response, pause for as long as the response took, up to
+        // the interval, so that slow storage gets fewer requests.
         let rest = waiter.polled.elapsed().min(interval);
         waiter.due = (waiter.polled + interval).max(Instant::now() + rest);
         self.add(waiter);
     }
 }
 
-/// Sets the start of the waiters' polls.
+/// Records `now` as the start of the last poll of these waiters.
 fn polled<S: Store>(waiters: impl Iterator<Item = Waiter<S>>, now: Instant) -> Vec<Waiter<S>> {
     let polled = now;
     waiters.map(|waiter| Waiter { polled, ..waiter }).collect()
@@ -332,7 +334,7 @@ impl<S: Store> Account<S> {
     }
 
     /// Returns the waiters to serve now: those that are due, or all of them if a list serves them.
-    /// Returns `None` if it is too early.
+    /// Returns `None` if no round is due.
     fn round(&mut self, now: Instant, interval: Duration) -> Option<Round<S>> {
         if self.due()? > now {
             return None;

@@ -7,7 +7,7 @@ use belay_server::call::Failure;
 use belay_server::request::Name;
 use tokio::time::Instant;
 
-/// The result of a search.
+/// The result of one search for the items with a name.
 pub(super) struct View<I> {
     /// The start of the search.
     pub(super) asked: Instant,
@@ -58,22 +58,24 @@ impl<I: Item> View<I> {
         .next()
     }
 
-    /// Returns a failed item that another program may have returned.
+    /// Returns a failed item without a mark. Another program may have reported this item to a
+    /// caller.
     pub(super) fn failed_unmarked(&self) -> Option<&I> {
         let is_failed = |item: &I| matches!(item.phase(), Phase::Failed(_));
         self.with(move |item| *item.mark() == Mark::None && is_failed(item))
             .next()
     }
 
-    /// Returns the only item of the attempt; `None` if there are several, since one may be a copy.
+    /// Returns the only item that has the mark of the attempt. Returns `None` if there is no such
+    /// item, or if there are several, since one of them may be a copy.
     pub(super) fn created_by(&self, attempt: &Attempt) -> Option<&I> {
         let mut own = self.with(|item| *item.mark() == Mark::Open(attempt.clone()));
         let only = own.next()?;
         own.next().is_none().then_some(only)
     }
 
-    /// Returns the failed items of all attempts of the attempt's process, and why they failed. They
-    /// were never returned to a caller, since only claimed items are.
+    /// Returns the failed items that the process of `attempt` created in any attempt, each with its
+    /// failure. These items were never returned to a caller, since only claimed items are.
     pub(super) fn failed(&self, attempt: &Attempt) -> impl Iterator<Item = (&I::Id, &Failure)> {
         self.items
             .iter()

@@ -1,5 +1,5 @@
-//! Whether the process that listens on a socket is alive. The socket of a killed process whose
-//! threads hang accepts connections and never responds. Changes nothing.
+//! Determines whether the process that listens on a socket is alive. The socket of a killed process
+//! whose threads hang accepts connections, but never responds. Changes nothing.
 
 use crate::process::{Life, is_namesake};
 use rustix::io::Errno;
@@ -10,11 +10,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Maximum time that a process whose state is not visible may be silent: one in the PID namespace
-/// of another container. A live server responds in milliseconds, a very busy one within seconds.
+/// Maximum time without a response from a process whose state is not visible, since it is in the
+/// PID namespace of another container. A live server responds in milliseconds, a very busy server
+/// within seconds.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// A process may be about to exit, or be a child that keeps the socket until it execs.
+/// Maximum time to wait for a process that may be about to exit, or may be a child that keeps the
+/// socket until it execs.
 const DYING: Duration = Duration::from_millis(200);
 
 const PAUSE: Duration = Duration::from_millis(20);
@@ -37,7 +39,7 @@ pub(super) enum Patience {
 #[derive(Debug)]
 enum Probe {
     Certain(Life),
-    /// Connected, but the process is not visible.
+    /// The connection succeeded, but the process is not visible.
     Hidden(UnixStream),
     /// The queue of connections is full.
     Full,
@@ -46,7 +48,8 @@ enum Probe {
 /// Inspects the process that listens on the address.
 ///
 /// # Errors
-/// Returns an error if connecting fails for another reason.
+/// Returns the error of connect(2), unless it shows that no process listens or that the queue of
+/// connections is full.
 pub(super) fn look(address: &SocketAddrUnix, patience: Patience) -> Result<Life, Errno> {
     let begun = Instant::now();
     loop {
@@ -66,7 +69,8 @@ pub(super) fn look(address: &SocketAddrUnix, patience: Patience) -> Result<Life,
                         let why = format!("no answer for {seconds} s");
                         (Life::Dead(why), SILENCE)
                     }
-                    // Closed: by a server that does not speak HTTP/2, or one that just exited.
+                    // The connection was closed, by a server that does not speak HTTP/2 or has just
+                    // exited.
                     None => (Life::Alive("it closes connections".into()), DYING),
                 }
             }
@@ -99,9 +103,9 @@ fn look_once(address: &SocketAddrUnix) -> Result<Probe, Errno> {
     })
 }
 
-/// Returns the state of the process behind a full queue, where SO_PEERCRED is not available: that
-/// of another living process of this program with this path in its arguments, if there is one;
-/// else dead.
+/// Returns the state of the process whose queue of connections is full. SO_PEERCRED is not
+/// available in this case, so the process counts as alive only if another living process of this
+/// program has the path in its arguments.
 fn behind_a_full_queue(address: &SocketAddrUnix) -> Life {
     let path = address.path().unwrap_or_default();
     let has_path = |pid: &u32| {
@@ -119,10 +123,10 @@ fn behind_a_full_queue(address: &SocketAddrUnix) -> Life {
     })
 }
 
-/// Returns the process that called listen (SO_PEERCRED, unix(7)), or `None` if it is in another
-/// namespace.
+/// Returns the ID of the process that called listen (SO_PEERCRED, unix(7)), or `None` if the
+/// process is in another PID namespace.
 fn listener_of(stream: &UnixStream) -> Option<u32> {
-    // Only tokio accepts a process id of 0, and it needs a runtime.
+    // Only the tokio function accepts a process ID of 0, and it needs a runtime.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()
@@ -133,7 +137,7 @@ fn listener_of(stream: &UnixStream) -> Option<u32> {
         let stream = tokio::net::UnixStream::from_std(UnixStream::from(stream)).ok()?;
         stream.peer_cred().ok()?.pid()
     };
-    // This thread may be inside a runtime already.
+    // Do not wait for the shutdown, since this thread may already be inside a runtime.
     runtime.shutdown_background();
     u32::try_from(pid?).ok().filter(|pid| *pid != 0)
 }
