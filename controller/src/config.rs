@@ -23,12 +23,12 @@ use std::process::ExitCode;
 /// The controller of a Belay CSI driver: creates, attaches, expands and deletes volumes.
 ///
 /// --backend selects the storage. `local` keeps volumes as files in --state-dir, and runs on the
-/// node of that directory. `openstack` creates volumes in Cinder and attaches them by Nova, with
-/// the credentials in --cloud-config; it runs anywhere, in any number of replicas. So do
-/// `digitalocean`, with a token in --token-file or in DIGITALOCEAN_ACCESS_TOKEN, and --region, and
-/// `civo`, with the API key in --civo-access or in CIVO_API_KEY. `nfs` creates directories on NFS
-/// servers, which the classes name; it needs CAP_SYS_ADMIN, since it mounts them, visible to no
-/// other process.
+/// node of that directory. `nfs` creates directories on the NFS servers that the StorageClasses
+/// name; it needs CAP_SYS_ADMIN to mount them, and no other process sees the mounts. The clouds run
+/// anywhere, in any number of replicas. `openstack` creates volumes in Cinder and attaches them by
+/// Nova, with the credentials in --cloud-config. `digitalocean` needs --region, and a token in
+/// --token-file or in DIGITALOCEAN_ACCESS_TOKEN. `civo` needs an API key in --civo-access or in
+/// CIVO_API_KEY.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "belay-controller", version, mut_arg("kind", backend))]
 pub struct Config {

@@ -40,8 +40,6 @@ impl<K: Eq + Hash + Clone> Queue<K> {
     }
 }
 
-impl<K> Queue<K> {}
-
 impl<K: Eq + Hash> Drop for Turn<K> {
     fn drop(&mut self) {
         let mut lines = self.queue.0.lock();
