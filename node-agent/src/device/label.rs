@@ -1,10 +1,11 @@
 //! The name of a volume's device: `/dev/belay/<driver>/<volume>@<diskseq>/<node>`, a hard link to
-//! the device's node. It identifies the volume and the attachment: a device number may go to
-//! another volume, a sequence number never does.
+//! the device's node. It identifies the volume and the attachment: a device number may be reused
+//! for another volume, but a sequence number never is.
 //!
-//! A raw device is bound by its name, which the kernel shows as the root of the bind mount. A disk
-//! with a filesystem is mounted by its node, since a scan of a btrfs by another name replaces the
-//! source that its mounts show; the name leads to the volume after a restart.
+//! A raw device is bound by this name, which the kernel shows as the root of the bind mount. A disk
+//! with a filesystem is mounted by its node, because a scan of a btrfs under another name changes
+//! the source that its mounts show. After a restart, the name shows which volume the disk belongs
+//! to.
 
 use std::path::{Path, PathBuf};
 
@@ -13,28 +14,28 @@ use belay_server::request::VolumeId;
 
 use crate::kernel::{self, Cause, FileKind, Kernel};
 
-/// The directory of all drivers.
+/// The directory with the names of all drivers.
 const BASE: &str = "/dev/belay";
-/// The mode of the directories: for root alone, like the devices themselves.
+/// The mode of the directories: accessible only to root, like the devices.
 const MODE: u32 = 0o700;
-/// Maximum length of an encoded volume ID. A name has at most 255 bytes, and the number at its end
-/// up to 21.
+/// Maximum length in bytes of an encoded volume ID. A file name has at most 255 bytes, and the
+/// suffix with the sequence number has up to 21.
 const VOLUME_BYTES_MAX: usize = 200;
-/// The suffix that the kernel appends to a name that was removed.
+/// The suffix that the kernel appends to the root of a mount if the name was removed.
 const REMOVED: &str = "//deleted";
 
 /// The parts of the name of a volume's device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     driver: String,
-    /// The encoded ID of the volume, or a digest.
+    /// The volume's ID, encoded, or a digest of the ID.
     volume: String,
     diskseq: u64,
     node: String,
 }
 
 impl Label {
-    /// Returns the name of the volume's device at `node`; `None` without a sequence number (before
+    /// Returns the name for the volume's device at `node`; `None` without a sequence number (before
     /// Linux 5.15).
     pub(super) fn new(
         driver: &DriverName,
@@ -51,7 +52,7 @@ impl Label {
         })
     }
 
-    /// Parses the root of a mount; returns `None` if it is not a name of a volume's device.
+    /// Parses the root of a mount. Returns `None` if the root is not the name of a volume's device.
     pub(crate) fn read(root: &Path) -> Option<Self> {
         let root = root.to_str()?;
         let root = root.strip_suffix(REMOVED).unwrap_or(root);
@@ -67,32 +68,32 @@ impl Label {
         (names.next() == Some("belay")).then_some(label)
     }
 
-    /// Whether the label names that volume of that driver.
+    /// Whether the label names this volume of this driver.
     pub(super) fn is_of(&self, driver: &DriverName, volume: &VolumeId) -> bool {
         self.driver == driver.as_str() && self.volume == encoded(volume)
     }
 
-    /// Whether the label names a volume of that driver.
+    /// Whether the label names a volume of this driver.
     pub(crate) fn is_of_driver(&self, driver: &DriverName) -> bool {
         self.driver == driver.as_str()
     }
 
-    /// The volume; `None` if its ID is too long for a name.
+    /// Returns the volume's ID; `None` if the label has only a digest of it.
     pub(crate) fn volume(&self) -> Option<VolumeId> {
         VolumeId::new(decoded(&self.volume)?).ok()
     }
 
-    /// The name of its node in `/dev`.
+    /// Returns the name of the device's node in `/dev`.
     pub(super) fn node(&self) -> &str {
         &self.node
     }
 
-    /// The sequence number of the device when it was bound.
+    /// Returns the sequence number that the device had when it was bound.
     pub(crate) fn diskseq(&self) -> u64 {
         self.diskseq
     }
 
-    /// Whether the device with its node's name still is the device that was bound.
+    /// Whether the node's name still refers to the device that was bound.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -100,14 +101,15 @@ impl Label {
         Ok(kernel.diskseq_named(&self.node)? == Some(self.diskseq))
     }
 
-    /// Makes the name, and returns its path.
+    /// Creates the name, and returns its path.
     ///
     /// # Errors
-    /// Returns the kernel's error: `/dev` may be read-only. After an error, no name exists.
+    /// Returns the kernel's error, for example if `/dev` is read-only. After an error, no name
+    /// exists.
     pub(crate) fn make<K: Kernel>(&self, kernel: &K, node: &Path) -> kernel::Result<PathBuf> {
         match self.link(kernel, node) {
-            // The directories do not exist yet, or an agent that starts has removed this one as
-            // unused.
+            // The directories do not exist yet, or another agent has removed this directory as
+            // unused during its start.
             Err(error) if error.cause() == Cause::Missing => {
                 make_directory(kernel, Path::new(BASE))?;
                 make_directory(kernel, &Path::new(BASE).join(&self.driver))?;
@@ -121,7 +123,7 @@ impl Label {
         let (directory, path) = (self.directory(), self.path());
         make_directory(kernel, &directory)?;
         match kernel.link(node, &path) {
-            // An attempt that was killed has made the name, for the same device.
+            // An earlier attempt that was killed has created the name, for the same device.
             Err(error) if error.cause() == Cause::Exists => Ok(path),
             Err(error) => {
                 // Return the first failure, which is the cause.
@@ -132,7 +134,7 @@ impl Label {
         }
     }
 
-    /// Removes the name. Mounts keep showing it, and can no longer be cloned.
+    /// Removes the name. Mounts keep showing it, but can no longer be cloned.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -141,9 +143,9 @@ impl Label {
         unless_missing(kernel.rmdir(&self.directory()))
     }
 
-    /// Removes the names of that driver whose devices have been detached since: they would lead to
-    /// other volumes. Returns the remaining names, and calls `failed` for each directory that
-    /// cannot be read or swept.
+    /// Removes the driver's names whose devices have been detached: such a name would refer to
+    /// another volume's device. Returns the remaining names, and calls `failed` for each directory
+    /// that cannot be read or cleaned up.
     pub(crate) fn sweep<K: Kernel>(
         kernel: &K,
         driver: &DriverName,
@@ -157,7 +159,7 @@ impl Label {
         });
         for directory in directories {
             let directory = base.join(directory);
-            // A foreign file must not prevent the sweep of the other directories.
+            // A file of another program must not prevent the cleanup of the other directories.
             let Ok(nodes) = kernel.names(&directory) else {
                 continue;
             };
@@ -184,7 +186,7 @@ impl Label {
         kept
     }
 
-    /// Whether the name exists, as a device.
+    /// Whether the name exists and is a block device.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -198,7 +200,7 @@ impl Label {
         Path::new(BASE).join(&self.driver).join(name)
     }
 
-    /// The path of the name.
+    /// Returns the path of the name.
     pub(crate) fn path(&self) -> PathBuf {
         self.directory().join(&self.node)
     }
@@ -218,8 +220,8 @@ fn unless_missing(removed: kernel::Result<()>) -> kernel::Result<()> {
     }
 }
 
-/// Encodes the ID as a part of a file name: percent signs escape all but letters, digits, `.`, `_`
-/// and `-`. A long ID becomes a digest behind a character that no encoded ID has.
+/// Encodes the ID as a part of a file name: all characters except letters, digits, `.`, `_` and `-`
+/// are percent-encoded. A long ID becomes a digest behind `~`, which no encoded ID contains.
 fn encoded(volume: &VolumeId) -> String {
     let mut name = String::new();
     for byte in volume.as_str().bytes() {
@@ -235,7 +237,7 @@ fn encoded(volume: &VolumeId) -> String {
     }
 }
 
-/// Decodes the ID of [`encoded`]; returns `None` for a digest, and for a name that no agent makes.
+/// Decodes an ID of [`encoded`]. Returns `None` for a digest, and for a name that no agent creates.
 fn decoded(name: &str) -> Option<String> {
     if name.starts_with('~') {
         return None;
@@ -250,8 +252,8 @@ fn decoded(name: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// FNV-1a of 128 bits (RFC 9923): a digest for IDs that are too long for a name. It need not
-/// withstand an attacker.
+/// FNV-1a with 128 bits (RFC 9923): a digest for IDs that are too long for a file name. It need not
+/// resist attacks.
 pub(super) fn fnv_1a(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = (1 << 88) + 0x13b;
@@ -305,7 +307,7 @@ mod tests {
         }
     }
 
-    /// The mounts of an agent before its restart keep their names.
+    /// The encoding must not change, because mounts of an agent keep their names after its restart.
     #[test]
     fn a_name_keeps_what_a_file_name_may_have() {
         let name = |volume: &str| label(volume).volume;
@@ -317,7 +319,7 @@ mod tests {
         autoclear: false,
     };
 
-    /// A machine, and a bound device with a name for it.
+    /// A simulated machine, and a bound device with a name.
     struct Bench {
         machine: Machine,
         kernel: Fake,
@@ -379,7 +381,7 @@ mod tests {
 
     #[test]
     fn a_failure_at_any_call_is_reported_and_a_retry_completes_it() {
-        // With the directories of the driver, and without.
+        // With and without the driver's directories.
         for is_first in [true, false] {
             for number in 1.. {
                 let one = bench();

@@ -1,8 +1,8 @@
-//! Provides the block device of a volume, and decides which volume a device belongs to. Nothing
-//! here mounts.
+//! Provides the block device of a volume, and determines which volume a device belongs to. Does not
+//! mount.
 //!
 //! Operations use a [`Transport`], the [`Storage`] of a volume, an [`OpenDevice`], and the
-//! [`Verdict`] on a device. Only a transport's directory knows how its devices are made.
+//! [`Verdict`] on a device. Only the directory of a transport knows how its devices are attached.
 
 mod disks;
 mod label;
@@ -30,7 +30,7 @@ pub(crate) use open_device::OpenDevice;
 pub(crate) use storage::Storage;
 pub(crate) use transport::Transport;
 
-/// The guard of a held device, of either transport.
+/// The transport-specific part of an open device.
 pub(crate) enum Guard<K: Kernel> {
     Loop(loops::Bound<K>),
     Disk(disks::Plugged),
@@ -39,37 +39,38 @@ pub(crate) enum Guard<K: Kernel> {
 /// The purpose of a volume's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// A filesystem, which holds the device for as long as it is mounted.
+    /// A filesystem, which keeps the device in use while it is mounted.
     Filesystem,
-    /// The device itself. Its bind mount does not hold it.
+    /// The device itself, as a raw volume. Its bind mount does not keep it in use.
     Raw { read_only: bool },
 }
 
-/// The caller's purpose for a device that is the volume's.
+/// The caller's intention for a device of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intent {
     /// The caller uses the volume.
     Use,
-    /// The caller detaches the volume: storage that cannot be read counts as removed.
+    /// The caller detaches the volume, so storage that cannot be read counts as removed.
     TakeDown,
 }
 
 /// The relation of a device to a volume.
 pub(crate) enum Verdict<K: Kernel, G = Guard<K>> {
-    /// The device is the volume's.
+    /// The device belongs to the volume.
     Ours(OpenDevice<K, G>),
-    /// The device was attached for the volume, whose storage was since removed, moved or replaced.
+    /// The device was attached for the volume, but the volume's storage was removed, moved or
+    /// replaced since.
     Stale(OpenDevice<K, G>),
-    /// The device has no storage: its mounts or binds are left over.
+    /// The device has no storage; its mounts are left over.
     Unbound,
-    /// The disk was removed: its mounts can only be unmounted.
+    /// The disk was removed; its mounts can only be unmounted.
     Removed,
-    /// The device belongs to another volume, or to none.
+    /// The device belongs to another volume, or to no volume.
     Foreign,
 }
 
 impl<K: Kernel, G> Verdict<K, G> {
-    /// The device, if it is or was the volume's.
+    /// Returns the device, if it belongs or belonged to the volume.
     pub(crate) fn held(&self) -> Option<&OpenDevice<K, G>> {
         match self {
             Verdict::Ours(device) | Verdict::Stale(device) => Some(device),
@@ -77,7 +78,7 @@ impl<K: Kernel, G> Verdict<K, G> {
         }
     }
 
-    /// Returns the device by value, if it is or was the volume's.
+    /// Returns the device by value, if it belongs or belonged to the volume.
     pub(crate) fn into_held(self) -> Option<OpenDevice<K, G>> {
         match self {
             Verdict::Ours(device) | Verdict::Stale(device) => Some(device),
@@ -96,21 +97,21 @@ impl<K: Kernel, G> Verdict<K, G> {
     }
 }
 
-/// The state of the storage behind a volume's device.
+/// The state of the storage of a volume's device.
 #[derive(Clone, Debug)]
 pub(crate) enum Backing {
-    /// The storage is behind the device; sizes in bytes.
+    /// The device has the volume's storage. Sizes are in bytes.
     There {
         bytes: u64,
         device_bytes: u64,
-        /// The bytes of the file that are not a hole; `None` for a disk.
+        /// The allocated bytes of the file, without holes; `None` for a disk.
         allocated: Option<u64>,
-        /// The number of names of the file; `None` for a disk.
+        /// The number of the file's hard links; `None` for a disk.
         names: Option<u32>,
     },
-    /// The device has a file that is not at the volume's path.
+    /// The device has a file that is no longer at the volume's path.
     Gone,
-    /// The device has no file, or another volume's.
+    /// The device has no file, or the file of another volume.
     Lost,
     /// The disk was removed.
     Unplugged,
@@ -118,14 +119,15 @@ pub(crate) enum Backing {
     Unreadable(Error),
 }
 
-/// A volume's storage, or the disk that is missing.
+/// The result of a search for a volume's storage.
 pub(crate) enum Search<T> {
     Found(T),
-    /// No disk of the volume is plugged in yet.
+    /// No disk that matches the volume is plugged in yet.
     Missing(Missing),
 }
 
-/// The error for a device of one transport that was passed for a volume of another.
+/// Returns the error for a device of one transport that was passed for a volume of another
+/// transport.
 fn mixed_up() -> Failure {
     Failure::bug("a device of one transport was passed for a volume of another")
 }

@@ -1,4 +1,4 @@
-//! A device that is held open, of any transport.
+//! An open device, of either transport.
 
 use std::path::{Path, PathBuf};
 
@@ -9,41 +9,41 @@ use belay_server::request::VolumeId;
 use super::{Guard, Label};
 use crate::kernel::{self, Cause, Dev, Inode, Kernel, Open, Patience, failed_busy, while_busy};
 
-/// An attached device, held open: its number is not reused meanwhile.
+/// An attached device that is open, so that its number is not reused.
 pub(crate) struct OpenDevice<K: Kernel, G = Guard<K>> {
-    // Declared before its guard: the device is closed first.
+    // Declared before its guard, so that the device is closed first.
     pub(super) fd: K::Fd,
     pub(super) path: PathBuf,
     pub(super) guard: G,
-    /// Whether another user had claimed the device when it was attached: a mount that we do not
-    /// see, or a mkfs that outlived an earlier agent. True until that is checked.
+    /// Whether another user had claimed the device when it was attached: a mount in another
+    /// namespace, or a mkfs that has outlived an earlier agent. True until this is checked.
     pub(crate) is_shared: bool,
-    /// Whether it was known, when the device was attached, that no other process had its storage
-    /// open.
+    /// Whether the agent could verify, when the device was attached, that no other process had its
+    /// storage open.
     pub(crate) is_checked: bool,
 }
 
 impl<K: Kernel, G> OpenDevice<K, G> {
-    /// The open device.
+    /// Returns the device's descriptor.
     pub(crate) fn fd(&self) -> &K::Fd {
         &self.fd
     }
 
-    /// The device's node, which is the source of its mounts.
+    /// Returns the path of the device's node, which is the source of its mounts.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The device's number.
+    /// Returns the device's number.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses.
+    /// Returns the kernel's error.
     pub(crate) fn dev(&self, kernel: &K) -> kernel::Result<Dev> {
         Ok(kernel.stat(&self.fd)?.rdev)
     }
 
-    /// The name under which the device is bound for that volume; `None` without sequence numbers
-    /// (before Linux 5.15).
+    /// Returns the name under which the device is bound for the volume; `None` without sequence
+    /// numbers (before Linux 5.15).
     ///
     /// # Errors
     /// Returns an error if the device cannot be queried.
@@ -57,11 +57,11 @@ impl<K: Kernel, G> OpenDevice<K, G> {
         Ok(Label::new(driver, volume, diskseq, &self.path))
     }
 
-    /// Whether the device is claimed now: by a mount in any namespace, or by a running mkfs. A mere
-    /// reader does not claim it.
+    /// Whether the device is claimed: by a mount in any namespace, or by a running mkfs. A process
+    /// that only reads the device does not claim it.
     ///
     /// # Errors
-    /// Returns an error if the device cannot be opened at all.
+    /// Returns an error if the device cannot be opened.
     pub(crate) fn is_claimed(&self, kernel: &K) -> kernel::Result<bool> {
         let exclusive = || kernel.reopen(&self.fd, Open::DeviceExclusive);
         match while_busy(kernel, Patience::Moment, failed_busy, exclusive) {
@@ -82,8 +82,8 @@ impl<K: Kernel, G> OpenDevice<K, G> {
         }
     }
 
-    /// The error for a device that must not be claimed. A claimed device can be mounted again,
-    /// but not formatted.
+    /// Returns the error for a device that must not be claimed. A claimed device can be mounted
+    /// again, but not formatted.
     pub(crate) fn claimed(&self) -> Failure {
         Failure::busy(format!(
             "{} is still in use for this volume, by a mount elsewhere or by an mkfs or e2fsck \
@@ -105,7 +105,7 @@ impl<K: Kernel, G> OpenDevice<K, G> {
 }
 
 impl<K: Kernel> OpenDevice<K> {
-    /// The file behind the device, which records its use; `None` for a disk.
+    /// Returns the device's backing file, which records the volume's use; `None` for a disk.
     pub(crate) fn backing_file(&self) -> Option<&K::Fd> {
         match &self.guard {
             Guard::Loop(bound) => bound.file().map(|file| file.fd()),
@@ -113,7 +113,7 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// Ends a claim of the controller to delete the volume, which is staged again.
+    /// Removes the controller's claim to delete the volume, because the volume is staged again.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -124,7 +124,7 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// The inode of the file behind the device, if it is known; `None` for a disk.
+    /// Returns the identity of the device's backing file, if it is known; `None` for a disk.
     pub(crate) fn backing_inode(&self) -> Option<Inode> {
         match &self.guard {
             Guard::Loop(bound) => bound.file().map(|file| file.inode()),
@@ -132,10 +132,10 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// Refuses a device whose file may be another volume's too.
+    /// Refuses a device whose file may also belong to another volume.
     ///
     /// # Errors
-    /// Returns `FAILED_PRECONDITION` if the file has more names than Belay gives it.
+    /// Returns `FAILED_PRECONDITION` if the file has more hard links than Belay creates.
     pub(crate) fn refuse_linked(&self) -> Result<(), Failure> {
         match &self.guard {
             Guard::Loop(bound) => bound.file().map_or(Ok(()), |file| file.refuse_linked()),
@@ -143,7 +143,7 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// Whether writes fail; `None` if unknown.
+    /// Whether writes to the device fail; `None` if unknown.
     pub(crate) fn is_read_only(&self) -> Option<bool> {
         match &self.guard {
             Guard::Loop(bound) => bound.is_read_only(),
@@ -151,7 +151,8 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// Whether the agent keeps the device attached without a user. A disk is attached by its cloud.
+    /// Whether the agent keeps the device attached when no process uses it. Always false for a
+    /// disk, which the cloud attaches.
     pub(crate) fn is_kept(&self) -> bool {
         match &self.guard {
             Guard::Loop(bound) => bound.is_kept(),
@@ -159,8 +160,8 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// The size of the device in bytes, after adopting its storage's new size. If it is smaller
-    /// than `least`, the kernel reads the size of a disk again.
+    /// Returns the size of the device in bytes, after the device has adopted a new size of its
+    /// storage. If it is less than `least`, first makes the kernel read the size of a disk again.
     ///
     /// # Errors
     /// Returns an error if the device cannot be queried.
@@ -171,10 +172,10 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// Keeps the device attached without a user from now on.
+    /// Makes the agent keep the device attached when no process uses it.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses.
+    /// Returns the kernel's error.
     pub(crate) fn keep(&self, kernel: &K) -> kernel::Result<()> {
         match &self.guard {
             Guard::Loop(bound) => bound.keep(kernel, &self.fd),
@@ -193,12 +194,13 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// Detaches the device at its last close. With the volume's storage, the caller can check
-    /// afterwards whether the device was detached; otherwise the device itself is queried here. A
+    /// Detaches the device at its last close. If the caller has the volume's storage, it can check
+    /// afterwards whether the device was detached; otherwise this function queries the device. A
     /// disk is only closed.
     ///
     /// # Errors
-    /// Returns the kernel's error, or `ABORTED` while a device without its storage is open.
+    /// Returns the kernel's error; or `ABORTED` while another process has the device open, if the
+    /// caller does not have its storage.
     pub(crate) fn release(self, kernel: &K) -> Result<(), Failure> {
         match self.split() {
             Split::Loop(device) => device.release(kernel),
@@ -234,7 +236,7 @@ impl<K: Kernel> OpenDevice<K> {
     }
 }
 
-/// A device of one of the transports.
+/// An open device, as the type of its transport.
 pub(super) enum Split<K: Kernel> {
     Loop(OpenDevice<K, super::loops::Bound<K>>),
     Disk(OpenDevice<K, super::disks::Plugged>),

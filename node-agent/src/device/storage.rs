@@ -1,4 +1,4 @@
-//! A volume's storage on this node, of any transport.
+//! A volume's storage on this node, of either transport.
 
 use belay_server::call::Failure;
 
@@ -6,17 +6,17 @@ use super::open_device::Split;
 use super::{Guard, IsShown, OpenDevice, Purpose, disks, loops, mixed_up};
 use crate::kernel::Kernel;
 
-/// A volume's file, or its disk.
+/// The file or the disk of a volume.
 pub(crate) enum Storage<K: Kernel> {
     File(loops::VolumeFile<K>),
     Disk(disks::VolumeDisk),
 }
 
 impl<K: Kernel> Storage<K> {
-    /// Refuses a file that may be another volume's too.
+    /// Refuses a file that may also belong to another volume.
     ///
     /// # Errors
-    /// Returns `FAILED_PRECONDITION` if the file has several names.
+    /// Returns `FAILED_PRECONDITION` if the file has several hard links.
     pub(crate) fn refuse_linked(&self) -> Result<(), Failure> {
         match self {
             Storage::File(file) => file.refuse_linked(),
@@ -24,12 +24,12 @@ impl<K: Kernel> Storage<K> {
         }
     }
 
-    /// The device that an earlier operation left attached. If there is none, locks the file. A disk
-    /// that is plugged in counts as attached.
+    /// Returns the device that an earlier operation left attached. If there is none, locks the
+    /// file. A disk that is plugged in counts as attached.
     ///
     /// # Errors
-    /// Returns `ABORTED` if another process has the file; `FAILED_PRECONDITION` if another volume
-    /// has it; `UNAVAILABLE` for a disk that does not open.
+    /// Returns `ABORTED` if another process has locked the file; `FAILED_PRECONDITION` if the
+    /// device of another volume has locked it; `UNAVAILABLE` for a disk that cannot be opened.
     pub(crate) fn left(&self, kernel: &K) -> Result<Option<OpenDevice<K>>, Failure> {
         match self {
             Storage::File(file) => Ok(file.left(kernel)?.map(|left| left.guarded(Guard::Loop))),
@@ -37,7 +37,7 @@ impl<K: Kernel> Storage<K> {
         }
     }
 
-    /// Refuses a file that its controller needs for something else.
+    /// Refuses a file that its controller is copying or deleting.
     ///
     /// # Errors
     /// Returns `ABORTED` while the file is being copied, `NOT_FOUND` while it is being removed.
@@ -48,12 +48,12 @@ impl<K: Kernel> Storage<K> {
         }
     }
 
-    /// Returns a device for that purpose, which has this storage: a new device that no mount
-    /// `is_shown` by, or the device of [`Storage::left`].
+    /// Returns a device for this purpose, with this storage: a new device that `is_shown` by no
+    /// mount, or the device `left` over from [`Storage::left`].
     ///
     /// # Errors
-    /// Returns `ABORTED` if no device can be attached, the file is open elsewhere or the device
-    /// that is left is in use; `NOT_FOUND` if the file was deleted meanwhile, `UNAVAILABLE` if the
+    /// Returns `ABORTED` if no device can be attached, the file is open elsewhere, or the device
+    /// `left` is in use; `NOT_FOUND` if the file was deleted in the meantime; `UNAVAILABLE` if the
     /// disk was removed.
     pub(crate) fn hold(
         self,
@@ -80,10 +80,10 @@ impl<K: Kernel> Storage<K> {
         }
     }
 
-    /// Detaches a device without a known mount. A disk stays plugged in, and must not be in use.
+    /// Detaches a device that has no known mount. A disk stays plugged in, and must not be in use.
     ///
     /// # Errors
-    /// Returns `ABORTED` while the device is open elsewhere.
+    /// Returns `ABORTED` while another process has the device open.
     pub(crate) fn free(&self, kernel: &K, left: OpenDevice<K>) -> Result<(), Failure> {
         match (self, left.split()) {
             (Storage::File(file), Split::Loop(left)) => file.free(kernel, left),

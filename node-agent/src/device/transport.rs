@@ -1,4 +1,4 @@
-//! How the volumes of a driver reach this node: one of two ways, with one interface for all verbs.
+//! The two ways in which a driver's volumes reach the node, with one interface for all operations.
 
 mod attached;
 
@@ -24,9 +24,9 @@ pub(crate) enum Transport<K: Kernel> {
     Disks(DiskVolumes),
 }
 
-/// Queries about the node's devices, of any volume.
+/// Queries about the node's devices, regardless of volumes.
 impl<K: Kernel> Transport<K> {
-    /// Whether the device is of the kind that volumes are attached as.
+    /// Whether the device is of the kind that this transport attaches.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -37,8 +37,8 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The path of the node of a device of the kind that volumes are attached as; `None` for other
-    /// devices.
+    /// Returns the path of a device's node; `None` for a device that this transport does not
+    /// attach.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -49,8 +49,8 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The device whose node is named like the last component of `path`; the name of a removed node
-    /// has a suffix.
+    /// Returns the device whose node is named like the last component of `path`, which may have the
+    /// suffix of a removed node.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -61,7 +61,8 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The errors that the ext4 mounted from the device has counted; `None` if there is no ext4.
+    /// Returns the errors that the ext4 on the device has counted; `None` if no ext4 is mounted
+    /// from it.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -72,8 +73,9 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The names of the partitions that a process has added to a volume's loop device, which
-    /// `is_raw` or has a filesystem. A disk is not inspected: its content may have partitions.
+    /// Returns the names of the partitions that another process has added to a volume's loop
+    /// device, which `is_raw` or has a filesystem. Returns none for a disk, because its content may
+    /// have partitions.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -92,7 +94,7 @@ impl<K: Kernel> Transport<K> {
 
 /// Queries about a volume.
 impl<K: Kernel> Transport<K> {
-    /// The driver whose volumes they are.
+    /// Returns the driver of the volumes.
     pub(crate) fn driver(&self) -> &DriverName {
         match self {
             Transport::Loops(dir) => dir.driver(),
@@ -100,16 +102,16 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Whether the label names the volume, of this driver.
+    /// Whether the label names this volume of this driver.
     pub(crate) fn is_named(&self, volume: &VolumeId, label: &Label) -> bool {
         label.is_of(self.driver(), volume)
     }
 
-    /// Reads the publish context of a volume's attachment; a file has none. In the volume context,
-    /// an administrator may forbid to format the volume.
+    /// Reads the publish context of a volume's attachment; a file has none. The volume context may
+    /// forbid to format the volume.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT`, naming the key, if an entry is missing or not valid.
+    /// Returns `INVALID_ARGUMENT` with the key if an entry is missing or invalid.
     pub(crate) fn read(
         &self,
         volume: &VolumeId,
@@ -129,7 +131,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The disks of the node, if volumes are disks.
+    /// Returns the disks of the node, if volumes are disks.
     pub(crate) fn disks(&self) -> Option<&DiskIndex> {
         match self {
             Transport::Loops(_) => None,
@@ -137,11 +139,11 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The volume's storage, opened as its purpose needs.
+    /// Returns the volume's storage, opened as the purpose requires.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is not a file name, or a symlink to another directory,
-    /// `NOT_FOUND` if there is no such file, `FAILED_PRECONDITION` for a disk that does not match
+    /// Returns `INVALID_ARGUMENT` for an ID that is not a file name, or if the file is a symlink;
+    /// `NOT_FOUND` if there is no such file; `FAILED_PRECONDITION` for a disk that does not match
     /// only this volume.
     pub(crate) fn find(
         &self,
@@ -162,7 +164,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The volume's storage, for reading; `None` if it does not exist.
+    /// Returns the volume's storage, opened for reading; `None` if it does not exist.
     ///
     /// # Errors
     /// Returns the errors of [`Transport::find`] except `NOT_FOUND`; `ABORTED` while a disk that
@@ -178,7 +180,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Whether the volume's storage is here. Opens no device.
+    /// Whether the volume's storage is on this node. Does not open any device.
     ///
     /// # Errors
     /// Returns the errors of [`Transport::find`], such as `INVALID_ARGUMENT` for an ID that is not
@@ -198,8 +200,8 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Takes the device with that name in `/dev/belay` for the volume's. A loop device is
-    /// recognised by its file.
+    /// Assigns the device with this name in `/dev/belay` to the volume. Does nothing for a loop
+    /// device, which is recognised by its file.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -210,8 +212,8 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The volume that has the disk with that number, also if the disk was removed; `None` for a
-    /// loop device.
+    /// Returns the volume that the disk with this number belongs to, even if the disk was removed;
+    /// `None` for a loop device.
     pub(crate) fn volume_on(&self, dev: Dev) -> Option<VolumeId> {
         match self {
             Transport::Loops(_) => None,
@@ -219,7 +221,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Whether the volume's device can be distinguished from those of all other volumes.
+    /// Whether the volume's device can be distinguished from the devices of all other volumes.
     pub(crate) fn can_recognise(&self, volume: &VolumeId) -> bool {
         match self {
             Transport::Loops(_) => true,
@@ -227,7 +229,8 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Drops the volume: nothing of it is left on the node but the name that its disk may have.
+    /// Removes the volume from the index of disks. Returns the name in `/dev/belay` that its disk
+    /// may still have.
     pub(crate) fn forget(&self, volume: &VolumeId) -> Option<Label> {
         match self {
             Transport::Loops(_) => None,
@@ -235,10 +238,11 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The volume's storage for messages: the path of its file, or the identity of its disk.
+    /// Returns the volume's storage for messages: the path of its file, or the identity of its
+    /// disk.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is not a file name.
+    /// Returns `INVALID_ARGUMENT` for an ID that is not a file name.
     pub(crate) fn named(&self, volume: &VolumeId) -> Result<PathBuf, Failure> {
         match self {
             Transport::Loops(dir) => dir.path_of(volume),
@@ -246,11 +250,11 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The error of inspecting the volume's file if the disk of the file fails; the file is then
-    /// not even opened. `None` if the disk does not fail.
+    /// Returns the error of inspecting the volume's file if the file's disk fails, so that the file
+    /// need not be opened. `None` if the disk does not fail.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is not a file name.
+    /// Returns `INVALID_ARGUMENT` for an ID that is not a file name.
     pub(crate) fn unreadable(
         &self,
         kernel: &K,
@@ -262,13 +266,13 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The relation of that device to the volume, for the `intent`. If `label` names an attachment
-    /// and the number belongs to another attachment now, it is not the volume's device. The call
-    /// may have `said` the identity of the volume's disk.
+    /// Returns the relation of the device to the volume, for the `intent`. If `label` names an
+    /// attachment, and the number belongs to another attachment now, the device is not the
+    /// volume's. `said` is the identity of the volume's disk, if the call has received it.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is not a file name; else the kernel's error, also if the
-    /// device cannot be identified without the storage.
+    /// Returns `INVALID_ARGUMENT` for an ID that is not a file name; otherwise the kernel's error,
+    /// including if the device cannot be identified without the storage.
     pub(crate) fn verdict(
         &self,
         kernel: &K,
@@ -294,7 +298,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// [`Transport::verdict`] on a removed disk whose number is not known.
+    /// Returns the result of [`Transport::verdict`] for a removed disk whose number is unknown.
     pub(crate) fn verdict_on_removed(&self) -> Verdict<K> {
         match self {
             Transport::Loops(_) => Verdict::Foreign,
@@ -302,12 +306,12 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The state of the storage behind a device that is known to be the volume's, as far as names
-    /// and memory show it. `known` is the file behind the device. Queries neither the device nor
-    /// the disk. Returns `None` if the file is not in memory, unless the call `may_wait`.
+    /// Returns the state of the storage of a device that is known to be the volume's, as far as
+    /// names and memory show it. `known` is the device's file. Queries neither the device nor the
+    /// disk. Without `may_wait`, returns `None` if the file is not in memory.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(crate) fn behind(
         &self,
         kernel: &K,
@@ -322,12 +326,12 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Whether the device of a mount that is known to be the volume's has lost the volume's
-    /// storage since; `known` is the file behind it. Asks no device. Returns
-    /// `None` if only the disk that holds the storage has the answer, and the call may not wait.
+    /// Whether the device of a mount that is known to be the volume's no longer has the volume's
+    /// storage. `known` is the device's file. Does not query any device. Without `may_wait`,
+    /// returns `None` if only the disk with the storage could answer.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(crate) fn is_replaced(
         &self,
         kernel: &K,
@@ -344,7 +348,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The message about a mount at `path` whose device has lost the volume's storage.
+    /// Returns the message about a mount at `path` whose device no longer has the volume's storage.
     pub(crate) fn replaced(&self, volume: &VolumeId, path: &Path) -> String {
         let path = path.display();
         match self {
@@ -361,11 +365,11 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Whether the device may be, or have been, the volume's, by names and memory. Queries no
-    /// device.
+    /// Whether the device belongs or belonged to the volume, as far as names and memory show it.
+    /// Does not query any device.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(crate) fn may_be_of(
         &self,
         kernel: &K,

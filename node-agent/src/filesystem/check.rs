@@ -1,6 +1,7 @@
-//! Checks an ext4 that is not mounted, and lets e2fsck make the repairs that need no human.
+//! Checks an ext4 that is not mounted, and lets e2fsck make the repairs that need no operator.
 //!
-//! Must not decide whether a device needs a check: its superblock does, see [`super::Sound`].
+//! Does not decide whether a device needs a check: the superblock records this, see
+//! [`super::Sound`].
 
 use std::time::Duration;
 
@@ -11,14 +12,15 @@ use super::probe::{DeviceUnderTest, identify};
 use crate::kernel::{Cause, Child, Kernel};
 
 const PROGRAM: &str = "e2fsck";
-/// Checks everything, regardless of the superblock, which may report fewer errors after a replay of
-/// the journal (before e2fsprogs 1.47.1). Makes only repairs that lose nothing, and asks nothing.
+/// The arguments of e2fsck. `-f` checks everything, regardless of the superblock, which may record
+/// fewer errors after a replay of the journal (before e2fsprogs 1.47.1). `-p` makes only repairs
+/// that lose no data, and does not prompt.
 const ARGS: [&str; 3] = ["-f", "-p", DEVICE];
-/// The bits of its exit code that leave a sound filesystem: errors corrected, and "reboot", which
-/// concerns mounted filesystems only (e2fsck(8)).
+/// The bits of the exit code after which the filesystem is sound: errors corrected, and "reboot",
+/// which concerns only mounted filesystems (e2fsck(8)).
 const CORRECTED: i32 = 1;
 const SOUND: i32 = CORRECTED | 2;
-/// The bit for errors that are still there, because preening leaves them to a human.
+/// The bit for errors that were not corrected, because preening leaves them to the operator.
 const UNCORRECTED: i32 = 4;
 
 /// The result of a check.
@@ -26,20 +28,21 @@ const UNCORRECTED: i32 = 4;
 pub(crate) enum Checked {
     /// The filesystem has no errors.
     Clean,
-    /// Errors, which are corrected; the messages of e2fsck.
+    /// The filesystem had errors, which e2fsck has corrected; contains its messages.
     Corrected(String),
-    /// e2fsck is not installed: nothing was checked.
+    /// e2fsck is not installed, so nothing was checked.
     NotInstalled,
 }
 
 /// The reason why a filesystem is not known to be sound.
 #[derive(Debug)]
 pub(crate) enum Unchecked {
-    /// The filesystem has errors that only a human may correct; the messages of e2fsck.
+    /// The filesystem has errors that only an operator may correct; contains the messages of
+    /// e2fsck.
     Damaged(String),
-    /// e2fsck could not check it; its exit code and its messages.
+    /// e2fsck could not check the filesystem; contains its exit code and its messages.
     Unable(String),
-    /// e2fsck did not run, or did not end by itself.
+    /// e2fsck did not run, or was killed.
     Failed(Failure),
 }
 
@@ -50,9 +53,9 @@ impl<E: Into<Failure>> From<E> for Unchecked {
 }
 
 /// Runs `e2fsck -f -p` on a device with an ext4 until it exits. The journal must have been
-/// replayed: then e2fsck may be killed at any point, since it marks the superblock valid last,
-/// after everything else is on the disk, and the next check begins again. Calls `on_kill` if it is
-/// killed before its deadline; it may then still wait for its disk.
+/// replayed. Then e2fsck may be killed at any point: it marks the superblock valid last, after
+/// everything else is on the disk, and the next check starts from the beginning. Calls `on_kill` if
+/// e2fsck is killed before its deadline; the killed e2fsck may still wait for its disk.
 ///
 /// # Errors
 ///
@@ -99,7 +102,7 @@ pub(crate) fn check<K: Kernel>(
             return Err(Failure::new(Kind::System, text).into());
         }
     };
-    // With other bits, e2fsck did not complete.
+    // If other bits are set, e2fsck did not complete.
     if code & UNCORRECTED != 0 && code & !(SOUND | UNCORRECTED) == 0 {
         return Err(Unchecked::Damaged(messages));
     }
@@ -107,7 +110,8 @@ pub(crate) fn check<K: Kernel>(
         refuse_busy(kernel, device)?;
         return Err(Unchecked::Unable(format!("exit code {code}: {messages}")));
     }
-    // Otherwise each stage would check it, and each mount would be of a filesystem with errors.
+    // If the superblock still asks for a check, each stage would check the filesystem again, and
+    // each mount would be of a filesystem with errors.
     match identify(kernel, device)?.sound() {
         Some(sound) if !sound.wants_check => {}
         _ => {

@@ -15,14 +15,15 @@ use crate::kernel::MountAttrs;
 /// Parsed mount flags.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct MountOptions {
-    /// Attributes to set on the mount.
+    /// The attributes of the mount.
     pub(crate) attrs: MountAttrs,
-    /// Parameters to pass to the filesystem, in this order: name, and value if it has one.
+    /// The parameters of the filesystem, in the order in which they are set: name, and value if
+    /// there is one.
     pub(crate) superblock: Vec<(String, Option<String>)>,
 }
 
 impl MountOptions {
-    /// Overrides the `errors=panic` in the superblock of an ext4, unless a flag already does.
+    /// Overrides `errors=panic` in the superblock of an ext4, unless a flag sets `errors` already.
     pub(crate) fn override_panic(&mut self) {
         if !self.superblock.iter().any(|(name, _)| name == ERRORS) {
             let value = Some("remount-ro".to_owned());
@@ -30,7 +31,7 @@ impl MountOptions {
         }
     }
 
-    /// The SELinux label that all files get.
+    /// Returns the SELinux label for all files; `None` without the flag `context`.
     pub(crate) fn label(&self) -> Option<&str> {
         let mut all = self.superblock.iter();
         let (_, label) = all.find(|(name, _)| name == LABEL)?;
@@ -38,7 +39,7 @@ impl MountOptions {
     }
 }
 
-/// Whether two SELinux labels are equal: the kernel shows the categories, which are separated by
+/// Whether two SELinux labels are equal. The kernel shows the categories, which are separated by
 /// commas, in its own order.
 pub(crate) fn is_same_label(one: &str, other: &str) -> bool {
     let parts = |label: &str| {
@@ -71,7 +72,7 @@ enum Effect {
     Set(MountAttrs),
     /// Clears attributes.
     Clear(MountAttrs),
-    /// Chooses when access times are updated; the last choice counts.
+    /// Selects when access times are updated; the last flag counts.
     Atime(MountAttrs),
 }
 
@@ -80,7 +81,7 @@ use Effect::{Atime, Clear, Set};
 const NONE: MountAttrs = MountAttrs::from_bits(0);
 const UNPRIVILEGED: MountAttrs = MountAttrs::NO_SUID.with(MountAttrs::NO_DEV);
 
-/// The flags of the mount; a test compares them with those of the contract.
+/// The flags that set attributes of the mount. A test compares them with the contract's list.
 const EFFECTS: [(&str, Effect); ATTRIBUTES.len()] = [
     ("ro", Set(MountAttrs::READ_ONLY)),
     ("rw", Clear(MountAttrs::READ_ONLY)),
@@ -100,22 +101,22 @@ const EFFECTS: [(&str, Effect); ATTRIBUTES.len()] = [
     ("atime", Atime(NONE)),
     ("norelatime", Atime(NONE)),
     ("nostrictatime", Atime(NONE)),
-    // In fstab these let a user mount, and mount(8) then clears unsafe attributes.
+    // In fstab these flags let a user mount, and mount(8) then clears unsafe attributes.
     ("user", Set(UNPRIVILEGED.with(MountAttrs::NO_EXEC))),
     ("users", Set(UNPRIVILEGED.with(MountAttrs::NO_EXEC))),
     ("owner", Set(UNPRIVILEGED)),
     ("group", Set(UNPRIVILEGED)),
 ];
 
-/// The parameter that selects the reaction of an ext4 to an error in its metadata (ext4(5)).
+/// The parameter that selects the reaction of an ext4 to a metadata error (ext4(5)).
 const ERRORS: &str = "errors";
-/// The SELinux label of all files (mount(8), "context").
+/// The parameter with the SELinux label of all files (mount(8), "context").
 const LABEL: &str = "context";
-/// The parameters for labels, which need SELinux.
+/// The parameters for SELinux labels, which need SELinux.
 pub(crate) const LABELS: [&str; 4] = [LABEL, "fscontext", "defcontext", "rootcontext"];
 
-/// Parses mount flags. Each may be a comma-separated list, with double quotes around values that
-/// contain commas. For xfs, `nouuid` is always set, once.
+/// Parses mount flags. Each element may be a comma-separated list, with double quotes around values
+/// that contain commas. For xfs, sets `nouuid` exactly once.
 /// # Errors
 ///
 /// Returns [`belay_server::call::Kind::Invalid`], which names `mount_flags` and the flag, if a flag
@@ -123,16 +124,16 @@ pub(crate) const LABELS: [&str; 4] = [LABEL, "fscontext", "defcontext", "rootcon
 pub(crate) fn parse_flags(flags: &[String], fs: FsType) -> Result<MountOptions, Failure> {
     let mut options = MountOptions::of(mount_flags::parse(flags))?;
     if fs == FsType::Xfs {
-        // Snapshots and clones have the UUID of their source, which may be mounted here too.
+        // Snapshots and clones have the UUID of their source, which may be mounted on this node
+        // too.
         options.superblock.retain(|(name, _)| name != "nouuid");
         options.superblock.push(("nouuid".to_owned(), None));
     }
     Ok(options)
 }
 
-/// Parses mount flags like [`parse_flags`], for the filesystem of a server. Flags cannot set the
-/// server's address. The parameters `async` and `bg`, `fg` and `retry`, which mount.nfs interprets,
-/// have no meaning.
+/// Parses mount flags like [`parse_flags`], for a network filesystem. Flags cannot set the server's
+/// address. The flags `async`, `bg`, `fg` and `retry`, which mount.nfs interprets, have no effect.
 ///
 /// # Errors
 /// Returns the same error as [`parse_flags`].
@@ -342,7 +343,7 @@ mod tests {
             assert!(parse(&[&format!("{name}=continue")], FsType::Ext4).is_ok());
         }
         assert!(parse(&["data=panic"], FsType::Ext4).is_ok());
-        // fsconfig(2) takes values of up to 255 bytes.
+        // fsconfig(2) accepts values of up to 255 bytes.
         let longest = "s".repeat(255);
         assert!(parse(&[&format!("a={longest}")], FsType::Ext4).is_ok());
         assert!(parse(&[&longest], FsType::Ext4).is_ok());

@@ -1,11 +1,12 @@
-//! Makes a filesystem on a device that is proven blank, or on which an earlier format was
+//! Creates a filesystem on a device that is proven blank, or on which an earlier format was
 //! interrupted.
 //!
-//! The order makes a crash at any point safe: the witness exists before the mark, and the mark
-//! before mkfs begins; the mark is erased only after the filesystem was checked, and the witness
-//! removed only after the mark, when the file records that the volume is in use. A disk has no
-//! witness, and its mark is erased permanently before the mount. Must not know where the filesystem
-//! will be mounted; it is not mounted before this has returned.
+//! The order of the steps makes a crash at any point safe. The witness, an extended attribute of
+//! the device's backing file, is set before the mark is written, and the mark before mkfs begins.
+//! The mark is erased after the filesystem was checked, and then the witness records that the
+//! volume is in use. A disk has no witness, and its mark is erased permanently before the mount.
+//! This module does not know where the filesystem will be mounted; it is not mounted before
+//! [`format`] has returned.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use super::mkfs::{Recipe, mkfs, refuse_busy};
 use super::probe::{Blank, DeviceUnderTest, Interrupted, Probed, examine, identify};
 use crate::kernel::{Kernel, Open};
 
-/// The permission to format a device. Both kinds can come only from [`examine`].
+/// The permission to format a device. Only [`examine`] can grant it.
 #[derive(Debug)]
 pub(crate) enum Permit {
     /// Every byte of the device that must be read is zero.
@@ -54,15 +55,15 @@ impl Permit {
     }
 }
 
-/// Makes an empty filesystem of that type, with options that fit it, on the device, and returns
-/// once it is valid and on the disk.
+/// Creates an empty filesystem of this type, with suitable options, on the device. Returns when it
+/// is valid and on the disk.
 ///
 /// # Errors
 ///
-/// Returns [`Kind::Precondition`] for a device below [`FsType::minimum_bytes`] and for a file that
-/// cannot have the witness; [`Kind::Busy`] and [`Kind::Timeout`], perhaps with mkfs still running;
-/// [`Kind::System`] with the message of mkfs or the kernel. The same call can be retried after any
-/// of them.
+/// Returns [`Kind::Precondition`] for a device smaller than [`FsType::minimum_bytes`] and for a
+/// file that cannot have the witness; [`Kind::Busy`] and [`Kind::Timeout`], after which mkfs may
+/// still be running; [`Kind::System`] with the message of mkfs or the kernel. The call can be
+/// retried after each of these errors.
 pub(crate) fn format<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -92,12 +93,12 @@ pub(crate) fn format<K: Kernel>(
         options,
         uuid: &uuid,
         over_leftovers,
-        // The bytes before the first attempt may only have been sampled.
+        // Before the first attempt, the device may only have been sampled.
         over_unread: permit.is_sampled() || over_leftovers && device.backing.is_none(),
     };
     mkfs(kernel, device, &recipe, deadline)?;
-    // Without the mark, an incomplete filesystem could never be formatted again. Before erasing the
-    // mark, sync the new filesystem and read it back.
+    // Without the mark, an incomplete filesystem could never be formatted again. Therefore sync the
+    // new filesystem and read it back before erasing the mark.
     kernel.fsync(&writer)?;
     let made = identify(kernel, device)?;
     if made.fs_type() != Some(fs) {
@@ -107,7 +108,7 @@ pub(crate) fn format<K: Kernel>(
     match examine(kernel, device) {
         Probed::Unsettled(made) if made.fs_type() == fs => settle(kernel, device, made).map(drop),
         Probed::Unsettled(made) => Err(unexpected(fs, made.fs_type().name())),
-        // There is no file, or another process has removed its witness.
+        // The device has no file, or another process has removed the witness.
         Probed::Known(found) if found.fs == fs => Ok(()),
         Probed::Known(found) => Err(unexpected(fs, found.fs.name())),
         Probed::Foreign(foreign) => Err(unexpected(fs, &foreign.to_string())),

@@ -1,7 +1,7 @@
-//! Grows a mounted filesystem to the size of its device, by the filesystem's own ioctl.
+//! Grows a mounted filesystem to the size of its device, by an ioctl of the filesystem.
 //!
-//! If nothing can be added, no ioctl is made: ext4 requires a capability for it, and a volume of
-//! full size must not fail without it.
+//! If the device has no space to add, no ioctl is made: ext4 requires a capability for the ioctl,
+//! and staging a volume of full size must not fail without it.
 
 use belay_server::call::{Failure, Kind};
 use belay_server::size::Exact;
@@ -28,8 +28,9 @@ pub(crate) enum Grown {
     InManyGroups(u32),
 }
 
-/// A mount of an xfs reads four blocks of each allocation group, one after another. With this
-/// many groups, that takes seconds on a disk of a cloud.
+/// The number of allocation groups above which mounts are slow. A mount of an xfs reads four blocks
+/// of each allocation group, one after another, which takes seconds with this number of groups on a
+/// cloud's disk.
 const XFS_GROUPS_MANY: u32 = 1000;
 
 /// The reason why a filesystem did not grow.
@@ -39,7 +40,7 @@ pub(crate) enum GrowError {
     NeedsCapability {
         /// The size of the filesystem in bytes.
         has_bytes: u64,
-        /// The size of its device.
+        /// The size of its device in bytes.
         device_bytes: u64,
     },
     /// Any other failure.
@@ -52,8 +53,8 @@ impl<E: Into<Failure>> From<E> for GrowError {
     }
 }
 
-/// Grows the mounted filesystem of the directory `root` to the size of `device`, and then checks
-/// the new size.
+/// Grows the mounted filesystem that contains the directory `root` to the size of `device`, and
+/// then checks the new size.
 ///
 /// # Errors
 ///
@@ -98,17 +99,17 @@ fn grow_ext4<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grow
 }
 
 fn is_ext4_grown(before: &Superblock, after: &Superblock, target: u64) -> bool {
-    // The kernel may leave out a last group that is too small for its own tables.
+    // The kernel may omit a last group that is too small for its own tables.
     after.blocks > before.blocks && after.blocks + after.group_blocks > target
 }
 
-/// The number of blocks to grow to; `None` if the device has no space that ext4 could use.
+/// Returns the number of blocks to grow to; `None` if the device has no space that ext4 could use.
 fn ext4_target(superblock: &Superblock, device_bytes: u64) -> Option<u64> {
     let blocks = device_bytes / superblock.block_bytes;
     let target = blocks - blocks % superblock.cluster_blocks;
     let more = target.checked_sub(superblock.blocks)?;
-    // mke2fs leaves out a last group that is too small for its tables and 50 more blocks. The
-    // tables are two bitmaps, the inode table, and perhaps a copy of superblock and descriptors.
+    // mke2fs omits a last group that is too small for its tables and 50 more blocks. The tables are
+    // two bitmaps, the inode table, and possibly a copy of superblock and descriptors.
     let ends_with_a_group =
         (superblock.blocks - superblock.first_block).is_multiple_of(superblock.group_blocks);
     let smallest_group = superblock.inode_blocks + superblock.copy_blocks + 2 + 50;
@@ -116,7 +117,7 @@ fn ext4_target(superblock: &Superblock, device_bytes: u64) -> Option<u64> {
     is_usable.then_some(target)
 }
 
-/// `XFS_MIN_AG_BLOCKS`: mkfs and growing leave out a last allocation group below this.
+/// `XFS_MIN_AG_BLOCKS`: mkfs and the grow ioctl omit a last allocation group that is smaller.
 const XFS_GROUP_BLOCKS_MIN: u64 = 64;
 
 fn grow_xfs<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grown, GrowError> {
@@ -144,7 +145,7 @@ fn unless_many_groups(xfs: &XfsGeometry, grown: Grown) -> Grown {
     }
 }
 
-/// The number of blocks to grow to; `None` if the device has no space that xfs could use.
+/// Returns the number of blocks to grow to; `None` if the device has no space that xfs could use.
 fn xfs_target(before: &XfsGeometry, device_bytes: u64) -> Option<u64> {
     let target = device_bytes.checked_div(u64::from(before.block_bytes))?;
     (target >= before.blocks.saturating_add(XFS_GROUP_BLOCKS_MIN)).then_some(target)
@@ -154,7 +155,7 @@ fn is_xfs_grown(after: &XfsGeometry, target: u64) -> bool {
     after.blocks.saturating_add(XFS_GROUP_BLOCKS_MIN) > target
 }
 
-/// The minimum size that the kernel resizes a btrfs to (Linux: fs/btrfs/ioctl.c).
+/// The minimum size in bytes to which the kernel resizes a btrfs (Linux: fs/btrfs/ioctl.c).
 const BTRFS_BYTES_MIN: u64 = 256 << 20;
 
 fn grow_btrfs<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grown, GrowError> {
@@ -178,7 +179,7 @@ fn grow_btrfs<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Gro
     )
 }
 
-/// The number of bytes to grow to; `None` if the device has no space that btrfs could use.
+/// Returns the number of bytes to grow to; `None` if the device has no space that btrfs could use.
 fn btrfs_target(before: &BtrfsGeometry, device_bytes: u64) -> Option<u64> {
     let target = device_bytes - device_bytes % u64::from(before.block_bytes.max(1));
     (target > before.last_bytes && target >= BTRFS_BYTES_MIN).then_some(target)
@@ -277,7 +278,7 @@ mod tests {
         let is_grown = |blocks| is_ext4_grown(&before, &superblock(blocks), target);
         assert!(is_grown(target) && is_grown(target - 32_767));
         assert!(!is_grown(target - 32_768) && !is_grown(GIB_BLOCKS));
-        // The growth is less than a group, so nothing was added.
+        // The space is smaller than a group, so the kernel adds nothing.
         assert!(!is_ext4_grown(&before, &before, GIB_BLOCKS + 1000));
     }
 

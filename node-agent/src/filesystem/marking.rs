@@ -9,9 +9,9 @@ use super::probe::{
 use super::witness::{self, Attempt};
 use crate::kernel::{AlignedBuf, Kernel, Open};
 
-/// Records that a format of the device begins, in the attribute of its file, if it has one, and in
-/// its mark, and waits until the disk has both. Returns the UUID for the filesystem: the UUID of an
-/// earlier attempt, otherwise a new one.
+/// Records that a format of the device begins: in the attribute of its backing file, if it has one,
+/// and in its mark. Waits until both are on the disk. Returns the UUID for the filesystem: the UUID
+/// of an earlier attempt, otherwise a new one.
 ///
 /// # Errors
 ///
@@ -40,8 +40,9 @@ pub(super) fn write_mark<K: Kernel>(
     Ok(uuid)
 }
 
-/// The UUID of an earlier attempt: until mkfs has overwritten the superblock of that, a filesystem
-/// with another UUID would be a complete one.
+/// Returns the UUID of an earlier attempt, otherwise a new one. All attempts use the same UUID: the
+/// superblock of an interrupted attempt remains until mkfs overwrites it, and would count as a
+/// complete filesystem if the mark had another UUID.
 fn uuid_of_attempt<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -53,10 +54,11 @@ fn uuid_of_attempt<K: Kernel>(
 }
 
 /// Erases the mark of the volume, unless mkfs has overwritten it. For a file, the fsync that
-/// records the volume's use also writes the erasure to the disk. Until then, the mark may be valid;
-/// afterwards, it is not read. For a disk, the mark is valid until the erasure is on the disk, so
-/// this calls fsync. If the agent is killed before, the first fsync by a user of the volume writes
-/// the erasure. Until then, no data of a user can be lost.
+/// records the volume's use also writes the erasure to the disk: until then the mark may be valid,
+/// and afterwards it is never read. For a disk, the mark stays valid until the erasure is on the
+/// disk, so this function calls fsync. If the agent is killed before this fsync, the first fsync by
+/// a user of the volume also writes the erasure. Before that, users have no synced data that
+/// another format could destroy.
 ///
 /// # Errors
 ///
@@ -81,13 +83,13 @@ pub(super) fn erase_mark<K: Kernel>(
     Ok(())
 }
 
-/// Records in the file that the volume is in use, or erases the mark of the disk; returns the
+/// Records in the file that the volume is in use, or erases the mark of the disk. Returns the
 /// filesystem, which may now be mounted.
 ///
 /// # Errors
 ///
-/// Returns the error of the filesystem with the device's file, or of the disk; the next stage
-/// retries.
+/// Returns the error of the disk, or of the filesystem that contains the device's file. The next
+/// stage retries.
 pub(crate) fn settle<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -104,11 +106,12 @@ pub(crate) fn settle<K: Kernel>(
 }
 
 /// Erases a mark with a secret before the users of a raw device can read it, and before their data
-/// counts as the remains of a mkfs.
+/// could be mistaken for the remains of a mkfs.
 ///
 /// # Errors
 ///
-/// Returns [`Kind::Precondition`] if the device may only be read; otherwise the kernel's error.
+/// Returns [`Kind::Precondition`] if `read_only` is true and the device has a mark with a secret;
+/// otherwise the kernel's error.
 pub(crate) fn begin_raw_use<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -134,7 +137,7 @@ pub(crate) fn begin_raw_use<K: Kernel>(
     Ok(kernel.fsync(&writer)?)
 }
 
-/// Writes the block at the mark's offset.
+/// Writes a block at the mark's offset.
 fn write_block<K: Kernel>(
     kernel: &K,
     writer: &K::Fd,

@@ -1,5 +1,5 @@
-//! The arguments of mkfs: features that Linux 5.14 can mount, regardless of the installed tool's
-//! defaults, and no early write to the mark at 100 MiB.
+//! The arguments of mkfs. They select features that Linux 5.14 can mount, regardless of the
+//! installed tool's defaults, and keep mkfs from overwriting the mark at 100 MiB.
 
 mod btrfs;
 
@@ -13,37 +13,41 @@ use super::FsType;
 use super::probe::{DeviceUnderTest, Identity, identify};
 use crate::kernel::{Cause, Child, ChildEnd, Kernel, Open};
 
-/// The device in the child: its standard input.
+/// The path of the device in the child: its standard input.
 pub(super) const DEVICE: &str = "/proc/self/fd/0";
 
-/// The features of ext4, starting from none so that no mke2fs.conf adds one. All are older than
-/// Linux 4.0; orphan_file (5.15) and metadata_csum_seed, which newer tools enable, stay off.
+/// The features of ext4. The list starts with "none", so that no mke2fs.conf adds a feature. All
+/// are older than Linux 4.0. Newer tools also enable orphan_file (5.15) and metadata_csum_seed,
+/// which stay disabled.
 const EXT4_FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,\
     64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum";
-/// Writes no inode table, which the kernel zeroes later, and discards nothing on a device just
-/// proven blank. A fully written table could cover the mark, as could all metadata packed together.
+/// The extended options of ext4. mkfs leaves the inode tables to the kernel, which zeroes them
+/// later, and discards nothing, because the device was just proven blank. A fully written inode
+/// table could overwrite the mark, and so could metadata that is packed together.
 const EXT4_EXTENDED: &str = "lazy_itable_init=1,nodiscard,packed_meta_blocks=0";
 
-/// Options that xfsprogs 5.13 knows. All these features are in Linux 5.10.
+/// The metadata options of xfs, which xfsprogs 5.13 supports. Linux 5.10 supports all these
+/// features.
 const XFS_METADATA: &str = "crc=1,finobt=1,reflink=1,rmapbt=0,bigtime=1,inobtcount=1";
-/// Below this, two allocation groups: with four, or the eight of a striped disk, the second group
-/// of a volume of 400 or 800 MiB would begin at the mark.
+/// The size in bytes below which an xfs gets two allocation groups. With four groups, or the eight
+/// of a striped disk, the second group of a volume of 400 or 800 MiB would begin at the mark.
 const XFS_SMALL_BYTES: u64 = 1 << 30;
-/// `sb_features_incompat` resulting from [`XFS_METADATA`] and `-i sparse=1`: ftype, sparse inodes,
-/// bigtime (Linux: fs/xfs/libxfs/xfs_format.h).
+/// The `sb_features_incompat` that [`XFS_METADATA`] and `-i sparse=1` produce: ftype, sparse
+/// inodes, bigtime (Linux: fs/xfs/libxfs/xfs_format.h).
 const XFS_INCOMPAT: u32 = 0x1 | 0x2 | 0x8;
 
-/// A feature of xfs newer than Linux 5.14, and the option that disables it.
+/// A feature of xfs that is newer than Linux 5.14, and the option that disables it.
 struct XfsFeature {
     incompat: u32,
     option: &'static str,
     no: &'static str,
-    /// A file that is installed only by versions of xfsprogs that know the option.
+    /// A file that is installed only by versions of xfsprogs that support the option.
     shipped_with: &'static str,
 }
 
-/// An older mkfs.xfs fails on an unknown option, so these are passed only if it must know them: its
-/// package has a later file, or it has just enabled the feature.
+/// The features to disable. An older mkfs.xfs fails on an unknown option, so an option is passed
+/// only if mkfs.xfs certainly supports it: its package installs the file `shipped_with`, or it has
+/// just enabled the feature.
 const XFS_NEWER: &[XfsFeature] = &[
     XfsFeature {
         incompat: 0x20,
@@ -65,18 +69,19 @@ const XFS_NEWER: &[XfsFeature] = &[
     },
 ];
 
-/// The filesystem to make.
+/// The filesystem to create.
 pub(super) struct Recipe<'a> {
     /// The filesystem type.
     pub(super) fs: FsType,
-    /// The options of the request; [`FormatOptions::fit`] the type.
+    /// The options of the request; they [fit](FormatOptions::fit) the type.
     pub(super) options: FormatOptions,
-    /// Identifies an xfs if mkfs is interrupted. mkfs.ext4 and mkfs.btrfs need none, see
-    /// [`Identity::may_be_half_made`]; given one, mkfs.btrfs would read every disk of the node.
+    /// The UUID that identifies an xfs after an interrupted mkfs. mkfs.ext4 and mkfs.btrfs need
+    /// none, see [`Identity::may_be_half_made`]; with a UUID, mkfs.btrfs would read every disk of
+    /// the node.
     pub(super) uuid: &'a str,
-    /// Whether there may be a half-made filesystem, which must be overwritten.
+    /// Whether the device may contain an incomplete filesystem, which must be overwritten.
     pub(super) over_leftovers: bool,
-    /// Whether the device may have bytes other than zeros where it was not read.
+    /// Whether parts of the device were not read and may contain other bytes than zeros.
     pub(super) over_unread: bool,
 }
 
@@ -105,7 +110,7 @@ pub(super) fn mkfs<K: Kernel>(
     }
 }
 
-/// Runs mkfs.xfs, and again if it proves newer than its files suggest.
+/// Runs mkfs.xfs, and again if it enables features that its package's files did not indicate.
 fn mkfs_xfs<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -144,7 +149,7 @@ fn mkfs_xfs<K: Kernel>(
     }
 }
 
-/// The features that these bits enable.
+/// Returns the features that these bits enable.
 fn enabled(incompat: u32) -> impl Iterator<Item = &'static XfsFeature> {
     let newer = XFS_NEWER.iter();
     newer.filter(move |feature| incompat & feature.incompat != 0)
@@ -156,14 +161,14 @@ pub(super) fn unwanted_features<K: Kernel>(
 ) -> Result<u32, Failure> {
     match identify(kernel, device)? {
         Identity::Xfs(superblock) => Ok(superblock.incompat & !XFS_INCOMPAT),
-        // Not checked here: format() checks the result of mkfs anyway.
+        // The type is not checked here, because `format` checks the result of mkfs.
         _ => Ok(0),
     }
 }
 
 fn ext4_args(bytes: u64, options: &FormatOptions, over_unread: bool) -> Vec<String> {
-    // The log of an earlier filesystem might be replayed (mke2fs(8)): the journal is left as it is
-    // only where it was read as zeros.
+    // The kernel might replay the log of an earlier filesystem (mke2fs(8)), so mkfs may skip
+    // zeroing the journal only if the whole device was read as zeros.
     let is_left = u8::from(!over_unread);
     let extended = format!("{EXT4_EXTENDED},lazy_journal_init={is_left}");
     let (inodes, count) = match options.ext4_inodes(bytes) {
@@ -250,8 +255,8 @@ fn run<K: Kernel>(
     }
 }
 
-/// Refuses a device that another process has opened exclusively: most likely an mkfs or e2fsck that
-/// has outlived the agent that started it.
+/// Refuses a device that another process has opened exclusively: probably an mkfs or e2fsck that
+/// has outlived its agent.
 pub(super) fn refuse_busy<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,

@@ -1,7 +1,8 @@
-//! Probes devices, and makes and grows filesystems: superblocks, mkfs, ioctls.
+//! Probes devices, and creates and grows filesystems: superblocks, mkfs, ioctls.
 //!
-//! Never formats a device that is not proven blank. Must not know the origin of a device, a cloud's
-//! name for a volume, or where it is mounted.
+//! Formats a device only if it is proven blank, or has only the remains of an interrupted format of
+//! the same volume. This module must not know where a device comes from, a cloud's name for a
+//! volume, or where the device is mounted.
 
 mod check;
 mod flags;
@@ -32,7 +33,7 @@ pub(crate) use probe::{
 };
 pub(crate) use witness::begin_use;
 
-/// A filesystem that the agent makes, mounts and grows.
+/// The type of a filesystem that the agent creates, mounts and grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FsType {
     /// ext4, the default.
@@ -44,10 +45,10 @@ pub(crate) enum FsType {
 }
 
 impl FsType {
-    /// All types of filesystem.
+    /// All supported filesystem types.
     pub(crate) const ALL: [FsType; 3] = [FsType::Ext4, FsType::Xfs, FsType::Btrfs];
 
-    /// The name in the kernel, the CSI request and the mkfs tools.
+    /// Returns the name that the kernel, the CSI request and the mkfs tools use.
     pub(crate) fn name(self) -> &'static str {
         match self {
             FsType::Ext4 => "ext4",
@@ -56,14 +57,15 @@ impl FsType {
         }
     }
 
-    /// The type of this name, if supported.
+    /// Returns the type with this name; `None` if it is not supported.
     pub(crate) fn parse(name: &str) -> Option<FsType> {
         Self::ALL.into_iter().find(|fs| fs.name() == name)
     }
 
-    /// The smallest device that is formatted: room for the mark at 100 MiB; for xfs also the
-    /// minimum of mkfs.xfs (xfsprogs 5.19 and later); for btrfs also the minimum size that the
-    /// kernel resizes to (Linux: fs/btrfs/ioctl.c), since it could otherwise not grow by a little.
+    /// Returns the size in bytes of the smallest device that is formatted. It must have space for
+    /// the mark at 100 MiB. For xfs it is the minimum of mkfs.xfs (xfsprogs 5.19 and later). For
+    /// btrfs it is the minimum size that the kernel resizes to (Linux: fs/btrfs/ioctl.c), because a
+    /// smaller filesystem could not be grown by a small amount.
     pub(crate) fn minimum_bytes(self) -> u64 {
         match self {
             FsType::Ext4 => 128 << 20,

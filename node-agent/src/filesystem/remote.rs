@@ -1,5 +1,5 @@
-//! The work of a helper process: makes or removes one mount of an NFS server, or reads its usage.
-//! Each call may wait for the server, indefinitely. Knows no volume, and nothing of the agent.
+//! The work of a helper process: makes or removes one NFS mount, or reads its usage. Each call may
+//! wait indefinitely for the server. This module knows nothing about volumes or about the agent.
 
 use belay_contract::nfs_mount::{Attempt, Refusal, try_each};
 use belay_server::call::{Failure, Kind};
@@ -9,7 +9,7 @@ use crate::kernel::{
     while_busy,
 };
 
-/// Makes the call.
+/// Executes a call of the agent in the helper process.
 ///
 /// # Errors
 /// Returns the kernel's error, as a failure whose kind depends on the server's response.
@@ -25,7 +25,8 @@ pub(crate) fn serve<K: Kernel>(kernel: &K, call: &RemoteCall) -> Answered<K::Fd>
     }
 }
 
-/// The result of an unmount. EINVAL and ENOENT mean that another process has unmounted it.
+/// Returns the result of an unmount. EINVAL and ENOENT mean that another process has removed the
+/// mount.
 fn unmounted<Fd>(result: Result<()>) -> Answered<Fd> {
     match result {
         Err(error) if !matches!(error.cause(), Cause::Invalid | Cause::Missing) => {
@@ -35,7 +36,7 @@ fn unmounted<Fd>(result: Result<()>) -> Answered<Fd> {
     }
 }
 
-/// Makes a detached mount, whose root gets the requested permissions.
+/// Makes a detached mount, and sets the requested permissions of its root directory.
 fn make<K: Kernel>(kernel: &K, mount: &RemoteMount) -> std::result::Result<K::Fd, Failure> {
     let addresses = kernel.addresses(&mount.server).map_err(|why| {
         let message = format!("{why}; this node cannot resolve the server's name");
@@ -46,7 +47,8 @@ fn make<K: Kernel>(kernel: &K, mount: &RemoteMount) -> std::result::Result<K::Fd
     let made = kernel.fsmount(&context, mount.attrs).map_err(failure)?;
     if let Some(wanted) = mount.permissions {
         let root = kernel.open_root(&made).map_err(failure)?;
-        // The server need not allow a chmod that changes nothing.
+        // Call chmod only if it changes the permissions: the server may refuse a call that changes
+        // nothing.
         if kernel.mode(&root).map_err(failure)? != wanted {
             kernel.chmod(&root, wanted).map_err(failure)?;
         }
@@ -62,7 +64,7 @@ fn refusal(error: &Error) -> Refusal {
     }
 }
 
-/// Creates a context with a superblock.
+/// Creates a filesystem context, and its superblock, for one attempt to mount.
 fn create<K: Kernel>(kernel: &K, mount: &RemoteMount, attempt: &Attempt<'_>) -> Result<K::Fd> {
     let context = kernel.fsopen("nfs")?;
     let own = attempt.parameters(&mount.source);
@@ -80,7 +82,7 @@ fn create<K: Kernel>(kernel: &K, mount: &RemoteMount, attempt: &Attempt<'_>) -> 
     Ok(context)
 }
 
-/// Returns the failure that the call to the server ends with.
+/// Converts the error of a system call on the mount to a failure with advice.
 fn failure(error: Error) -> Failure {
     let (kind, cure) = match error.cause() {
         Cause::Missing => (Kind::NotFound, "; the server does not have that directory"),
@@ -97,7 +99,8 @@ fn failure(error: Error) -> Failure {
             "; the server or this kernel does not have that version of NFS",
         ),
         Cause::Unreachable => (Kind::Unreachable, "; the server does not answer"),
-        // The mount is soft and its server does not respond, or the server reported this error.
+        // The mount is soft and the server does not respond, or the server has reported an I/O
+        // error.
         Cause::Io => (Kind::Unreachable, "; the server fails or does not answer"),
         Cause::Busy => (Kind::Busy, "; a process uses the mount"),
         Cause::Stale => (

@@ -1,4 +1,4 @@
-//! mkfs and the proof before it, on the simulated machine.
+//! Tests of formats, and of the probe before them, on the simulated machine.
 
 mod checked;
 
@@ -24,13 +24,13 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 const SECRET: [u8; 32] = [1; 32];
 
-/// A machine with one disk, which is held open.
+/// A simulated machine with one disk, which is held open.
 struct Bench {
     machine: Machine,
     kernel: Fake,
     fd: Fd,
     bytes: u64,
-    /// The file of a loop device.
+    /// The backing file, if the device is a loop device.
     file: Option<Fd>,
     secrets: Vec<MarkSecret>,
     progress: Progress,
@@ -57,7 +57,7 @@ impl Bench {
         }
     }
 
-    /// A disk whose volume has a secret.
+    /// Returns a machine with a disk whose volume has a secret.
     fn with_secret(bytes: u64) -> Bench {
         Bench {
             secrets: vec![SECRET.into()],
@@ -65,7 +65,7 @@ impl Bench {
         }
     }
 
-    /// A device with a file behind it.
+    /// Returns a machine with a device that has a backing file.
     fn with_file(bytes: u64) -> Bench {
         let bench = Bench::new(bytes, &[]);
         bench.machine.set_attribute(medium(), NEW, IS_NEW);
@@ -107,7 +107,8 @@ impl Bench {
         made.map_err(|failure| failure.kind)
     }
 
-    /// A format that something stops, or none; and its calls.
+    /// Examines and formats the device, and stops mkfs if `stop` is given. Returns the result and
+    /// the system calls.
     fn try_format(&self, fs: FsType, stop: Option<Stop>) -> (Result<(), Kind>, Vec<Call>) {
         let permit = match examine(&self.kernel, &self.device(self.file.is_none())) {
             Probed::Blank(blank) => Permit::Blank(blank),
@@ -120,12 +121,12 @@ impl Bench {
         (made, self.machine.end())
     }
 
-    /// The block of the mark.
+    /// Returns the block at the mark's offset.
     fn mark(&self) -> Vec<u8> {
         self.machine.read_file(medium(), MARK_AT, MARK_BYTES)
     }
 
-    /// The message of a mkfs that fails.
+    /// Runs a mkfs that fails. Returns the kind and the message of the failure.
     fn mkfs(&self) -> (Kind, String) {
         let recipe = Recipe {
             fs: FsType::Ext4,
@@ -163,7 +164,7 @@ fn a_device_of_the_minimum_size_is_formatted_and_a_smaller_one_is_not() {
 }
 
 /// The mark is on the disk before mkfs begins. The filesystem is on the disk before the mark is
-/// erased, which comes before the mount.
+/// erased, and the mark is erased before the mount.
 #[test]
 fn each_step_of_a_format_is_on_the_disk_before_the_next() {
     let bench = Bench::new(512 * MIB, &[]);
@@ -196,7 +197,7 @@ fn a_device_that_another_process_has_claimed_is_not_formatted() {
     assert_eq!(bench.format(FsType::Ext4), Err(Kind::Busy));
     let refused = refuse_busy(&bench.kernel, &bench.device(true)).unwrap_err();
     assert_eq!(refused.kind, Kind::Busy);
-    // Claimed after that check.
+    // The other process claims the device after the check by `refuse_busy`.
     assert_eq!(bench.mkfs().0, Kind::Busy);
     assert!(bench.machine.read_file(medium(), 0, 1 << 20) == before);
     let mark = bench.machine.read_file(medium(), 100 << 20, 4096);
@@ -239,8 +240,8 @@ fn features_of_an_xfs_that_an_old_kernel_does_not_know_are_found() {
     }
 }
 
-/// A newer mkfs turns on features that an old kernel does not know, and shows so only by the
-/// filesystem that it has made.
+/// A newer mkfs may enable features that an old kernel does not know. Only the new filesystem shows
+/// this.
 #[test]
 fn an_xfs_with_features_that_can_be_turned_off_is_made_again_without_them() {
     let spawned = |incompat| {
@@ -255,7 +256,8 @@ fn an_xfs_with_features_that_can_be_turned_off_is_made_again_without_them() {
     assert_eq!(spawned(0x100), (Err(Kind::System), 2));
 }
 
-/// The log of an earlier filesystem might be replayed.
+/// mkfs must overwrite the journal unless it was read as zeros: the log of an earlier filesystem
+/// might be replayed.
 #[test]
 fn a_journal_is_left_as_it_is_only_where_all_was_read_as_zeros() {
     for (bench, option) in [
@@ -271,8 +273,8 @@ fn a_journal_is_left_as_it_is_only_where_all_was_read_as_zeros() {
     }
 }
 
-/// Until mkfs has overwritten the superblock of the first filesystem, another superblock would be
-/// that of a complete filesystem.
+/// Until mkfs has overwritten the superblock of the first attempt, a superblock with another UUID
+/// would count as a complete filesystem.
 #[test]
 fn each_attempt_to_complete_a_format_of_a_disk_has_the_uuid_of_the_first() {
     let bench = Bench::with_secret(512 * MIB);

@@ -1,9 +1,11 @@
-//! The record in an attribute of the file behind a device, which no user of the volume can change:
-//! that the volume is new, that a format has begun, or that it is in use and must hold data.
+//! The witness: a record in an extended attribute of the backing file of a device, which no user of
+//! the volume can change. It states that the volume is new, that a format has begun, or that the
+//! volume is in use and must hold data.
 //!
-//! The record of a format makes a format mark valid: users can later write the block of a mark, and
-//! so a mark. The record of use is set before the first mount; from then on only an operator can
-//! make the volume formattable. Must not know the content of the device.
+//! A format mark is valid only together with the record of a format, since users can later write
+//! any block, including a mark. The record of use is set before the first mount. From then on, only
+//! an operator can make the volume formattable. This module must not know the content of the
+//! device.
 
 use std::fmt;
 
@@ -12,36 +14,38 @@ use belay_server::call::Failure;
 
 use crate::kernel::{Cause, Error, Kernel};
 
-/// The record of the file behind a device.
+/// The record in the backing file of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Witness {
     /// The volume was never used.
     New,
-    /// A format has begun, and the device was not used since.
+    /// A format has begun, and the volume has not been in use since.
     Formatting(Attempt),
-    /// The volume has been in use, but a power loss may undo the record: the agent was killed
-    /// before its fsync, or the fsync failed.
+    /// The volume has been in use, but a power loss may undo this record: the agent was killed
+    /// before it synced the file, or fsync failed.
     UseBegun,
-    /// The volume has been in use, or nothing shows that it was not: it holds data, or has lost it.
+    /// The volume has been in use, or no record shows that it was not. It holds data, or its data
+    /// is lost.
     Used,
-    /// There is no file.
+    /// The device has no backing file.
     NoFile,
 }
 
-/// The interrupted format, by the UUID that its filesystem gets if the tool accepts one. All
-/// attempts to complete the format have the same UUID.
+/// An interrupted format, identified by the UUID that it gives to the filesystem if mkfs accepts a
+/// UUID. All attempts to complete the format use the same UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempt(Option<[u8; 16]>);
 
 impl Attempt {
-    /// An attempt whose UUID is not known, or none.
+    /// An attempt whose UUID is unknown, or no attempt.
     pub(super) const UNKNOWN: Attempt = Attempt(None);
 
     pub(super) const fn of(uuid: [u8; 16]) -> Attempt {
         Attempt(Some(uuid))
     }
 
-    /// Parses the text of a UUID, as [`NEW`] has it; any other value is an unknown UUID.
+    /// Parses the value of the attribute [`NEW`]. Returns [`Attempt::UNKNOWN`] if the value is not
+    /// the text of a UUID.
     pub(super) fn parse(value: &[u8]) -> Attempt {
         let digits: Vec<u8> = value.iter().copied().filter(|byte| *byte != b'-').collect();
         let digit = |byte: u8| char::from(byte).to_digit(16);
@@ -55,18 +59,18 @@ impl Attempt {
         )
     }
 
-    /// The UUID; `None` if it is unknown.
+    /// Returns the UUID; `None` if it is unknown.
     pub(super) fn uuid(self) -> Option<[u8; 16]> {
         self.0
     }
 
-    /// Whether a filesystem with this UUID is from this attempt.
+    /// Whether this attempt has made the filesystem with this UUID.
     pub(super) fn made(self, uuid: [u8; 16]) -> bool {
         self.0 == Some(uuid)
     }
 }
 
-/// The UUID as text; empty if it is unknown.
+/// Writes the UUID as text, or nothing if it is unknown.
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, byte) in self.0.iter().flatten().enumerate() {
@@ -81,21 +85,23 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// Records in the file that the volume is in use, before users can write to it: from now on no mark
-/// is valid, and all zeros are a loss.
+/// Records in the backing file that the volume is in use, before users can write to it. From then
+/// on, no format mark is valid, and a volume of zeros has lost its data.
 ///
 /// # Errors
 ///
-/// Returns the error of the filesystem with the file; the witness of a format may still be there.
+/// Returns the error of the filesystem that contains the file. The file may then still have the
+/// record of a format.
 pub(crate) fn begin_use<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<(), Failure> {
     testify_use(kernel, file, ask(kernel, file)?)
 }
 
-/// Records in the file that the volume is in use, given its present record: see [`begin_use`].
+/// Records in the backing file that the volume is in use, like [`begin_use`]. `before` is the
+/// present record.
 ///
 /// # Errors
 ///
-/// Returns the error of the filesystem with the file.
+/// Returns the error of the filesystem that contains the file.
 pub(super) fn testify_use<K: Kernel>(
     kernel: &K,
     file: &K::Fd,
@@ -106,23 +112,23 @@ pub(super) fn testify_use<K: Kernel>(
     }
     match kernel.set_xattr(file, NEW, USE_BEGUN) {
         Ok(()) => kernel.fsync(file)?,
-        // A full disk need not prevent the pod's access to its data: on most filesystems, a removal
-        // needs no space. On an xfs without free blocks, the stage fails, since a volume that is in
-        // use must not count as new.
+        // A full disk must not prevent the pod's access to its data. On most filesystems, the
+        // removal of an attribute needs no space. On an xfs without free blocks, the removal fails
+        // too. The stage then fails, since a volume that is in use must not count as new.
         Err(error) if error.cause() == Cause::Full => {
             kernel.remove_xattr(file, NEW)?;
             return Ok(kernel.fsync(file)?);
         }
         Err(error) => return Err(error.into()),
     }
-    // If a power loss undoes this, the next stage syncs the file again.
+    // If a power loss undoes this removal, the next stage removes the attribute again.
     Ok(kernel.remove_xattr(file, NEW)?)
 }
 
-/// Reads the record of the file behind a device.
+/// Reads the record in the backing file of a device.
 pub(super) fn ask<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<Witness, Error> {
     Ok(match kernel.xattr(file, NEW)?.as_deref() {
-        // On a filesystem without such attributes, nothing is ever formatted.
+        // On a filesystem without extended attributes, no volume is formatted.
         None => Witness::Used,
         Some(IS_NEW) => Witness::New,
         Some(USE_BEGUN) => Witness::UseBegun,
@@ -133,15 +139,16 @@ pub(super) fn ask<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<Witness, Error>
     })
 }
 
-/// Records in the file that a format begins, and waits until the disk has the record. Returns the
-/// UUID for the filesystem: the UUID of an earlier attempt, otherwise a new one.
+/// Records in the backing file that a format begins, and waits until the record is on the disk.
+/// Returns the UUID for the filesystem: the UUID of an earlier attempt, or otherwise a new UUID.
 ///
 /// # Errors
 ///
-/// Returns [`belay_server::call::Kind::Precondition`] if the volume is in use.
+/// Returns [`belay_server::call::Kind::Precondition`] if the file does not record that the volume
+/// is new, or that a format has begun; otherwise the kernel's error.
 pub(super) fn begin_format<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<String, Failure> {
     let uuid = match ask(kernel, file)? {
-        // The record may not be on the disk yet.
+        // The record of the earlier attempt may not be on the disk yet: the file is synced below.
         Witness::Formatting(attempt) => attempt.to_string(),
         Witness::New => {
             let uuid = kernel.new_uuid()?;
@@ -190,7 +197,7 @@ mod tests {
         }
     }
 
-    /// A machine with a new file, and the file.
+    /// Returns a machine with the backing file of a new volume, and the file.
     fn file() -> (Machine, Fake, Fd) {
         let machine = Machine::new();
         let path = Path::new("/file");
@@ -225,12 +232,12 @@ mod tests {
         }
     }
 
-    /// With the record, a mark that a user writes would be valid.
+    /// If the record of a format remained, a mark that a user writes would be valid.
     #[test]
     fn the_record_of_a_format_is_gone_once_the_volume_is_used_even_on_a_full_disk() {
         let (machine, kernel, file) = file();
         begin_format(&kernel, &file).unwrap();
-        // fgetxattr, fsetxattr.
+        // The calls are fgetxattr and fsetxattr.
         machine.begin(Some(Fault::Fail(2, "EOPNOTSUPP")));
         begin_use(&kernel, &file).unwrap_err();
         machine.end();
@@ -244,8 +251,8 @@ mod tests {
         assert_eq!(ask(&kernel, &file).map_err(drop), Ok(Witness::Used));
     }
 
-    /// A failure is an error; but a filesystem without attributes has no record, and a full
-    /// filesystem must not keep the data from its user.
+    /// A failed system call is an error. A filesystem without attributes has no record, and a full
+    /// filesystem must not prevent access to the data.
     #[test]
     fn only_a_lack_of_attributes_or_of_space_is_no_error_of_a_record() {
         let fail = |number, errno, act: fn(&Fake, &Fd) -> Result<(), Failure>| {
@@ -262,14 +269,14 @@ mod tests {
         assert_eq!(fail(1, "EOPNOTSUPP", asked), Ok(Witness::New));
         assert!(fail(1, "EIO", asked).is_err());
 
-        // fgetxattr, fsetxattr, fsync, fremovexattr.
+        // The calls are fgetxattr, fsetxattr, fsync and fremovexattr.
         assert_eq!(fail(1, "EOPNOTSUPP", begin_use), Ok(Witness::New));
         assert_eq!(fail(2, "ENOSPC", begin_use), Ok(Witness::Used));
         for number in [2, 3, 4] {
             assert!(fail(number, "EIO", begin_use).is_err(), "{number}");
         }
 
-        // fgetxattr, the new UUID, fsetxattr, fsync.
+        // The calls are fgetxattr, the read of a new UUID, fsetxattr and fsync.
         let begun = |kernel: &Fake, file: &_| begin_format(kernel, file).map(drop);
         let kind = |errno| fail(3, errno, begun).unwrap_err().kind;
         assert_eq!(kind("EIO"), Kind::System);

@@ -1,5 +1,5 @@
-//! Disks as the kernel shows them: the verbs on sysfs, and their types. Does not know which disk
-//! belongs to which volume.
+//! Disks as sysfs shows them: the calls and their types. Does not know which disk belongs to which
+//! volume.
 
 use super::{Dev, Result};
 
@@ -16,39 +16,39 @@ pub(crate) struct Disk {
     pub(crate) bytes: u64,
 }
 
-/// The device behind a device number.
+/// The kind of device with a given device number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DiskAt {
     /// A disk.
     Disk(Disk),
-    /// Another kind of block device: a partition, or one built on other devices (LVM, MD).
+    /// Another kind of block device: a partition, or a device on top of other devices (LVM, MD).
     Other,
-    /// There is no block device: it was removed.
+    /// No block device has the number: the device was removed.
     Nothing,
 }
 
 /// The identity that a disk's bus reports, from memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DiskFacts {
-    /// The bus reports only a serial number, which takes a request to the disk:
+    /// The bus reports only a serial number, and reading it takes a request to the disk:
     /// [`Disks::disk_serial`].
     Virtio,
     /// The INQUIRY data that the kernel keeps (SPC-6).
     Scsi(ScsiFacts),
-    /// The identity that its controller and namespace report.
+    /// The identity that the disk's NVMe controller and namespace report.
     Nvme(NvmeFacts),
 }
 
-/// The identity of a SCSI disk. A page that the disk does not have is empty.
+/// The identity of a SCSI disk. A page is empty if the disk does not have it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScsiFacts {
-    /// T10 vendor identification, with its padding.
+    /// The T10 vendor identification, with its padding.
     pub(crate) vendor: String,
-    /// Product identification, with its padding.
+    /// The product identification, with its padding.
     pub(crate) model: String,
-    /// Page 0x80, unit serial number.
+    /// VPD page 0x80, the unit serial number.
     pub(crate) serial_page: Vec<u8>,
-    /// Page 0x83, device identification.
+    /// VPD page 0x83, the device identification.
     pub(crate) id_page: Vec<u8>,
 }
 
@@ -59,31 +59,36 @@ pub(crate) struct NvmeFacts {
     pub(crate) model: String,
     /// The serial number of the disk's controller.
     pub(crate) serial: String,
-    /// The namespace's own identifier (`nvme_ns_head` in the kernel): `eui.`, `uuid.` or `nvme.`.
+    /// The namespace's identifier (`nvme_ns_head` in the kernel), which begins with `eui.`, `uuid.`
+    /// or `nvme.`.
     pub(crate) wwid: String,
 }
 
-/// Disks in sysfs (Documentation/ABI/stable/sysfs-block). All calls but [`Disks::disk_serial`] and
-/// [`Disks::disk_rescan`] read memory only.
+/// Disks in sysfs (Documentation/ABI/stable/sysfs-block). Only [`Disks::disk_serial`] and
+/// [`Disks::disk_rescan`] send requests to a disk; all other calls read memory only.
 pub(crate) trait Disks {
-    /// All disks, by name. Quick.
+    /// Returns all disks, sorted by name. Does not block.
     fn disks(&self) -> Result<Vec<Disk>>;
-    /// The device with that number, if any. Quick.
+    /// Returns the device with this device number. Does not block.
     fn disk(&self, dev: Dev) -> Result<DiskAt>;
-    /// The number of the block device of that name; `None` if there is no such device. Quick.
+    /// Returns the device number of a block device by its name; `None` if there is no such device.
+    /// Does not block.
     fn disk_named(&self, name: &str) -> Result<Option<Dev>>;
-    /// The sequence number of the block device of that name; `None` if there is no such device, and
-    /// before Linux 5.15. Quick.
+    /// Returns the sequence number of a block device by its name; `None` if there is no such
+    /// device, and before Linux 5.15. Does not block.
     fn diskseq_named(&self, name: &str) -> Result<Option<u64>>;
     /// Whether the disk has partitions, or other devices are built on it (LVM, MD, LUKS,
-    /// multipath). Quick.
+    /// multipath). Does not block.
     fn disk_is_divided(&self, disk: &Disk) -> Result<bool>;
-    /// The identity that the disk's bus reports; `None` if the disk was removed. Quick.
+    /// Returns the identity that the disk's bus reports; `None` if the disk was removed. Does not
+    /// block.
     fn disk_facts(&self, disk: &Disk) -> Result<Option<DiskFacts>>;
-    /// The `serial` of a virtio disk: a request to the disk (`VIRTIO_BLK_T_GET_ID`), which waits
-    /// until the disk answers. Empty if the disk has none; `None` if it was removed.
+    /// Returns the `serial` of a virtio disk. Sends a request to the disk (`VIRTIO_BLK_T_GET_ID`),
+    /// and waits until the disk answers. Empty if the disk has no serial; `None` if the disk was
+    /// removed.
     fn disk_serial(&self, disk: &Disk) -> Result<Option<String>>;
-    /// Makes the kernel read the size of a SCSI disk again (`device/rescan`); virtio and NVMe disks
-    /// report theirs and have no such file. Waits for the disk.
+    /// Makes the kernel read the size of a SCSI disk again (`device/rescan`), and waits for the
+    /// disk. Does nothing for virtio and NVMe disks, which report size changes and have no such
+    /// file.
     fn disk_rescan(&self, disk: &Disk) -> Result<()>;
 }

@@ -1,4 +1,5 @@
-//! A failed system call: its name, its object and the reason. The errno stays in this directory.
+//! A failed system call: its name, the object that it was called on, and the reason. Other
+//! directories do not see the errno.
 
 use std::fmt;
 use std::path::Path;
@@ -22,10 +23,10 @@ pub(crate) struct Error {
     detail: Box<str>,
 }
 
-/// The cause of a failed call, as detailed as callers' decisions need it.
+/// The cause of a failed call, as far as callers distinguish causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// ENOENT, ENOTDIR: no such name.
+    /// ENOENT, ENOTDIR: the name does not exist.
     Missing,
     /// EEXIST.
     Exists,
@@ -43,7 +44,7 @@ pub(crate) enum Cause {
     NotEmpty,
     /// EISDIR: a directory where a file was expected.
     Directory,
-    /// ELOOP, EXDEV: a symlink or another mount, where the call allows none.
+    /// ELOOP, EXDEV: the path contains a symlink or another mount, and the call allows none.
     Escapes,
     /// EINVAL.
     Invalid,
@@ -53,20 +54,20 @@ pub(crate) enum Cause {
     Io,
     /// EMFILE, ENFILE: the limit of open files of this process, or of the machine, is reached.
     Files,
-    /// ENOSYS, EOPNOTSUPP: this kernel has no such call.
+    /// ENOSYS, EOPNOTSUPP: the kernel does not support the call.
     Unsupported,
-    /// EPROTONOSUPPORT: the server, or this kernel, does not have that version of the protocol.
+    /// EPROTONOSUPPORT: the server, or this kernel, does not support that version of the protocol.
     Version,
     /// ETIMEDOUT, ECONNREFUSED, EHOSTUNREACH and similar: the server does not answer.
     Unreachable,
     /// ESTALE: the server no longer has the file or directory.
     Stale,
-    /// Any other.
+    /// Any other errno.
     Other,
 }
 
 impl Error {
-    /// `call` on `object` failed with `errno`.
+    /// The system call `call` on `object` failed with `errno`.
     pub(super) fn new(call: &'static str, object: impl Into<Box<str>>, errno: Errno) -> Self {
         Error {
             call,
@@ -76,25 +77,25 @@ impl Error {
         }
     }
 
-    /// `call` on `path` failed with `errno`.
+    /// The system call `call` on `path` failed with `errno`.
     pub(super) fn at(call: &'static str, path: &Path, errno: Errno) -> Self {
         Error::new(call, path.to_string_lossy().into_owned(), errno)
     }
 
-    /// Adds the kernel's message, where it gives more than an errno.
+    /// Adds the kernel's message, if there is more than an errno.
     pub(super) fn because(mut self, detail: impl Into<Box<str>>) -> Self {
         self.detail = detail.into();
         self
     }
 
-    /// Adds the caller's knowledge about the failure.
+    /// Appends what the caller knows about the failure.
     pub(crate) fn also(mut self, more: &str) -> Self {
         let separator = if self.detail.is_empty() { "" } else { "; " };
         self.detail = format!("{}{separator}{more}", self.detail).into();
         self
     }
 
-    /// The reason, for decisions.
+    /// Returns the cause of the failure.
     pub(crate) fn cause(&self) -> Cause {
         match self.errno {
             Errno::NOENT | Errno::NOTDIR => Cause::Missing,
@@ -129,7 +130,7 @@ impl Error {
         }
     }
 
-    /// The errno's name, for messages with a different sentence.
+    /// Returns the errno's name, for callers that write their own message.
     pub(crate) fn errno_name(&self) -> &'static str {
         name(self.errno)
     }
@@ -175,7 +176,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Each constant with its name in errno(3); rustix has all of them without the E.
+/// Pairs each constant with its name in errno(3); rustix names most constants without the E.
 macro_rules! names {
     ($($errno:ident)*) => {
         &[

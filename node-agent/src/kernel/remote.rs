@@ -1,6 +1,6 @@
-//! Filesystems of servers. A call that a server must answer may never return, so a helper process
-//! makes it: the agent can kill a process, but not a thread. Defines the call and the answer of a
-//! helper. Knows no protocol of a server.
+//! Network filesystems. A call that waits for a server may never return, so a helper process makes
+//! the call: the agent can kill a process, but not a thread. This module defines the call and the
+//! answer of a helper, independent of the server's protocol.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Descriptors, MountAttrs, Result, Usage};
 
-/// A call that may wait for a server. Its paths come from requests, and thus are UTF-8.
+/// A call that may wait for a server. Its paths come from CSI requests, and thus are UTF-8.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum RemoteCall {
-    /// Makes a detached mount.
+    /// Creates a detached mount.
     Mount(RemoteMount),
     /// umount2(2).
     Unmount(PathBuf),
@@ -26,26 +26,27 @@ pub(crate) enum RemoteCall {
     Usage(PathBuf),
 }
 
-/// The mount to make.
+/// The parameters of a mount.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RemoteMount {
-    /// The host's name or address, without brackets.
+    /// The server's name or address, without brackets.
     pub(crate) server: String,
     /// The source of the mount, as the kernel expects it.
     pub(crate) source: String,
     /// Attributes of the mount.
     pub(crate) attrs: MountAttrs,
-    /// Parameters of the filesystem, in this order: name, and value if it has one.
+    /// The parameters of the filesystem in the order in which they are set: name, and value if
+    /// there is one.
     pub(crate) options: Vec<Parameter>,
-    /// The mode that the root of the mount must have; `None` leaves it as it is.
+    /// The mode that the mount's root directory must have; `None` leaves the mode unchanged.
     pub(crate) permissions: Option<u32>,
 }
 
 /// The result of a successful call.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer<Fd> {
-    /// A detached mount. The helper holds it as well until [`Process::close`], so that the agent
-    /// never closes the last descriptor of a mount, which may wait for the server.
+    /// A detached mount. The helper holds the mount as well until [`Process::close`], so that the
+    /// agent never closes a mount's last descriptor, which may wait for the server.
     Mount(Fd),
     /// The mount was removed.
     Unmounted,
@@ -61,40 +62,40 @@ pub(crate) type Answered<Fd> = std::result::Result<Answer<Fd>, Failure>;
 pub(crate) struct MountSource {
     /// The filesystem type, as in /proc/filesystems.
     pub(crate) fs_type: String,
-    /// The source; of a server's filesystem, with the directory that is mounted.
+    /// The source of the mount. For a network filesystem, it includes the mounted directory.
     pub(crate) source: OsString,
     /// The attributes of the mount.
     pub(crate) attrs: MountAttrs,
-    /// The filesystem itself is read-only.
+    /// Whether the filesystem itself is read-only.
     pub(crate) superblock_read_only: bool,
 }
 
-/// A running helper process.
+/// A helper process that makes one call.
 pub(crate) trait Helper<Fd>: Process {
-    /// Waits for the answer. Dropping the future loses nothing.
+    /// Waits for the answer. Cancel-safe: dropping the future loses no data.
     ///
     /// # Errors
-    /// Returns the failure of the call; `System` if the process has ended without an answer.
+    /// Returns the failure of the call; `System` if the process has exited without an answer.
     fn answer(&mut self) -> impl Future<Output = Answered<Fd>> + Send;
 }
 
-/// The system calls for filesystems of servers.
+/// The system calls for network filesystems.
 pub(crate) trait Remotes: Descriptors {
     /// A helper process.
     type Helper: Helper<Self::Fd>;
-    /// Starts a process for one call. Quick.
+    /// Starts a helper process for a call. Does not block.
     fn start_helper(&self, call: &RemoteCall) -> Result<Self::Helper>;
-    /// getaddrinfo(3): the addresses of a host, at least one; else the resolver's message, since
-    /// it returns no errno. For a helper.
+    /// getaddrinfo(3): returns the addresses of a host, at least one. Fails with the resolver's
+    /// message, because the resolver returns no errno. Called only in helper processes.
     fn addresses(&self, host: &str) -> std::result::Result<Vec<IpAddr>, String>;
-    /// umount2(2) with `UMOUNT_NOFOLLOW | MNT_DETACH`. For a helper: if nothing uses the
-    /// filesystem, it waits for the server as a plain umount2 does.
+    /// umount2(2) with `UMOUNT_NOFOLLOW | MNT_DETACH`. Called only in helper processes: if no
+    /// process uses the filesystem, the call waits for the server as a plain umount2 does.
     fn umount_lazily(&self, path: &std::path::Path) -> Result<()>;
-    /// The permissions of an open directory (fstat(2)). For a helper.
+    /// Returns the permissions of an open directory (fstat(2)). Called only in helper processes.
     fn mode(&self, fd: &Self::Fd) -> Result<u32>;
-    /// fchmod(2). For a helper.
+    /// fchmod(2). Called only in helper processes.
     fn chmod(&self, fd: &Self::Fd, mode: u32) -> Result<()>;
-    /// The source of the mount whose root is `path`; `None` if it is not the root of a mount.
-    /// statmount(2) where it shows sources (Linux 6.13), else mountinfo. Quick.
+    /// Returns the source of the mount whose root is `path`; `None` if `path` is not the root of a
+    /// mount. Uses statmount(2) if it returns sources (Linux 6.13), else mountinfo. Does not block.
     fn mount_source(&self, path: &std::path::Path) -> Result<Option<MountSource>>;
 }

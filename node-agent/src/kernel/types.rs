@@ -6,14 +6,14 @@ use std::path::PathBuf;
 /// A device number, as in `st_dev` and `st_rdev`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Dev {
-    /// The driver.
+    /// The number of the driver.
     pub(crate) major: u32,
-    /// The device of that driver.
+    /// The number of the device among the driver's devices.
     pub(crate) minor: u32,
 }
 
 impl Dev {
-    /// Whether this is not the number of a device: the filesystem has none, or is btrfs.
+    /// Whether the number does not identify a device: the filesystem has no device, or is btrfs.
     pub(crate) const fn is_anonymous(self) -> bool {
         self.major == 0
     }
@@ -45,35 +45,35 @@ pub(crate) enum FileKind {
 pub(crate) struct Stat {
     /// The type of the file.
     pub(crate) kind: FileKind,
-    /// The filesystem that it is on. Anonymous on btrfs.
+    /// The device number of the filesystem that contains the file. Anonymous on btrfs.
     pub(crate) dev: Dev,
-    /// The device, if it is a device node.
+    /// The device number of the device, if the file is a device node.
     pub(crate) rdev: Dev,
     /// The inode number.
     pub(crate) ino: u64,
     /// The size of the file in bytes.
     pub(crate) bytes: u64,
-    /// The bytes of the file that are not a hole, as its filesystem reports them (`stx_blocks`).
+    /// The number of allocated bytes (`stx_blocks`), which excludes holes.
     pub(crate) allocated: u64,
-    /// The number of the file's names; 0 for a deleted file that is still open.
+    /// The number of hard links; 0 for a deleted file that is still open.
     pub(crate) links: u32,
     /// Whether the file is the root of a mount (`STATX_ATTR_MOUNT_ROOT`).
     pub(crate) mount_root: bool,
-    /// The mount that contains the file (`STATX_MNT_ID_UNIQUE`); 0 before Linux 6.8.
+    /// The ID of the file's mount (`STATX_MNT_ID_UNIQUE`); 0 before Linux 6.8.
     pub(crate) mount_id: u64,
 }
 
-/// The identity of a file, regardless of its name.
+/// The identity of a file, independent of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Inode {
-    /// The filesystem it is on.
+    /// The device number of the filesystem that contains the file.
     pub(crate) dev: Dev,
     /// The inode number in that filesystem.
     pub(crate) ino: u64,
 }
 
 impl Stat {
-    /// The identity of the file.
+    /// Returns the identity of the file.
     pub(crate) fn inode(&self) -> Inode {
         Inode {
             dev: self.dev,
@@ -81,7 +81,7 @@ impl Stat {
         }
     }
 
-    /// Whether both are the same file of the same filesystem; for device nodes, the same device.
+    /// Whether both are the same file of the same filesystem or, for device nodes, the same device.
     pub(crate) fn is_same_root(&self, other: &Stat) -> bool {
         self.kind == other.kind
             && match self.kind {
@@ -91,62 +91,62 @@ impl Stat {
     }
 }
 
-/// The flags of an open(2), always with `O_CLOEXEC`.
+/// The flags of open(2). `O_CLOEXEC` is always added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Open {
-    /// `O_RDONLY | O_DIRECT | O_NONBLOCK`: holds a device, and probes it bypassing the page cache.
+    /// `O_RDONLY | O_DIRECT | O_NONBLOCK`: for probing a device without the page cache.
     DeviceRead,
     /// `O_RDWR | O_DIRECT | O_NONBLOCK`.
     DeviceWrite,
-    /// `O_RDONLY | O_EXCL | O_NONBLOCK`: [`super::Cause::Busy`] while mounted or claimed.
+    /// `O_RDONLY | O_EXCL | O_NONBLOCK`: [`super::Cause::Busy`] if mounted or claimed.
     DeviceExclusive,
     /// `O_RDWR`.
     FileWrite,
     /// `O_RDONLY`.
     FileRead,
-    /// `O_PATH`: to inspect a file without counting as an opener.
+    /// `O_PATH`: inspects a file without counting as an opener.
     Name,
-    /// [`Open::Name`] by [`super::Kernel::open_beneath`] that fails instead of waiting for a disk.
+    /// [`Open::Name`], but [`super::Kernel::open_beneath`] fails instead of waiting for a disk.
     NameCached,
     /// `O_RDONLY | O_DIRECTORY`.
     Directory,
 }
 
-/// Other openers of a file.
+/// Whether other open file descriptions refer to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Openers {
-    /// No other opener on this machine.
+    /// No other open file description on this machine refers to the file.
     None,
-    /// Another process, or a loop device.
+    /// Another process or a loop device has the file open.
     Others,
-    /// The filesystem does not report openers, or not to this process.
+    /// The filesystem does not report other openers, or does not report them to this process.
     Unknown,
 }
 
-/// The flags of a loop device's binding.
+/// The flags of a bound loop device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoopMode {
     /// `LO_FLAGS_READ_ONLY`: writes fail with EPERM.
     pub(crate) read_only: bool,
-    /// `LO_FLAGS_AUTOCLEAR`: the last close unbinds.
+    /// `LO_FLAGS_AUTOCLEAR`: the last close unbinds the device.
     pub(crate) autoclear: bool,
 }
 
 /// The status of a bound loop device (`LOOP_GET_STATUS64`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoopStatus {
-    /// The name given when it was bound (`lo_file_name`), at most 63 bytes.
+    /// The name that was set when the device was bound (`lo_file_name`), at most 63 bytes.
     pub(crate) name: String,
-    /// The filesystem that holds the backing file.
+    /// The device number of the filesystem that contains the backing file.
     pub(crate) backing_dev: Dev,
-    /// The backing file's inode.
+    /// The backing file's inode number.
     pub(crate) backing_ino: u64,
-    /// The flags of the binding.
+    /// The flags of the device.
     pub(crate) mode: LoopMode,
 }
 
 impl LoopStatus {
-    /// The backing file.
+    /// Returns the identity of the backing file.
     pub(crate) fn inode(&self) -> Inode {
         Inode {
             dev: self.backing_dev,
@@ -155,16 +155,16 @@ impl LoopStatus {
     }
 }
 
-/// A bound loop device in sysfs, without a query to its backing file.
+/// The backing file of a loop device, read from sysfs without a query to the file's filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoopFile {
-    /// The backing file's path as its binder saw it; ends in ` (deleted)` for a deleted file.
+    /// The file's path as the binding process saw it; ends in ` (deleted)` for a deleted file.
     pub(crate) path: PathBuf,
-    /// AUTOCLEAR: unbinds at its last close.
+    /// Whether the device has AUTOCLEAR: its last close unbinds it.
     pub(crate) autoclear: bool,
 }
 
-/// Attributes of a mount, apart from those of its filesystem (mount_setattr(2)).
+/// Attributes of a mount, as opposed to attributes of its filesystem (mount_setattr(2)).
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
 )]
@@ -187,15 +187,15 @@ impl MountAttrs {
     pub(crate) const NO_DIR_ATIME: MountAttrs = MountAttrs(0x80);
     /// `MOUNT_ATTR_NOSYMFOLLOW`.
     pub(crate) const NO_SYMFOLLOW: MountAttrs = MountAttrs(0x0020_0000);
-    /// `MOUNT_ATTR__ATIME`: the two access-time bits are one choice, not two flags.
+    /// `MOUNT_ATTR__ATIME`: the mask of the access-time mode, which is not a set of flags.
     pub(crate) const ATIME_CHOICE: MountAttrs = MountAttrs(0x70);
 
-    /// The bits as the kernel has them (include/uapi/linux/mount.h).
+    /// Returns the bits with the kernel's values (include/uapi/linux/mount.h).
     pub(crate) const fn bits(self) -> u64 {
         self.0
     }
 
-    /// Converts the kernel's own bits, and keeps unknown ones.
+    /// Converts bits with the kernel's values. Unknown bits are kept.
     pub(crate) const fn from_bits(bits: u64) -> Self {
         MountAttrs(bits)
     }
@@ -205,7 +205,7 @@ impl MountAttrs {
         self.0 & other.0 == other.0
     }
 
-    /// Equal in all attributes that our mount flags can set.
+    /// Whether both are equal in all attributes that the agent's mount flags can set.
     pub(crate) const fn is_like(self, other: MountAttrs) -> bool {
         let ours = MountAttrs::READ_ONLY
             .with(MountAttrs::NO_SUID)
@@ -217,7 +217,7 @@ impl MountAttrs {
         (self.0 ^ other.0) & ours.0 == 0
     }
 
-    /// Returns the attributes of both.
+    /// Returns the attributes that are set in either.
     #[must_use]
     pub(crate) const fn with(self, other: MountAttrs) -> Self {
         MountAttrs(self.0 | other.0)
@@ -230,41 +230,41 @@ impl MountAttrs {
     }
 }
 
-/// A mount.
+/// The state of a mount and its filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountFacts {
     /// The filesystem type, as in /proc/filesystems.
     pub(crate) fs_type: String,
     /// The attributes of the mount.
     pub(crate) attrs: MountAttrs,
-    /// The filesystem itself is read-only, or refuses writes after an error.
+    /// Whether the filesystem itself is read-only, or refuses writes after an error.
     pub(crate) superblock_read_only: bool,
-    /// The filesystem has shut itself down after an error: nothing can be read or written.
+    /// Whether the filesystem has shut down after an error: reads and writes fail.
     pub(crate) shut_down: bool,
-    /// Whether statfs waits for nothing, judged by the project quotas in the mount's options.
+    /// Whether statfs(2) does not block, judged by the project quotas in the mount's options.
     pub(crate) counts_in_memory: bool,
-    /// Mounts that propagate to each other share this number, as do binds; 0 for a private one.
+    /// The number of the group of mounts that propagate to each other; 0 for a private mount.
     pub(crate) peer_group: u64,
-    /// The SELinux label of all its files (`context=`). Statmount shows it since Linux 6.13.
+    /// The SELinux label of all files (`context=`). Statmount shows it since Linux 6.13.
     pub(crate) label: Option<String>,
 }
 
 /// A line of mountinfo, reduced to the fields that the agent uses (proc_pid_mountinfo(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
-    /// The mount's number in the table, and in `STATX_MNT_ID`.
+    /// The mount's ID in mountinfo, and in `STATX_MNT_ID`. The kernel reuses it.
     pub(crate) id: u64,
-    /// The number of the mount below, which the table need not contain.
+    /// The ID of the parent mount, which mountinfo need not contain.
     pub(crate) parent: u64,
     /// `st_dev` of files on this mount.
     pub(crate) dev: Dev,
-    /// The directory of the filesystem that is mounted.
+    /// The directory of the filesystem that is mounted, relative to the filesystem's root.
     pub(crate) root: PathBuf,
     /// The mount point.
     pub(crate) point: PathBuf,
     /// The filesystem type.
     pub(crate) fs_type: String,
-    /// The source that the mounting process gave. Only a name.
+    /// The source that the mounting process passed; only a name.
     pub(crate) source: PathBuf,
     /// The peer group, as in [`MountFacts::peer_group`].
     pub(crate) peer_group: u64,
@@ -275,28 +275,28 @@ pub(crate) struct MountEntry {
 pub(crate) struct Usage {
     /// The size of the filesystem.
     pub(crate) total_bytes: u64,
-    /// Used.
+    /// Used bytes.
     pub(crate) used_bytes: u64,
-    /// Free for an ordinary user.
+    /// Bytes that an ordinary user may still allocate.
     pub(crate) available_bytes: u64,
-    /// Inodes in all; 0 on a filesystem that allocates them as needed.
+    /// The total number of inodes; 0 on a filesystem that allocates inodes as needed.
     pub(crate) total_inodes: u64,
-    /// Inodes taken.
+    /// Inodes in use.
     pub(crate) used_inodes: u64,
-    /// Inodes free.
+    /// Free inodes.
     pub(crate) free_inodes: u64,
 }
 
-/// The part of `struct xfs_fsop_geom` that growing needs.
+/// The fields of `struct xfs_fsop_geom` that growing needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct XfsGeometry {
-    /// Bytes of a filesystem block.
+    /// The size of a filesystem block in bytes.
     pub(crate) block_bytes: u32,
-    /// Data blocks.
+    /// The number of data blocks.
     pub(crate) blocks: u64,
-    /// Allocation groups.
+    /// The number of allocation groups.
     pub(crate) groups: u32,
-    /// The share of space that inodes may use, in per cent; passed back unchanged when growing.
+    /// The share of space that inodes may use, in per cent; passed unchanged to the grow ioctl.
     pub(crate) imaxpct: u32,
 }
 
@@ -307,33 +307,33 @@ pub(crate) enum BtrfsDevice {
     One(Dev),
     /// The filesystem is on several block devices.
     Several,
-    /// The disk was removed, and the kernel no longer shows its number.
+    /// The disk was removed, and the kernel no longer shows its device number.
     Removed,
 }
 
-/// The devices that a btrfs reports.
+/// The number and size of the devices of a btrfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BtrfsGeometry {
-    /// The number of the devices.
+    /// The number of devices.
     pub(crate) devices: u64,
-    /// The highest device ID within the filesystem.
+    /// The highest device ID in the filesystem.
     pub(crate) last_id: u64,
-    /// The number of bytes of that device that the filesystem uses.
+    /// The number of bytes of the device `last_id` that the filesystem uses.
     pub(crate) last_bytes: u64,
-    /// Bytes of a filesystem block; `last_bytes` is a multiple of it.
+    /// The size of a filesystem block in bytes; `last_bytes` is a multiple of it.
     pub(crate) block_bytes: u32,
 }
 
-/// The errors that an ext4 has counted since its last fsck, and its warnings.
+/// The errors that an ext4 has counted since its last fsck, and the warnings since its mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ext4Errors {
-    /// The number of warnings since the mount: of failed writes, and of full directories.
+    /// The number of warnings since the mount, such as failed writes and full directories.
     pub(crate) warnings: u64,
-    /// The number of errors.
+    /// The number of errors since the last fsck.
     pub(crate) count: u64,
-    /// The oldest, if there is any.
+    /// The oldest error; `None` if no error is recorded.
     pub(crate) first: Option<Ext4Error>,
-    /// The latest.
+    /// The latest error; `None` if no error is recorded.
     pub(crate) last: Option<Ext4Error>,
 }
 
@@ -342,15 +342,15 @@ pub(crate) struct Ext4Errors {
 pub(crate) struct Ext4Error {
     /// The time of the error in seconds since 1970; 0 if unknown.
     pub(crate) seconds: u64,
-    /// The function in the kernel's source.
+    /// The function in the kernel's source that reported the error.
     pub(crate) function: String,
-    /// The line in the kernel's source.
+    /// The line in the kernel's source that reported the error.
     pub(crate) line: u64,
-    /// The reason: `EXT4_ERR_` of fs/ext4/ext4.h; 0 if unknown.
+    /// The cause: an `EXT4_ERR_` constant of fs/ext4/ext4.h; 0 if unknown.
     pub(crate) code: u64,
 }
 
-/// The errors that a btrfs has counted on its device; kept in the filesystem until reset.
+/// The errors that a btrfs has counted on its device. The counters persist until reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BtrfsErrors {
     /// Failed writes.
@@ -361,13 +361,13 @@ pub(crate) struct BtrfsErrors {
     pub(crate) flush: u64,
     /// Blocks with a wrong checksum.
     pub(crate) corruption: u64,
-    /// Blocks with an old generation: a write was lost.
+    /// Blocks with an outdated generation, because an earlier write was lost.
     pub(crate) generation: u64,
 }
 
-/// Memory aligned as `O_DIRECT` requires (open(2)), in whole pages without other data: before Linux
-/// 6.5, a write to that after a fork (for mkfs) would separate this process from the page that the
-/// disk still writes to.
+/// Memory aligned as `O_DIRECT` requires (open(2)), in whole pages that contain no other data.
+/// Before Linux 6.5, if a fork (for mkfs) and a write to the same page happen during a direct read,
+/// the process gets a copy of the page, and the disk's bytes arrive only in the old page.
 pub(crate) struct AlignedBuf {
     bytes: Vec<u8>,
     start: usize,
@@ -375,9 +375,9 @@ pub(crate) struct AlignedBuf {
 }
 
 impl AlignedBuf {
-    /// `len` zero bytes.
+    /// Allocates `len` zero bytes.
     pub(crate) fn new(len: usize) -> Self {
-        // At least 4096, enough for every logical block size that filesystems accept.
+        // At least 4096 bytes, enough for every logical block size that filesystems accept.
         let page = rustix::param::page_size();
         let bytes = vec![0; len.next_multiple_of(page) + page];
         let start = bytes.as_ptr().align_offset(page);

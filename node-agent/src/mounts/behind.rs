@@ -1,8 +1,8 @@
-//! The block device behind a mount.
+//! Determines the block device of a mount.
 //!
 //! The device of a raw volume is the mounted node itself, and most filesystems have the number of
-//! their device in `st_dev`. The `st_dev` of btrfs is anonymous, so its root must be opened and
-//! queried.
+//! their device in `st_dev`. The `st_dev` of btrfs is anonymous, so its root directory must be
+//! opened and queried.
 
 use std::path::Path;
 
@@ -10,21 +10,21 @@ use belay_server::call::Failure;
 
 use crate::kernel::{BtrfsDevice, Dev, FileKind, Kernel, Open, Stat};
 
-/// The filesystem type whose `st_dev` is not the number of its device.
+/// The filesystem type whose `st_dev` is not its device's number.
 const BTRFS: &str = "btrfs";
 
-/// The block device behind a mount.
+/// The block device of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Behind {
-    /// The block device of that number. The number is anonymous if there is no device, or more than
-    /// one.
+    /// The block device with this number. The number is anonymous if there is no device, or more
+    /// than one.
     Device(Dev),
-    /// A disk that was removed, and whose number the filesystem does not show.
+    /// A disk that was removed, and whose number the filesystem does not report.
     Removed,
 }
 
-/// The number in the stat of the mount's root: the number of the node for a raw device, otherwise
-/// that of the filesystem.
+/// Returns the number in the stat of the mount's root: for a raw device the number of the node,
+/// otherwise the number of the filesystem.
 pub(super) fn root_dev(stat: &Stat) -> Dev {
     match stat.kind {
         FileKind::BlockDevice => stat.rdev,
@@ -32,8 +32,8 @@ pub(super) fn root_dev(stat: &Stat) -> Dev {
     }
 }
 
-/// The device behind the mount on `path`, whose root `stat` describes. Opens only a btrfs,
-/// since opening another filesystem without a device may wait for a server.
+/// Returns the device of the mount on `path`, whose root `stat` describes. Opens only a btrfs,
+/// because opening another filesystem without a device may wait for a server.
 ///
 /// # Errors
 /// Returns `ABORTED` if the mount changed meanwhile; otherwise the kernel's error.
@@ -52,7 +52,7 @@ pub(super) fn device_behind<K: Kernel>(
     }
 }
 
-/// The device behind a mount that is known to be a btrfs: see [`device_behind`].
+/// Returns the device of a mount that is known to be a btrfs, like [`device_behind`].
 ///
 /// # Errors
 /// Returns the same errors as [`device_behind`].

@@ -1,8 +1,9 @@
-//! The mounts by device and volume.
+//! An index of the mounts by device and volume.
 //!
-//! The kernel is the truth; the index only saves queries. One scan at the start and our own mounts
-//! fill it, and each entry is checked with statx before use. If a mount is not visible at its path,
-//! the mount table is read: it may be under another mount.
+//! The kernel's mount table is authoritative; the index only saves queries. A scan at the start and
+//! the agent's own mounts fill it, and each entry is checked with statx before use. If a mount is
+//! not visible at its path, the mount table is read, because the mount may be hidden by another
+//! one.
 
 mod volumes;
 
@@ -31,26 +32,26 @@ pub(crate) struct MountIndex {
 struct Inner {
     by_path: HashMap<Arc<Path>, Entry>,
     by_device: HashMap<Dev, Vec<Arc<Path>>>,
-    /// The file behind a device that is mounted and proven to be a volume's.
+    /// The backing file of each device that is mounted and was proven to be a volume's.
     files: HashMap<Dev, Inode>,
-    /// The devices with a filesystem that, by its superblock, cannot have project quotas.
+    /// The devices with a filesystem that cannot have project quotas, judged by its superblock.
     without_projects: HashSet<Dev>,
     /// The paths of the mounts that were proven to be a volume's.
     by_volume: HashMap<VolumeId, Vec<Arc<Path>>>,
-    /// Mounts that the scan has found at paths where a mount of another device covers them.
+    /// Mounts that the scan found at paths where a mount of another device hides them.
     stacked: Vec<(PathBuf, Dev)>,
 }
 
 #[derive(Clone)]
 struct Entry {
-    /// The number that the stat of the mount's root must have: anonymous for btrfs, and unknown for
-    /// a mount that the scan has found.
+    /// The device number that the stat of the mount's root must have: anonymous for btrfs, `None`
+    /// if unknown because the scan found the mount.
     root: Option<Dev>,
-    /// The block device behind the mount.
+    /// The block device of the mount.
     device: Dev,
-    /// The volume that was verified to be behind this mount.
+    /// The volume that the mount was recorded for; `None` if only the scan found the mount.
     noted: Option<Noted>,
-    /// The label of the bind of a raw device that the scan has found.
+    /// The label of a raw device's bind mount that the scan found.
     label: Option<Label>,
     /// Whether the mount's statistics can be read on the event loop; `None` before the first
     /// attempt.
@@ -60,15 +61,15 @@ struct Entry {
 #[derive(Clone)]
 struct Noted {
     volume: VolumeId,
-    /// The unique ID of the mount. 0 proves nothing: it stands for a kernel without unique mount
-    /// IDs (before Linux 6.8), where an ID may be reused, or for a volume for which any disk of the
-    /// cloud counted.
+    /// The unique ID of the mount. 0 proves nothing: the kernel has no unique mount IDs (before
+    /// Linux 6.8), so an ID may be reused, or the volume's disk could not be distinguished from the
+    /// cloud's other disks.
     mount_id: u64,
 }
 
 impl MountIndex {
-    /// Scans the existing mounts and keeps those of volumes' devices. Reads only the mount table: a
-    /// mount, or a path to it, may be on a hung disk or server.
+    /// Scans the mount table and records the mounts of devices that can be a volume's. Reads only
+    /// the mount table, because a mount, or a path to it, may be on a hung disk or server.
     ///
     /// # Errors
     /// Returns an error if mountinfo or sysfs cannot be read.
@@ -89,7 +90,8 @@ impl MountIndex {
         Ok(index)
     }
 
-    /// Notes a mount of `device` that we made or verified: `stat` is of its root.
+    /// Records a mount of `device` that the agent made or verified; `stat` describes the mount's
+    /// root.
     pub(crate) fn note(&self, path: &Path, stat: &Stat, device: Dev, volume: &VolumeId) {
         let noted = Some(Noted {
             volume: volume.clone(),
@@ -105,61 +107,61 @@ impl MountIndex {
         self.lock().insert(path, entry);
     }
 
-    /// Notes the file behind a device that was noted; `None` for a disk.
+    /// Records the backing file of a recorded device; `None` for a disk.
     pub(crate) fn note_file(&self, device: Dev, file: Option<Inode>) {
         if let Some(file) = file {
             self.lock().files.insert(device, file);
         }
     }
 
-    /// The file behind the device, if a filesystem on it is mounted and was proven to be a
-    /// volume's: the device keeps its file while it is mounted.
+    /// Returns the device's backing file if a filesystem on the device is mounted and was proven to
+    /// be a volume's. The device keeps its file while it is mounted.
     pub(crate) fn file_behind(&self, device: Dev) -> Option<Inode> {
         self.lock().files.get(&device).copied()
     }
 
-    /// Forgets a path with no mount on it.
+    /// Removes a path that has no mount from the index.
     pub(crate) fn forget(&self, path: &Path) {
         self.lock().remove(path);
     }
 
-    /// The volume's device, if the mount whose root `stat` describes was verified to be the
-    /// volume's. A filesystem holds its device; the bind of a raw device does not, so such an entry
-    /// does not prove to which volume the device belongs now.
+    /// Returns the volume's device if the mount whose root `stat` describes was verified to be the
+    /// volume's. Returns `None` for a raw device: a filesystem keeps its device bound, but a bind
+    /// mount does not, so the device may belong to another volume by now.
     pub(crate) fn proven(&self, path: &Path, stat: &Stat, volume: &VolumeId) -> Option<Dev> {
         let inner = self.lock();
         let (entry, noted) = inner.noted(path, stat)?;
         (stat.kind != FileKind::BlockDevice && noted == volume).then_some(entry.device)
     }
 
-    /// The volume that exactly this mount was noted for.
+    /// Returns the volume that this mount was recorded for. Compares the mount's unique ID.
     pub(crate) fn noted(&self, path: &Path, stat: &Stat) -> Option<VolumeId> {
         let inner = self.lock();
         inner.noted(path, stat).map(|(_, volume)| volume.clone())
     }
 
-    /// Whether exactly this mount was noted for that volume.
+    /// Whether this mount was recorded for the volume. Compares the mount's unique ID.
     pub(crate) fn is_noted_for(&self, path: &Path, stat: &Stat, volume: &VolumeId) -> bool {
         let inner = self.lock();
         let noted = inner.noted(path, stat);
         noted.is_some_and(|(_, noted)| noted == volume)
     }
 
-    /// Whether the mount at that path was noted for another volume, whatever is mounted on top of
-    /// it.
+    /// Whether the mount at that path was recorded for another volume, regardless of mounts on top
+    /// of it.
     pub(super) fn is_noted_for_another(&self, path: &Path, volume: &VolumeId) -> bool {
         let inner = self.lock();
         let entry = inner.by_path.get(path);
         entry.is_some_and(|entry| entry.is_noted_for_another(volume))
     }
 
-    /// Whether files with this number are, or may be, on a noted mount.
+    /// Whether files with this device number are, or may be, on a recorded mount.
     pub(crate) fn shows(&self, dev: Dev) -> bool {
         let may_be = |entry: &Entry| entry.root.is_none_or(|root| root == dev);
         self.lock().by_path.values().any(may_be)
     }
 
-    /// Whether checking all mounts of the device requires opening a mount that the scan has found.
+    /// Whether a check of all mounts of the device must open a mount that only the scan found.
     pub(crate) fn has_unseen(&self, device: Dev) -> bool {
         let noted = self.lock().mounts_of(device);
         noted.iter().any(|(_, entry)| entry.root.is_none())
@@ -171,21 +173,22 @@ impl MountIndex {
         }
     }
 
-    /// Whether any mount of the device is noted, even if it no longer exists.
+    /// Whether any mount of the device is recorded, even if it no longer exists.
     pub(crate) fn has(&self, device: Dev) -> bool {
         self.lock().by_device.contains_key(&device)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic between two map updates leaves stale entries at worst, and those are checked.
+        // A panic between two map updates leaves stale entries at worst, and entries are checked
+        // before use.
         self.inner.lock()
     }
 }
 
 impl<K: Kernel> Mounts<'_, K> {
-    /// The other mounts of the volume's device, as the kernel has them now: without `except`, and
-    /// without mirrors of `except` by propagation or through a symlink. Includes mounts under other
-    /// mounts, which no path reaches.
+    /// Returns the other mounts of the volume's device, as the kernel has them now: without the
+    /// paths `except`, and without mirrors of these mounts by propagation or through a symlink.
+    /// Includes mounts that other mounts hide, which no path reaches.
     ///
     /// # Errors
     /// Returns an error if a path cannot be inspected.
@@ -214,7 +217,8 @@ impl<K: Kernel> Mounts<'_, K> {
                 continue;
             };
             index.learn(&path, root_dev(&stat));
-            // The bind is of a device that was detached by force: its number is ours now.
+            // A bind mount of a device that was detached by force shows the next device with this
+            // number.
             let is_stale = stat.kind == FileKind::BlockDevice
                 && match index.noted(&path, &stat) {
                     Some(noted) => noted != *volume,
@@ -233,12 +237,12 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(live)
     }
 
-    /// Whether a mount that was noted at the path for the volume, or for no volume, is under
-    /// another mount. Call this for a path that does not show the mount. If the mount no longer
-    /// exists, it is removed from the index.
+    /// Whether a mount that was recorded at the path for the volume, or for no volume, is hidden by
+    /// another mount. The caller has found that the path does not show the mount. If the mount no
+    /// longer exists, it is removed from the index.
     ///
     /// # Errors
-    /// Returns an error if the mount table cannot be read, or a link in the path cannot be
+    /// Returns an error if the mount table cannot be read, or a symlink in the path cannot be
     /// followed.
     pub(crate) fn is_covered(&self, volume: &VolumeId, path: &Path) -> Result<bool> {
         let (kernel, index) = (self.kernel, self.index);
@@ -246,7 +250,7 @@ impl<K: Kernel> Mounts<'_, K> {
             return Ok(false);
         };
         let mut covered = Covered::new(kernel, self.transport, volume, entry.device);
-        // The table names no links.
+        // The mount table contains paths without symlinks.
         if !covered.is_at(path)? && !covered.is_at(&without_links(kernel, path)?)? {
             index.forget(path);
             return Ok(false);
@@ -258,8 +262,8 @@ impl<K: Kernel> Mounts<'_, K> {
         entry.is_noted_for_another(volume) || self.is_of_another(entry.label.as_ref(), volume)
     }
 
-    /// Whether the device is mounted at a path where that is noted. If a bind has a label, the
-    /// label must name the present device of that number.
+    /// Whether the device is mounted at a recorded path. If the mount is a bind mount with a label,
+    /// the label must name the device that now has this number.
     ///
     /// # Errors
     /// Returns the same errors as [`Mounts::others`].
@@ -278,7 +282,7 @@ impl<K: Kernel> Mounts<'_, K> {
     }
 }
 
-/// Returns the path without symlinks; its last components need not exist.
+/// Returns the path with its symlinks resolved; its last components need not exist.
 ///
 /// # Errors
 /// Returns an error if a symlink in the path cannot be resolved.
@@ -310,7 +314,8 @@ impl Inner {
         stacked.map(|(path, _)| path.clone()).collect()
     }
 
-    /// Adds a mount of the table, which lists a mount after the mounts that it covers.
+    /// Adds a mount of the mount table, in the table's order, which lists a mount after the mounts
+    /// that it hides.
     fn insert_scanned(&mut self, path: &Path, entry: Entry) {
         let below = self.by_path.get(path).map(|below| below.device);
         if let Some(below) = below.filter(|below| *below != entry.device) {
@@ -346,7 +351,7 @@ impl Inner {
     }
 }
 
-/// Removes the path from the list of that key.
+/// Removes the path from the list of a key.
 fn unlist<Key: Eq + Hash>(lists: &mut HashMap<Key, Vec<Arc<Path>>>, key: &Key, path: &Path) {
     if let Some(paths) = lists.get_mut(key) {
         paths.retain(|known| **known != *path);
@@ -357,25 +362,25 @@ fn unlist<Key: Eq + Hash>(lists: &mut HashMap<Key, Vec<Arc<Path>>>, key: &Key, p
 }
 
 impl Entry {
-    /// The volume that was verified to be behind exactly this mount.
+    /// Returns the recorded volume, if the mount's unique ID proves it.
     fn proof(&self) -> Option<&Noted> {
         self.noted.as_ref().filter(|noted| noted.mount_id != 0)
     }
 
-    /// Whether the mount was noted for another volume, so that the device has been detached by
-    /// force since.
+    /// Whether the mount was recorded for another volume, so that the device must have been
+    /// detached by force since.
     fn is_noted_for_another(&self, volume: &VolumeId) -> bool {
         let proof = self.proof();
         proof.is_some_and(|proof| proof.volume != *volume)
     }
 }
 
-/// The stat of the path, if the noted mount is there.
+/// Returns the stat of the path, if the recorded mount is visible there.
 fn seen<K: Kernel>(kernel: &K, path: &Path, entry: &Entry) -> Result<Option<Stat>> {
     let stat = kernel.look(path)?.filter(|stat| stat.mount_root);
     let is_it = |stat: &Stat| match entry.root {
         Some(root) => root_dev(stat) == root,
-        // A mount that cannot be queried may be the noted mount.
+        // A mount that cannot be queried may be the recorded one.
         None => match device_behind(kernel, path, stat) {
             Ok(Behind::Device(device)) => device == entry.device,
             Ok(Behind::Removed) | Err(_) => true,
@@ -392,7 +397,7 @@ mod tests {
         Dev { major: 7, minor }
     }
 
-    /// The root of a mount on the first device.
+    /// Returns the stat of the root of a mount on the first device.
     fn root(kind: FileKind, mount_id: u64) -> Stat {
         Stat {
             kind,
@@ -427,7 +432,7 @@ mod tests {
         note("/target", "one", 6);
         assert_eq!(listed("one"), [Path::new("/staging"), Path::new("/target")]);
         note("/target", "two", 7);
-        // Without a mount id, nothing is proven.
+        // A record without a mount ID proves nothing.
         note("/other", "two", 0);
         assert_eq!(listed("one"), [Path::new("/staging")]);
         assert_eq!(listed("two"), [Path::new("/target")]);
@@ -459,7 +464,7 @@ mod tests {
         }
         assert!(index.is_noted_for_another(path, &two));
         assert!(!index.is_noted_for_another(path, &one));
-        // A bind does not hold its device.
+        // A bind mount does not keep its device bound.
         let bind = root(FileKind::BlockDevice, 7);
         index.note(path, &bind, device(0), &one);
         assert_eq!(index.proven(path, &bind, &one), None);
@@ -510,10 +515,11 @@ mod tests {
         index.learn(staging, device(3));
         assert!(!index.has_unseen(device(1)) && !index.shows(device(7)));
         assert!(index.shows(device(3)) && index.shows(device(2)));
-        // Once the root was seen, the entry keeps its number.
+        // Once the root has been inspected, the entry keeps its device number.
         index.learn(staging, device(4));
         assert!(index.shows(device(3)) && !index.shows(device(4)));
-        // A second mount of this device covers nothing; a mount of another device covers the first.
+        // Another mount of the same device does not count as hiding it; a mount of another device
+        // does.
         for (above, stacked) in [(device(1), &[][..]), (device(2), &[staging][..])] {
             index.lock().insert_scanned(staging, scanned(above, None));
             assert_eq!(index.lock().stacked_of(device(1)), stacked, "{above}");

@@ -1,16 +1,17 @@
-//! Mirrors: copies of mounts that propagation has made, and that it removes with their originals.
+//! Mirrors: copies of mounts that mount propagation has made, and that it removes with their
+//! originals.
 //!
-//! A bind of a mount joins its peer group as well, and so do the targets of drivers that bind the
-//! staged mount with mount(2). The kernel unmounts a mirror together with its original, but not
-//! such a bind. Only a mirror is at the same place of a peer of the mount below.
+//! A bind mount of a mount joins its peer group as well, for example the targets of drivers that
+//! bind the staged mount with mount(2). The kernel unmounts a mirror together with its original,
+//! but not such a bind mount. Only a mirror is at the same place in a peer of the parent mount.
 
 use std::path::{Path, PathBuf};
 
 use super::without_links;
 use crate::kernel::{Cause, Kernel, MountEntry, Result, Stat};
 
-/// Whether the mount at `path` is one of the mounts at `except`, through another path, or a mirror
-/// of one of them. Reads the mount table if the mount is a peer of one of them.
+/// Whether the mount at `path` is one of the mounts at `except`, seen through another path, or a
+/// mirror of one of them. Reads the mount table if the mount is a peer of one of them.
 ///
 /// # Errors
 /// Returns an error if a path cannot be inspected, or the table cannot be read.
@@ -22,7 +23,7 @@ pub(super) fn mirrors<K: Kernel>(
 ) -> Result<bool> {
     for known in except {
         let known_stat = match kernel.look(known) {
-            // A filesystem that has shut itself down: not a mirror.
+            // A filesystem that has shut itself down is not a mirror.
             Err(error) if error.cause() == Cause::Io => continue,
             found => found?.filter(|known| known.mount_root),
         };
@@ -44,10 +45,11 @@ pub(super) fn mirrors<K: Kernel>(
     Ok(false)
 }
 
-/// Whether a mount of that group at one path is a mirror of a mount of the group at the other path.
+/// Whether a mount of the peer group at one path is a mirror of a mount of the group at the other
+/// path.
 fn are_at_one_place<K: Kernel>(kernel: &K, one: &Path, other: &Path, group: u64) -> Result<bool> {
     let table = kernel.mounts()?;
-    // The table names no links.
+    // The mount table contains paths without symlinks.
     let points = [without_links(kernel, one)?, without_links(kernel, other)?];
     let [ones, others] = points.each_ref().map(|point| {
         let lines = table.iter();
@@ -58,15 +60,15 @@ fn are_at_one_place<K: Kernel>(kernel: &K, one: &Path, other: &Path, group: u64)
         .any(|one| others.clone().any(|other| is_mirror(&table, one, other))))
 }
 
-/// The two are one mount, or propagation has made one with the other.
+/// Whether the two lines are one mount, or propagation has made one mount with the other.
 pub(super) fn is_mirror(table: &[MountEntry], one: &MountEntry, other: &MountEntry) -> bool {
     let is_at_same_place = || place(table, one).is_some_and(|at| Some(at) == place(table, other));
     one.id == other.id
         || one.peer_group != 0 && one.peer_group == other.peer_group && is_at_same_place()
 }
 
-/// The peer group of the mount on which this mount is attached, and the path of the attachment in
-/// the filesystem of that mount. `None` if that mount propagates nothing.
+/// Returns the peer group of the parent mount, and the path of the mount point in the parent's
+/// filesystem. `None` if the parent propagates no mounts.
 fn place(table: &[MountEntry], line: &MountEntry) -> Option<(u64, PathBuf)> {
     let below = table.iter().find(|below| below.id == line.parent)?;
     let path = below.root.join(line.point.strip_prefix(&below.point).ok()?);
@@ -99,15 +101,15 @@ mod tests {
             line([3, 1], "/kubelet", "/private", 0),
             line([10, 1], "/", "/kubelet/staging", 2),
             line([11, 2], "/", "/data/staging", 2),
-            // Binds of the staged mount, one of them with the same name.
+            // Bind mounts of the staged mount, one of them with the same name.
             line([12, 1], "/", "/kubelet/target", 2),
             line([13, 2], "/", "/data/target", 2),
             line([14, 3], "/", "/private/staging", 2),
             line([15, 1], "/", "/elsewhere/staging", 2),
-            // Another mount on top of the staged one, which propagation has copied as well.
+            // Another mount on top of the staged mount, which propagation has copied as well.
             line([16, 10], "/", "/kubelet/staging", 3),
             line([17, 11], "/", "/data/staging", 3),
-            // Private, and without the mount below in the table.
+            // A private mount, and a mount whose parent is not in the table.
             line([18, 1], "/", "/kubelet/staging", 0),
             line([19, 99], "/", "/kubelet/staging", 2),
         ];

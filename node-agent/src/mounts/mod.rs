@@ -1,4 +1,5 @@
-//! The node's mounts and the volumes that they belong to. Knows paths and devices, and no request.
+//! The node's mounts and the volumes that they belong to. Knows paths and devices, but no CSI
+//! requests.
 
 mod behind;
 mod index;
@@ -20,13 +21,13 @@ use crate::device::{Backing, Intent, Label, OpenDevice, Transport, Verdict};
 use crate::kernel::{self, Dev, FileKind, Kernel, MountFacts, Stat};
 use behind::{Behind, device_behind};
 
-/// The name that a raw block device is bound onto in its staging directory: this bind is the
-/// kernel's record of which device is staged there.
+/// Returns the path that a raw block device is bound onto in its staging directory. This bind mount
+/// records in the kernel which device is staged there.
 pub(crate) fn block_path(staging: &Path) -> PathBuf {
     staging.join("device")
 }
 
-/// The error if the mount at `path`, from `field`, is not the volume's.
+/// Returns the error for a mount at `path`, from the request's `field`, that is not the volume's.
 pub(crate) fn something_else(field: &str, volume: &VolumeId, path: &Path) -> Failure {
     Failure::incompatible(format!(
         "{field}: something else is mounted at {}, not volume {volume}; name an unused path",
@@ -38,22 +39,23 @@ pub(crate) fn something_else(field: &str, volume: &VolumeId, path: &Path) -> Fai
 pub(crate) struct Proven<K: Kernel> {
     /// The number of the device.
     pub(crate) device: Dev,
-    /// The open device, if it is raw. Until it is closed, no other volume gets its number.
+    /// The open raw device; `None` for a filesystem. No other volume gets the device's number
+    /// until it is closed.
     pub(crate) raw: Option<OpenDevice<K>>,
 }
 
-/// The mounts of the node, as queried by one driver.
+/// The node's mounts, with everything that a driver needs to query them.
 pub(crate) struct Mounts<'a, K: Kernel> {
     pub(crate) kernel: &'a K,
     pub(crate) transport: &'a Transport<K>,
     pub(crate) index: &'a MountIndex,
-    /// The identity of the volume's disk, if the call that inspects the mounts has it.
+    /// The identity of the volume's disk, if the current call has received it.
     pub(crate) said: Option<&'a DiskIdentity>,
 }
 
 impl<'a, K: Kernel> Mounts<'a, K> {
-    /// Returns the same mounts for a call that has the volume's publish context, and thus the
-    /// identity of its disk.
+    /// Returns the same mounts for a call that has the volume's publish context, which may contain
+    /// the identity of the volume's disk.
     pub(crate) fn said_by(self, plan: Option<&'a PublishContext>) -> Self {
         let said = match plan.map(|plan| &plan.transport) {
             Some(publish_context::Transport::Disk(wanted)) => Some(wanted),
@@ -64,10 +66,10 @@ impl<'a, K: Kernel> Mounts<'a, K> {
 }
 
 impl<K: Kernel> Mounts<'_, K> {
-    /// The stat of a path where a mount is expected.
+    /// Returns the stat of a path where a mount is expected; `None` if the path does not exist.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` naming `field` when the last component is a symlink.
+    /// Returns `INVALID_ARGUMENT` with the name `field` if the last component is a symlink.
     pub(crate) fn look(&self, field: &str, path: &Path) -> Result<Option<Stat>, Failure> {
         let stat = self.kernel.look(path)?;
         if stat.is_some_and(|s| s.kind == FileKind::Symlink) {
@@ -82,19 +84,19 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(stat)
     }
 
-    /// Whether the path shows the same root of the same mount as before.
+    /// Whether the path still shows the root of the mount that `before` describes.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(crate) fn still_shows(&self, path: &Path, before: &Stat) -> kernel::Result<bool> {
         let now = self.kernel.look(path)?;
         Ok(now.is_some_and(|now| now.mount_id == before.mount_id && now.is_same_root(before)))
     }
 
-    /// The attributes of the mount that was just seen at `path`.
+    /// Returns the attributes of the mount that was just seen at `path`.
     ///
     /// # Errors
-    /// `ABORTED` if it no longer exists; else the kernel's error.
+    /// Returns `ABORTED` if the mount no longer exists; otherwise the kernel's error.
     pub(crate) fn facts(&self, path: &Path) -> Result<MountFacts, Failure> {
         self.kernel.statmount(path)?.ok_or_else(|| {
             Failure::busy(format!(
@@ -104,7 +106,7 @@ impl<K: Kernel> Mounts<'_, K> {
         })
     }
 
-    /// The device behind the mount on `path`, whose root `stat` describes.
+    /// Returns the device of the mount on `path`, whose root `stat` describes.
     fn behind(&self, volume: &VolumeId, path: &Path, stat: &Stat) -> Result<Behind, Failure> {
         match self.index.proven(path, stat, volume) {
             Some(device) => Ok(Behind::Device(device)),
@@ -112,15 +114,15 @@ impl<K: Kernel> Mounts<'_, K> {
         }
     }
 
-    /// The number of the removed disk that a mounted btrfs is on, if the index has it. It goes to
-    /// no other disk while the filesystem is mounted.
+    /// Returns the number of the removed disk that a mounted btrfs is on, if the index has it. No
+    /// other disk gets the number while the filesystem is mounted.
     fn removed(&self, volume: &VolumeId, path: &Path, stat: &Stat) -> Option<Dev> {
         let is_unplugged = |dev: &Dev| matches!(self.is_unplugged(volume, *dev), Ok(true));
         let recorded = self.index.recorded(path, stat, volume);
         recorded.filter(is_unplugged)
     }
 
-    /// Whether the disk with that number, which was the volume's, was removed. Waits for none.
+    /// Whether the disk with this number, which was the volume's, was removed. Does not block.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -131,11 +133,11 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(matches!(behind, Some(Backing::Unplugged)))
     }
 
-    /// The relation of the device behind the mount on `path`, whose root `stat` describes, to the
-    /// volume; and its number, or an anonymous one if that is not known.
+    /// Returns the number of the mount's device, and the relation of the device to the volume.
+    /// `stat` describes the root of the mount on `path`. The number is anonymous if unknown.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(crate) fn verdict(
         &self,
         volume: &VolumeId,
@@ -162,7 +164,8 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok((device, verdict))
     }
 
-    /// Whether a mount shows the device, whatever volume it was made for; `volume` is the caller's.
+    /// Whether a mount shows the device, regardless of the volume that it was made for. `volume` is
+    /// the caller's volume.
     ///
     /// # Errors
     /// Returns an error if the mount table cannot be read.
@@ -170,8 +173,8 @@ impl<K: Kernel> Mounts<'_, K> {
         Covered::new(self.kernel, self.transport, volume, device).is_anywhere()
     }
 
-    /// The label in the kernel's record of a raw device's bind; `None` for a filesystem, and for a
-    /// bind of a node outside of `/dev/belay`.
+    /// Returns the label in the mount table of a raw device's bind mount; `None` for a filesystem,
+    /// and for a bind mount of a node outside of `/dev/belay`.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -183,8 +186,8 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(root.as_deref().and_then(Label::read))
     }
 
-    /// Whether the node by whose name a raw device is bound was removed, so that the mount cannot
-    /// be cloned.
+    /// Whether the name under which a raw device is bound was removed, so that the mount cannot be
+    /// cloned.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -195,7 +198,7 @@ impl<K: Kernel> Mounts<'_, K> {
         }
     }
 
-    /// Whether the label of a raw device's bind names the volume.
+    /// Whether the label of a raw device's bind mount names the volume.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -214,12 +217,13 @@ impl<K: Kernel> Mounts<'_, K> {
         label.is_some_and(|label| !self.transport.is_named(volume, label))
     }
 
-    /// Paths at which mounts were noted for the volume. Also paths at which the scan at the start
-    /// has found a device that may be the volume's, by the label of its mount or by the present or
-    /// former name of its file, if no call has proven since which volume's it is.
+    /// Returns the paths at which mounts were recorded for the volume. Also returns paths at which
+    /// the scan at the start found a device that may be the volume's, by the label of its mount or
+    /// by the present or former name of its file, unless a call has proven since which volume it
+    /// belongs to.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(crate) fn may_be_of(&self, volume: &VolumeId) -> Result<Vec<PathBuf>, Failure> {
         let mut paths = self.index.of_volume(volume);
         for (path, device, label) in self.index.unproven() {
@@ -234,10 +238,10 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(paths)
     }
 
-    /// The volume's device, if the mount whose root `stat` describes is the volume's: known since
-    /// we made it, or verified now by its device.
+    /// Returns the volume's device if the mount whose root `stat` describes is the volume's:
+    /// because the agent made it, or because its device is verified now.
     ///
-    /// # Errors
+    /// Returns the kernel's error.
     /// The kernel's error.
     pub(crate) fn prove(
         &self,
@@ -256,7 +260,8 @@ impl<K: Kernel> Mounts<'_, K> {
             return Ok(None);
         };
         self.note((path, stat), device, volume, is_certain);
-        // Another process may have mounted it, and what is known may be of an earlier filesystem.
+        // Another process may have mounted the device, so the record may be about an earlier
+        // filesystem.
         self.index.note_projects(device, true);
         if stat.kind == FileKind::BlockDevice {
             let raw = Some(held);

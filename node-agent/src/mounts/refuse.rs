@@ -1,4 +1,4 @@
-//! Reasons against attaching, detaching or freeing a device: its mounts elsewhere.
+//! Reasons to refuse that a device is attached, detached or freed: its other mounts.
 
 use std::path::{Path, PathBuf};
 
@@ -11,11 +11,13 @@ use crate::kernel::{self, Dev, FileKind, Kernel, Stat};
 
 impl<K: Kernel> Mounts<'_, K> {
     /// Returns the device that is attached for the volume without being mounted. If there is none,
-    /// locks the volume's file. A bind mount of a device does not keep it busy, so the mounts are
-    /// checked in addition to the device: the noted ones, and for a raw device the whole table.
+    /// locks the volume's file. A bind mount does not keep its device busy, so the mounts are
+    /// checked in addition to the device: the recorded mounts, and for a raw device the whole mount
+    /// table.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` while it is mounted; `ABORTED` while another process uses the storage.
+    /// Returns `FAILED_PRECONDITION` while the device is mounted; `ABORTED` while another process
+    /// uses the storage.
     pub(crate) fn left(
         &self,
         volume: &VolumeId,
@@ -26,18 +28,18 @@ impl<K: Kernel> Mounts<'_, K> {
         };
         let dev = device.dev(self.kernel)?;
         self.refuse_others(volume, dev)?;
-        // A device with AUTOCLEAR belongs to a filesystem.
+        // A device with AUTOCLEAR is used by a filesystem.
         if device.is_kept() {
             self.refuse_shown(volume, dev, &[])?;
         }
         Ok(Some(device))
     }
 
-    /// Refuses to treat a volume as unstaged while a mount has its old file, which was removed or
+    /// Refuses to treat a volume as unstaged while a mount uses its old file, which was removed or
     /// moved since.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` naming the path; else the kernel's error.
+    /// Returns `FAILED_PRECONDITION` with the path; otherwise the kernel's error.
     pub(crate) fn refuse_stale(&self, volume: &VolumeId) -> Result<(), Failure> {
         for path in self.may_be_of(volume)? {
             let Some(stat) = self.kernel.look(&path)?.filter(|stat| stat.mount_root) else {
@@ -52,12 +54,13 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(())
     }
 
-    /// Refuses to treat a volume as unstaged while a bind shows a disk of it that was removed: the
-    /// bind may show the next disk with that number. Binds that only the mount table has are not
-    /// found: those of other processes, and after a restart those of a disk that is not back.
+    /// Refuses to treat a volume as unstaged while a bind mount shows its removed disk, because the
+    /// bind mount may show the next disk with that number. Does not find bind mounts that only the
+    /// mount table has: mounts of other processes, and after a restart mounts of a disk that is
+    /// still removed.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` naming the path; else the kernel's error.
+    /// Returns `FAILED_PRECONDITION` with the path; otherwise the kernel's error.
     pub(crate) fn refuse_removed(&self, volume: &VolumeId) -> Result<(), Failure> {
         let is_named = |label: &Label| self.transport.is_named(volume, label);
         for path in self.index.said_of(volume, is_named) {
@@ -91,11 +94,12 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(self.index.is_noted_for(path, stat, volume) || self.is_labelled(volume, path, stat)?)
     }
 
-    /// Paths at which raw devices may be bound for the volume, during any of its attachments: those
-    /// that were noted, and those whose label in the mount table names the volume.
+    /// Returns the paths at which raw devices may be bound for the volume, during any of its
+    /// attachments: the recorded paths, and the paths whose label in the mount table names the
+    /// volume.
     ///
     /// # Errors
-    /// Returns an error if the table cannot be read.
+    /// Returns an error if the mount table cannot be read.
     pub(crate) fn made_for(&self, volume: &VolumeId) -> kernel::Result<Vec<PathBuf>> {
         let is_named = |label: &Label| self.transport.is_named(volume, label);
         let mut paths = self.index.said_of(volume, is_named);
@@ -109,11 +113,11 @@ impl<K: Kernel> Mounts<'_, K> {
     }
 
     /// Refuses a target that was bound for another volume, or for an earlier attachment of this
-    /// one, unlike the mount that is staged: its device number is the volume's now, and all binds
-    /// of a number show one file.
+    /// volume. The target's device number now belongs to the volume, and all bind mounts of a
+    /// number show the same file, so only the labels distinguish the target from the staged mount.
     ///
     /// # Errors
-    /// `ALREADY_EXISTS` naming the target; else the kernel's error.
+    /// Returns `ALREADY_EXISTS` with the target; otherwise the kernel's error.
     pub(crate) fn refuse_left_over(
         &self,
         volume: &VolumeId,
@@ -133,8 +137,8 @@ impl<K: Kernel> Mounts<'_, K> {
     /// Refuses a device that should be unused but is mounted or bound.
     ///
     /// # Errors
-    /// Returns `FAILED_PRECONDITION` while a mount of the device is at a path that was noted;
-    /// otherwise the kernel's error.
+    /// Returns `FAILED_PRECONDITION` while the device is mounted at a recorded path; otherwise the
+    /// kernel's error.
     pub(crate) fn refuse_others(&self, volume: &VolumeId, dev: Dev) -> Result<(), Failure> {
         match self.others(volume, dev, &[])?.first() {
             None => Ok(()),
@@ -145,13 +149,14 @@ impl<K: Kernel> Mounts<'_, K> {
         }
     }
 
-    /// Call it right before unbinding a raw device. A bind does not hold its device: each remaining
-    /// bind, by any process, would show the next volume that gets the number.
-    ///
+    /// Refuses to unbind a raw device that is still bound elsewhere. Must be called right before
+    /// the device is unbound: a bind mount does not keep its device bound, so each remaining bind
+    /// mount, of any process, would show the next volume that gets the device's number.
     /// # Errors
-    /// `FAILED_PRECONDITION` while the mount table has the device anywhere but at `except` and its
-    /// mirrors, and where it was noted for another volume: that is the bind of a device that was
-    /// detached by force, whose number is ours now. Else the kernel's error.
+    /// Returns `FAILED_PRECONDITION` while the mount table has the device at any path except
+    /// `except` and its mirrors, and except paths that were recorded for another volume: such a
+    /// path shows a device that was detached by force, whose number now belongs to this volume.
+    /// Otherwise returns the kernel's error.
     pub(crate) fn refuse_shown(
         &self,
         volume: &VolumeId,
@@ -170,10 +175,10 @@ impl<K: Kernel> Mounts<'_, K> {
         )))
     }
 
-    /// Refuses a path where a mount of the volume exists but is covered.
+    /// Refuses a path where a mount of the volume exists but is hidden by another mount.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` naming `field`; else the kernel's error.
+    /// Returns `FAILED_PRECONDITION` with the name `field`; otherwise the kernel's error.
     pub(crate) fn refuse_covered(
         &self,
         field: &str,

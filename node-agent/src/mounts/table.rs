@@ -1,5 +1,5 @@
-//! The devices of volumes in the mount table, including mounts under other mounts. Resolves no path
-//! and queries no filesystem, so nothing here can wait for a disk.
+//! The devices of volumes in the mount table, including hidden mounts. Resolves no path and queries
+//! no filesystem, so no function of this module waits for a disk.
 
 use std::path::{Path, PathBuf};
 
@@ -10,18 +10,18 @@ use super::{Mounts, without_links};
 use crate::device::{Label, Transport};
 use crate::kernel::{Dev, FileKind, Kernel, MountEntry, Result, Stat};
 
-/// The device of a line of the table.
+/// The device of a line of the mount table.
 pub(super) struct MountedDevice {
-    /// The number that the stat of the mount's root would have, if the table shows it.
+    /// The number that the stat of the mount's root has; `None` if the table does not show it.
     pub(super) root: Option<Dev>,
-    /// The device.
+    /// The number of the block device.
     pub(super) device: Dev,
-    /// The label of a raw device's bind.
+    /// The label of a raw device's bind mount.
     pub(super) label: Option<Label>,
 }
 
-/// The device that the line shows as mounted or bound. A node's name on a tmpfs may be that of any
-/// file: [`Covered`] does not trust it; a stat of the path decides.
+/// Returns the device that a line shows as mounted or bound. On a tmpfs, any file may have the name
+/// of a device node, so [`Covered`] does not trust the name; a stat of the path decides.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.
@@ -32,7 +32,7 @@ pub(super) fn shown_by<K: Kernel>(
 ) -> Result<Option<MountedDevice>> {
     let device = match mount.fs_type.as_str() {
         "devtmpfs" | "tmpfs" => transport.dev_named(kernel, &mount.root)?,
-        // The kernel itself reports the device's name, regardless of the given source.
+        // The kernel reports the device's name, regardless of the source that was mounted.
         "btrfs" => {
             let device = transport.dev_named(kernel, &mount.source)?;
             return Ok(device.map(|device| MountedDevice {
@@ -51,7 +51,8 @@ pub(super) fn shown_by<K: Kernel>(
     }))
 }
 
-/// The lines of the table that certainly refer to one device. The table is read at the first query.
+/// The lines of the mount table that certainly refer to one device. The table is read at the first
+/// query.
 pub(crate) struct Covered<'a, K: Kernel> {
     kernel: &'a K,
     transport: &'a Transport<K>,
@@ -63,7 +64,7 @@ pub(crate) struct Covered<'a, K: Kernel> {
 #[derive(Default)]
 struct Lines {
     table: Vec<MountEntry>,
-    /// The indices in `table` of the lines of the device.
+    /// The indices in `table` of the device's lines.
     ours: Vec<usize>,
 }
 
@@ -74,7 +75,7 @@ impl Lines {
 }
 
 impl<'a, K: Kernel> Covered<'a, K> {
-    /// Returns the lines of the volume's device.
+    /// Returns the lines of the volume's device. Does not read the mount table yet.
     pub(crate) fn new(
         kernel: &'a K,
         transport: &'a Transport<K>,
@@ -98,18 +99,18 @@ impl<'a, K: Kernel> Covered<'a, K> {
         Ok(self.lines()?.ours().next().is_some())
     }
 
-    /// Whether the device is mounted at that path, even under another mount.
+    /// Whether the device is mounted at that path, even if another mount hides it.
     ///
     /// # Errors
-    /// Returns an error if the table cannot be read.
+    /// Returns an error if the mount table cannot be read.
     pub(super) fn is_at(&mut self, path: &Path) -> Result<bool> {
         Ok(self.lines()?.ours().any(|line| line.point == path))
     }
 
-    /// Whether the mount at `path` is a mirror of one of the others, by propagation.
+    /// Whether the mount at `path` is a mirror of one of the mounts at `others`.
     ///
     /// # Errors
-    /// Returns an error if the table cannot be read.
+    /// Returns an error if the mount table cannot be read.
     pub(super) fn mirrors(&mut self, path: &Path, others: &[&Path]) -> Result<bool> {
         let lines = self.lines()?;
         let known = || lines.ours().filter(|line| others.contains(&&*line.point));
@@ -117,11 +118,11 @@ impl<'a, K: Kernel> Covered<'a, K> {
         Ok(lines.ours().filter(|line| line.point == path).all(is_known))
     }
 
-    /// All paths at which binds of the device have a label of the volume, apart from `except` and
-    /// its mirrors.
+    /// Returns all paths at which bind mounts of the device have a label of the volume, except
+    /// `except` and its mirrors.
     ///
     /// # Errors
-    /// Returns an error if the table cannot be read.
+    /// Returns an error if the mount table cannot be read.
     pub(crate) fn named(&mut self, except: &[&Path]) -> Result<Vec<PathBuf>> {
         let (transport, volume) = (self.transport, self.volume);
         let is_ours = |line: &&MountEntry| {
@@ -139,11 +140,11 @@ impl<'a, K: Kernel> Covered<'a, K> {
         Ok(left)
     }
 
-    /// All paths at which the device is mounted, apart from `except` and its mirrors, and from
-    /// binds of another volume that has lost this number.
+    /// Returns all paths at which the device is mounted, except `except` and its mirrors, and
+    /// except bind mounts of another volume that no longer has this device number.
     ///
     /// # Errors
-    /// Returns an error if the table or sysfs cannot be read.
+    /// Returns an error if the mount table or sysfs cannot be read.
     pub(crate) fn paths(&mut self, except: &[&Path]) -> Result<Vec<PathBuf>> {
         let lines = self.lines()?.ours();
         let shown: Vec<_> = lines
@@ -177,8 +178,8 @@ impl<'a, K: Kernel> Covered<'a, K> {
         if !transport.carries_volumes(kernel, self.device)? {
             return Ok(Lines::default());
         }
-        // A container may have its device nodes on a tmpfs; on any other tmpfs, the name is a
-        // pod's.
+        // A container may have its device nodes on a tmpfs; on any other tmpfs, a pod may have
+        // created the name.
         let nodes = match transport.node_of(kernel, self.device)? {
             Some(node) => kernel.look(&node)?.map(|node| node.dev),
             None => None,
@@ -202,18 +203,18 @@ impl<'a, K: Kernel> Covered<'a, K> {
 pub(crate) struct Elsewhere {
     /// The other paths at which the storage is mounted.
     pub(crate) paths: Vec<PathBuf>,
-    /// Whether the mount is not the only one at its path.
+    /// Whether other mounts are stacked at the path of the mount.
     pub(crate) is_stacked: bool,
 }
 
 impl<K: Kernel> Mounts<'_, K> {
-    /// The other mounts of the storage that is staged at `path`, whose root `stat` describes: apart
-    /// from that mount and its mirrors. For a removed disk, which sysfs no longer lists: mounts of
-    /// the same filesystem, or binds of the same node, or of a node that names the volume. `None`
-    /// if the table does not have the mount at `path`.
+    /// Returns the other mounts of the storage that is staged at `path`, whose root `stat`
+    /// describes, without mirrors of that mount. For a removed disk, which sysfs no longer lists:
+    /// mounts of the same filesystem, or bind mounts of the same node, or of a node that names the
+    /// volume. Returns `None` if the table does not contain the mount at `path`.
     ///
     /// # Errors
-    /// Returns an error if the table cannot be read.
+    /// Returns an error if the mount table cannot be read.
     pub(crate) fn elsewhere(
         &self,
         volume: &VolumeId,
@@ -221,7 +222,7 @@ impl<K: Kernel> Mounts<'_, K> {
         stat: &Stat,
     ) -> Result<Option<Elsewhere>> {
         let table = self.kernel.mounts()?;
-        // The table names no links.
+        // The mount table contains paths without symlinks.
         let real = without_links(self.kernel, path)?;
         let here: Vec<_> = table.iter().filter(|line| line.point == real).collect();
         let Some(own) = self.shown_at(path, stat, &here)? else {
@@ -246,8 +247,8 @@ impl<K: Kernel> Mounts<'_, K> {
         }))
     }
 
-    /// The line of the mount that `stat` describes, among the lines `here` of `path`. The table is
-    /// not in the order in which mounts cover each other, so the root of the visible mount is
+    /// Returns the line of the mount that `stat` describes, among the lines `here` of `path`. The
+    /// table's order does not show which mount is on top, so the root of the visible mount is
     /// compared. Lines with the same root have the same other mounts.
     ///
     /// # Errors

@@ -1,19 +1,19 @@
-//! The account that has the volumes of a controller. With credentials of another account, all
-//! volumes would be missing: DeleteVolume would succeed, and CreateVolume would create a second
-//! volume. So changed credentials are used without a restart only if they belong to the same
-//! account. A proxy's 401 says nothing about credentials.
+//! The account that owns the volumes of a controller. With credentials of another account, all
+//! volumes would seem to be missing: DeleteVolume would succeed, and CreateVolume would create a
+//! second volume. Therefore changed credentials are used without a restart only if they belong to
+//! the same account. A 401 from a proxy does not show whether credentials are valid.
 
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The account to which credentials belong, and the volumes that they show.
+/// The account to which credentials belong, and whose volumes they give access to.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::backend) enum Identity {
     /// The name of the account, such as `team 1234`.
     Known(String),
-    /// The credentials do not show their account. Contains words for it, with the reason.
+    /// The credentials do not show their account. Contains a description of it, with the reason.
     Hidden(&'static str),
 }
 
@@ -30,19 +30,20 @@ impl Identity {
 pub(in crate::backend) struct Guard {
     /// The setting that contains the credentials, for messages.
     setting: &'static str,
-    /// The account of the volumes; `None` if it is unknown.
+    /// The account that owns the volumes. `None` if it is not yet known.
     identity: Lock<Option<Identity>>,
 }
 
 impl Guard {
-    /// Creates a guard; `identity` is `None` if only the first credentials show the account.
+    /// Creates a guard against credentials of another account. `identity` is `None` if the account
+    /// becomes known only with the first credentials.
     pub(in crate::backend) fn new(setting: &'static str, identity: Option<Identity>) -> Self {
         let identity = Lock::new(identity);
         Self { setting, identity }
     }
 
-    /// Compares the account of credentials with the account of the volumes; records it if that is
-    /// unknown.
+    /// Compares the account of credentials with the account that owns the volumes. Records the
+    /// account if it is not yet known.
     ///
     /// # Errors
     /// Returns `Precondition` if the accounts differ, or may differ.
@@ -70,7 +71,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Records that the account cannot become known: the first credentials are refused by now.
+    /// Records that the account can no longer become known, since the first credentials are
+    /// refused.
     fn hide(&self) {
         let mut known = self.identity.lock();
         if known.is_none() {
@@ -85,19 +87,20 @@ impl Guard {
     }
 }
 
-/// A cloud that reports the account of credentials.
+/// A cloud that reports the account to which credentials belong.
 pub(in crate::backend) trait Login: Sync {
-    /// The credentials.
+    /// The type of the credentials.
     type Key: Clone + PartialEq + Send + Sync + 'static;
 
-    /// Returns the account of credentials. The inner failure is the cloud's refusal of them.
+    /// Returns the account to which the credentials belong. The inner error is the cloud's refusal
+    /// of the credentials; the outer error means that the query failed.
     fn identity(
         &self,
         key: &Self::Key,
     ) -> impl Future<Output = Result<Result<Identity, Failure>, Failure>> + Send;
 }
 
-/// Reads the credentials. Blocks.
+/// A function that reads the credentials. The function blocks the calling thread.
 type Read<K> = dyn Fn() -> Result<K, Failure> + Send + Sync;
 
 /// Credentials that may be replaced while the controller runs.
@@ -110,7 +113,7 @@ pub(in crate::backend) struct Account<K> {
 }
 
 impl<K: Clone + PartialEq + Send + Sync + 'static> Account<K> {
-    /// Reads the first credentials. Blocks.
+    /// Reads the first credentials. Blocks the calling thread.
     ///
     /// # Errors
     /// Returns the errors of `read`.
@@ -131,7 +134,7 @@ impl<K: Clone + PartialEq + Send + Sync + 'static> Account<K> {
         self.key.lock().clone()
     }
 
-    /// Makes sure that the cloud has once accepted the credentials, and has shown their account
+    /// Makes sure that the cloud has once accepted the credentials, and has reported their account
     /// if they permit that.
     ///
     /// # Errors
@@ -152,8 +155,8 @@ impl<K: Clone + PartialEq + Send + Sync + 'static> Account<K> {
         Ok(())
     }
 
-    /// Reads the credentials again, and uses them from now on. Returns `None` if they are those
-    /// that the cloud has refused, or cannot be read.
+    /// Reads the credentials again, and uses them from now on. Returns `None` if the credentials
+    /// cannot be read, or are still the refused credentials.
     ///
     /// # Errors
     /// Returns the cloud's refusal, and the errors of the query and of [`Guard::check`].
@@ -199,8 +202,8 @@ mod tests {
     use super::*;
     use belay_server::call::Kind;
 
-    /// A cloud in which the first letter of a key is the account, `h` hides it, `r` is refused, and
-    /// `p` is stopped by a proxy.
+    /// A simulated cloud. The first letter of a key is its account, except that `h` hides the
+    /// account, `r` is refused, and `p` is stopped by a proxy.
     struct Cloud;
 
     impl Login for Cloud {
@@ -216,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Returns an account with the first key, and the file of its key.
+    /// Returns an account with the first key, and the simulated file that contains its key.
     fn account(first: &'static str) -> (Account<&'static str>, Arc<Lock<&'static str>>) {
         let file = Arc::new(Lock::new(first));
         let read = Arc::clone(&file);
@@ -240,7 +243,7 @@ mod tests {
             for is_confirmed in [true, false] {
                 let (account, file) = account(first);
                 if is_confirmed {
-                    // Fails for a first key that is refused.
+                    // Ignore the error for a first key that is refused.
                     drop(account.confirm(&Cloud).await);
                 }
                 assert_eq!(account.newer(&Cloud, &first).await, Ok(None));
@@ -250,7 +253,7 @@ mod tests {
                 assert_eq!(failure.map(|it| it.kind), refusal, "{first} {new}");
                 let expected = if refusal.is_none() { new } else { first };
                 assert_eq!(account.key(), expected, "{first} {new}");
-                // The account is still the same for a further key.
+                // If the account is known, a further key of another account is refused.
                 *file.lock() = "c1";
                 let is_known = !matches!((&first[..1], &new[..1]), ("h" | "r", "h" | "r"));
                 let other = account.newer(&Cloud, &expected).await;

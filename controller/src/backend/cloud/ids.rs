@@ -1,8 +1,8 @@
 //! IDs in responses of clouds. Each backend defines the form of its IDs.
 //!
-//! A caller returns the ID with its next call, and the path of a request contains it. A response
-//! with an ID of another form is therefore refused when it is read. The response to a read is also
-//! refused if it shows an object other than the requested one.
+//! CSI callers return an ID in later requests, and the path of a request to the cloud contains the
+//! ID. A response that contains an ID of another form is therefore refused when it is read. The
+//! response to a read by ID is also refused if it shows an object other than the requested one.
 
 use crate::http::Answer;
 use belay_server::call::{Failure, Kind};
@@ -23,10 +23,11 @@ pub(in crate::backend) fn is_uuid(text: &str) -> bool {
             .all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Returns the ID of a volume in a response.
+/// Parses the ID of a volume in a response.
 ///
 /// # Errors
-/// Returns `System`, with an unknown state left behind, for a text that is not an ID of the cloud.
+/// Returns `System`, and reports the effect of the call as unknown, if the text is not an ID of the
+/// cloud.
 pub(in crate::backend) fn volume(
     text: &str,
     is_own: impl Fn(&str) -> bool,
@@ -35,10 +36,11 @@ pub(in crate::backend) fn volume(
     VolumeId::new(text).map_err(Failure::may_be_running)
 }
 
-/// Returns the ID of a snapshot in a response.
+/// Parses the ID of a snapshot in a response.
 ///
 /// # Errors
-/// Returns `System`, with an unknown state left behind, for a text that is not an ID of the cloud.
+/// Returns `System`, and reports the effect of the call as unknown, if the text is not an ID of the
+/// cloud.
 pub(in crate::backend) fn snapshot(
     text: &str,
     is_own: impl Fn(&str) -> bool,
@@ -50,7 +52,7 @@ pub(in crate::backend) fn snapshot(
 /// Refuses a text in a response that is not an ID of the cloud.
 ///
 /// # Errors
-/// Returns `System`, with an unknown state left behind.
+/// Returns `System`, and reports the effect of the call as unknown.
 pub(in crate::backend) fn form(
     what: &str,
     text: &str,
@@ -66,8 +68,8 @@ pub(in crate::backend) fn form(
     }
 }
 
-/// Returns the object of a kind, such as `volume`, in the response to a read by its ID, which
-/// contains it under that name.
+/// Returns the object in the response to a read by its ID. `what` is the kind of the object, such
+/// as `volume`, and the name of the response's member that contains it.
 ///
 /// # Errors
 /// Returns the errors of [`Answer::member`] and of [`same`].
@@ -83,10 +85,11 @@ pub(in crate::backend) fn object<T: DeserializeOwned>(
     Ok(object)
 }
 
-/// Refuses the response to a read by ID if it shows another object. Ignores case, as databases may.
+/// Refuses the response to a read by ID if it shows another object. The comparison ignores case, as
+/// databases may.
 ///
 /// # Errors
-/// Returns `System`, with an unknown state left behind.
+/// Returns `System`, and reports the effect of the call as unknown.
 pub(in crate::backend) fn same(what: &str, asked: &str, answered: &str) -> Result<(), Failure> {
     match asked.eq_ignore_ascii_case(answered) {
         true => Ok(()),

@@ -1,5 +1,5 @@
-//! Reads shared by calls. Calls that begin during a round of reads share the reads of the next
-//! round, so a hundred concurrent calls need few reads.
+//! Shares reads from a cloud between concurrent calls. Calls that begin during a round of reads
+//! share the reads of the next round, so a hundred concurrent calls need few reads.
 
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
@@ -9,22 +9,22 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Maximum time that a round delays the next round. If a response takes longer, only that round's
-/// callers wait for it.
+/// Maximum time for which a round delays the next round. If a response takes longer, only the
+/// callers in that round wait for it.
 const ROUND_MAX: Duration = Duration::from_secs(1);
 
-/// Storage that serves several calls together.
+/// A storage service whose reads can serve several calls together.
 pub(in crate::backend) trait Reads: Sized + Send + Sync + 'static {
     /// The query of a call.
     type Of: Send;
     /// The result of a call.
     type Output: Send;
 
-    /// Serves these callers, at least one.
+    /// Reads the results for these callers, and sends them. `callers` is not empty.
     fn serve(self: Arc<Self>, callers: Vec<Caller<Self>>) -> impl Future<Output = ()> + Send;
 }
 
-/// A waiting call.
+/// A call that waits for its result.
 pub(in crate::backend) struct Caller<R: Reads> {
     pub(in crate::backend) of: R::Of,
     answer: oneshot::Sender<Result<R::Output, Failure>>,
@@ -32,7 +32,7 @@ pub(in crate::backend) struct Caller<R: Reads> {
 
 impl<R: Reads> Caller<R> {
     pub(in crate::backend) fn answer(self, found: Result<R::Output, Failure>) {
-        // The caller may have stopped waiting.
+        // Ignore the error: the caller may have stopped waiting.
         drop(self.answer.send(found));
     }
 }
@@ -96,14 +96,14 @@ impl<R: Reads> Shared<R> {
                 return;
             };
             let round = tokio::spawn(Arc::clone(&self.reads).serve(callers));
-            // The callers have received the failure of a round.
+            // Ignore the result: the callers have received the errors of the round.
             drop(timeout(ROUND_MAX, round).await);
         }
     }
 }
 
 impl<R: Reads> State<R> {
-    /// Returns the callers of the next round; `None` if there are none and the task ends.
+    /// Returns the callers of the next round, or `None` if there are none, so that the task ends.
     fn callers(&mut self) -> Option<Vec<Caller<R>>> {
         self.waiting.retain(|caller| !caller.answer.is_closed());
         self.runs = !self.waiting.is_empty();

@@ -3,8 +3,8 @@
 /// The number of days from the start of the calendar in [`seconds`] to 1970-01-01.
 const DAYS_TO_1970: u64 = 719_469;
 
-/// Converts a time in UTC to seconds since 1970. The format is the one of
-/// `2026-11-22T23:10:05.000000Z`, where the last letter may be missing.
+/// Converts a time in UTC, such as `2026-11-22T23:10:05.000000Z`, to seconds since 1970. The final
+/// letter may be missing. Returns `None` if the text is not a time.
 pub(in crate::backend) fn seconds(time: &str) -> Option<u64> {
     let (date, clock) = time.split_once('T')?;
     let mut date = date.splitn(3, '-').map(|part| part.parse::<u64>().ok());

@@ -1,5 +1,6 @@
-//! The lines that the controller and a worker process exchange: the call, the report that its
-//! shares are mounted, the permission to begin ([`BEGIN`]), the progress of a copy, and the result.
+//! The protocol between the controller and a worker process. Each message is one line: the call,
+//! the report that the shares are mounted, the permission to begin ([`BEGIN`]), the progress of a
+//! copy, and the result.
 
 use super::id::OnDelete;
 use super::path::Dir;
@@ -8,38 +9,40 @@ use belay_server::call::Failure;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The prefix of a snapshot's ID in the record of a volume. No server has such a name, with which a
-/// volume's ID would begin.
+/// The prefix of a snapshot's ID in the recorded source of a volume. No volume ID begins with this
+/// prefix, since volume IDs begin with a server name, which contains no space.
 const SNAPSHOT: &str = "snapshot ";
 
-/// The line that lets a process begin. A process that was killed before has changed nothing, and
-/// the controller knows whether it has sent the line.
+/// The message that allows a worker process to begin its work. The controller records whether it
+/// has sent the message, so it knows that a process that was killed earlier has changed nothing.
 pub(super) const BEGIN: &str = "begin";
 
-/// A call.
+/// A call to a worker process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Call {
-    /// The share.
+    /// The share to mount.
     pub(super) mount: Mount,
     /// The work to do in the share.
     pub(super) work: Work,
-    /// The time after which the process is killed, unless it makes a copy.
+    /// The time after which the controller kills the process. For a copy, the time without a
+    /// message after which the controller kills the process.
     pub(super) within: Duration,
 }
 
 /// A share, to be mounted for one call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Mount {
-    /// Host name or address.
+    /// Host name or address of the server.
     pub(super) server: String,
-    /// The exported directory, without slashes at its ends; empty for the root.
+    /// The exported directory, without leading and trailing slashes; empty for the root directory.
     pub(super) share: String,
     /// Mount options, in addition to the controller's own.
     pub(super) options: Vec<Parameter>,
 }
 
 impl Mount {
-    /// Returns the mount of another share of the server, or `None` if it is this share.
+    /// Returns the mount of `share` on the same server, or `None` if this mount already has that
+    /// share.
     pub(super) fn elsewhere(&self, share: &str) -> Option<Self> {
         (self.share != share).then(|| Self {
             share: share.to_owned(),
@@ -72,7 +75,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// Returns the directory that the work may change, if any.
+    /// Returns the directory that the work may change, or `None` if the work changes nothing.
     pub(super) fn changed(&self) -> Option<&Dir> {
         match self {
             Self::Create(order) => Some(&order.at.dir),
@@ -85,7 +88,7 @@ impl Work {
         }
     }
 
-    /// Returns the task, if the work may take longer than a call.
+    /// Returns a description of work that may outlast the RPC that requested it; otherwise `None`.
     pub(super) fn task(&self) -> Option<Task> {
         let task = |doing, done, name: &str, source: &str| Task {
             name: name.to_owned(),
@@ -112,7 +115,7 @@ impl Work {
         })
     }
 
-    /// Returns the other share that the work needs, if any.
+    /// Returns the mount of the source's share, or `None` if the work needs no second share.
     pub(super) fn other_share(&self) -> Option<&Mount> {
         match self {
             Self::Copy(order) => order.from.share.as_ref(),
@@ -123,12 +126,12 @@ impl Work {
     }
 }
 
-/// Work that may take longer than a call.
+/// A description of work that may outlast the RPC that requested it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Task {
     /// The name of the new volume, or the ID of the new snapshot.
     pub(super) name: String,
-    /// The ID of its source.
+    /// The ID of the source: a volume or a snapshot.
     pub(super) source: String,
     /// The task in words while it runs, such as "copying a volume".
     pub(super) doing: &'static str,
@@ -136,14 +139,15 @@ pub(super) struct Task {
     pub(super) done: &'static str,
 }
 
-/// The directory of a volume.
+/// The directory of a volume, and the name that identifies the volume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Owned {
     /// The path of the directory.
     pub(super) dir: Dir,
     /// The name in the request that created the volume.
     pub(super) name: String,
-    /// Whether a directory without a claim is the volume.
+    /// Whether a directory without a claim counts as the volume, because csi-driver-nfs may have
+    /// created it.
     pub(super) adopts: bool,
 }
 
@@ -151,49 +155,49 @@ pub(super) struct Owned {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct NewVolume {
     pub(super) at: Owned,
-    /// Whether the directory has the name of the volume. If such a directory exists without files,
-    /// a call that was interrupted has made it.
+    /// Whether the directory has the name of the volume, because the storage class has no `subDir`.
+    /// If such a directory exists and is empty, an interrupted call has created it.
     pub(super) is_named_so: bool,
-    /// The policy to record.
+    /// The deletion policy to record.
     pub(super) on_delete: OnDelete,
     /// The size to record, in bytes.
     pub(super) bytes: u64,
-    /// The mode of the directory.
+    /// The mode of the new directory. `None` keeps the mode that mkdir(2) sets.
     pub(super) permissions: Option<u32>,
 }
 
-/// A volume to copy.
+/// A volume to create as a copy of another volume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Copying {
-    /// The copy.
+    /// The new volume.
     pub(super) volume: NewVolume,
     pub(super) from: Source,
 }
 
-/// The volume that is copied.
+/// The source volume of a copy or of a snapshot.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Source {
     pub(super) at: Owned,
-    /// The ID of the volume, for the record of the copy.
+    /// The ID of the source volume, which the record of a copy contains.
     pub(super) id: String,
-    /// The share of the volume, if it is another share of the same server.
+    /// The source volume's share on the same server. `None` if the new volume or snapshot is in the
+    /// same share.
     pub(super) share: Option<Mount>,
 }
 
-/// The archive of a snapshot.
+/// The archive file of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Archived {
     /// The directory of the archive, which has the name of the snapshot.
     pub(super) dir: Dir,
-    /// The name of the archive without its suffix, which is the name of the volume.
+    /// The name of the archive without its suffix: the name of the source volume.
     pub(super) source: String,
     /// The ID of the snapshot.
     pub(super) id: String,
 }
 
 impl Archived {
-    /// Returns the text that the record of a volume contains as its source if the volume was
-    /// created from this snapshot.
+    /// Returns the text that records this snapshot as the source of a volume.
     pub(super) fn origin(&self) -> String {
         format!("{SNAPSHOT}{}", self.id)
     }
@@ -204,30 +208,30 @@ pub(super) fn snapshot_of(origin: &str) -> Option<&str> {
     origin.strip_prefix(SNAPSHOT)
 }
 
-/// A snapshot to make.
+/// A snapshot to create.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct NewSnapshot {
     pub(super) at: Archived,
     pub(super) from: Source,
 }
 
-/// A volume to restore.
+/// A volume to create from a snapshot.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Restoring {
     pub(super) volume: NewVolume,
     pub(super) from: Archived,
-    /// The share of the snapshot, if it is another share of the same server.
+    /// The snapshot's share on the same server. `None` if the new volume is in the same share.
     pub(super) share: Option<Mount>,
 }
 
 /// A snapshot that exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SnapshotSeen {
-    /// The size of its archive, in bytes.
+    /// The size of the snapshot's archive, in bytes.
     pub(super) bytes: u64,
-    /// The time at which its files were read, in seconds since 1970.
+    /// The time at which the volume's files were read, in seconds since 1970.
     pub(super) created: i64,
-    /// The ID of its volume, if the archive contains it.
+    /// The ID of the source volume. `None` if the archive does not contain the ID.
     pub(super) volume: Option<String>,
 }
 
@@ -235,16 +239,16 @@ pub(super) struct SnapshotSeen {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct OldVolume {
     pub(super) at: Owned,
-    /// The policy in the volume's ID, if any.
+    /// The deletion policy in the volume's ID. `None` if the ID contains none.
     pub(super) on_delete: Option<OnDelete>,
-    /// The policy of a volume without a policy in its ID or its record.
+    /// The deletion policy that applies if neither the volume's ID nor its record contains one.
     pub(super) default: OnDelete,
 }
 
-/// A message from a process.
+/// A message from a worker process to the controller.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Said {
-    /// The process has mounted its shares, and asks to begin.
+    /// The process has mounted its shares, and waits for [`BEGIN`].
     Mounted,
     /// The progress of a copy.
     Copied(Copied),
@@ -252,12 +256,12 @@ pub(super) enum Said {
     Answer(Result<Done, Failure>),
 }
 
-/// The number of files and bytes that were copied so far.
+/// The progress of a copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Copied {
     /// Number of files of any type.
     pub(super) files: u64,
-    /// Size of their content, in bytes.
+    /// Size of the copied content, in bytes.
     pub(super) bytes: u64,
     /// Number of files that changed while they were copied.
     pub(super) changed: u64,
@@ -268,12 +272,12 @@ pub(super) struct Copied {
 /// The result of a successful call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Done {
-    /// The volume that was created or found. `None` if it does not exist.
+    /// The volume that was created or found. `None` if the volume does not exist.
     Volume(Option<ExistingVolume>),
-    /// The volume or snapshot no longer exists. Contains the reason if something with its name was
-    /// left.
+    /// The volume or snapshot no longer exists. Contains an explanation if files with its name
+    /// remain.
     Deleted(Option<String>),
-    /// The snapshot that was created or found. `None` if it does not exist.
+    /// The snapshot that was created or found. `None` if the snapshot does not exist.
     Snapshot(Option<SnapshotSeen>),
     /// The number of available bytes.
     Measured(u64),
@@ -284,8 +288,9 @@ pub(super) enum Done {
 pub(super) struct ExistingVolume {
     /// The recorded size, in bytes; 0 if none is recorded.
     pub(super) bytes: u64,
-    /// Whether its deletion has begun.
+    /// Whether the deletion of the volume has begun.
     pub(super) is_deleting: bool,
-    /// The recorded source of a copy: the ID of a volume, or of a snapshot after a prefix.
+    /// The recorded source of a copy: the ID of a volume, or the ID of a snapshot as
+    /// [`snapshot_of`] reads it. `None` if the volume was created empty.
     pub(super) source: Option<String>,
 }

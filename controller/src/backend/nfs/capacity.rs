@@ -1,4 +1,4 @@
-//! The possible sizes of a volume, and the free space of its share, as the server reports it.
+//! The allowed sizes of a volume, and the free space that the server reports for its share.
 
 use super::call::{Done, Mount, Work};
 use super::class::Class;
@@ -11,7 +11,7 @@ use crate::backend::Planned;
 use belay_server::call::Failure;
 use belay_server::request::{Secrets, VolumeId};
 
-/// Any size is possible: it is recorded, but not enforced.
+/// Every size is allowed, since sizes are recorded but not enforced.
 pub(super) const SIZES: Sizes = Sizes {
     step: 1,
     min: 1,
@@ -23,15 +23,15 @@ impl Expansion for Nfs {
         SIZES
     }
 
-    /// Returns the requested size at once, since nothing limits a directory.
+    /// Returns the requested size immediately, since Belay does not limit the size of a directory.
     fn resize(&self, _: VolumeId, bytes: u64, _: Secrets) -> Answer<'_, Progress<u64>> {
         measured(Verb::Resize, async move { Ok(Progress::Done(bytes)) })
     }
 }
 
 impl Capacity for Nfs {
-    /// Returns the free space of the share. The topology does not matter, since all nodes reach the
-    /// server.
+    /// Returns the free space of the share, in bytes. The topology does not matter, since all nodes
+    /// reach the server.
     fn available_bytes(&self, planned: Planned) -> Answer<'_, u64> {
         measured(Verb::Available, async move {
             match share(&planned)? {
@@ -44,7 +44,7 @@ impl Capacity for Nfs {
         })
     }
 
-    /// Returns false, since a directory is created for any size.
+    /// Returns `false`, since a directory can be created for any size.
     fn limits_sizes(&self) -> bool {
         false
     }
@@ -60,8 +60,8 @@ impl Nfs {
     }
 }
 
-/// Returns the share of the class, or `None` if the parameters name none, so that no volume can be
-/// created.
+/// Returns the share of the storage class, or `None` if the parameters contain neither a server nor
+/// a share, so that no volume can be created.
 fn share(planned: &Planned) -> Result<Option<Mount>, Failure> {
     if Class::is_nowhere(&planned.parameters)? {
         return Ok(None);

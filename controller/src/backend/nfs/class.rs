@@ -1,4 +1,4 @@
-//! The parameters of a storage class, whose keys may be in any case. Makes no calls.
+//! The parameters of a storage class. The case of the keys is ignored. Makes no system calls.
 
 use super::id::{OnDelete, Place};
 use super::path::{self, Dir};
@@ -9,18 +9,18 @@ use std::str::FromStr;
 
 const FIELD: &str = "parameters";
 
-/// The keys, as the documentation spells them.
+/// The keys of all parameters, as spelled in the documentation.
 pub(super) const KEYS: [&str; 5] = ["server", "share", SUB_DIR, ON_DELETE, PERMISSIONS];
 const SUB_DIR: &str = "subDir";
 const ON_DELETE: &str = "onDelete";
 const PERMISSIONS: &str = "mountPermissions";
 
-/// The mode of a directory. 0 keeps the mode that mkdir sets.
+/// The mode of a directory. 0 keeps the mode that mkdir(2) sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mode(u32);
 
 impl Mode {
-    /// Returns the bits to set, if there are any.
+    /// Returns the mode to set, or `None` to keep the mode that mkdir(2) sets.
     #[must_use]
     pub fn bits(self) -> Option<u32> {
         (self.0 != 0).then_some(self.0)
@@ -35,24 +35,24 @@ impl FromStr for Mode {
     }
 }
 
-/// A storage class.
+/// The parsed parameters of a storage class.
 pub(super) struct Class {
     pub(super) server: String,
     pub(super) share: String,
     below: Option<String>,
     /// The policy as the class spells it; empty if the class has none.
     policy: String,
-    /// The policy for the deletion of its volumes, if the class has one.
+    /// The deletion policy of the class. `None` if the class has none.
     pub(super) on_delete: Option<OnDelete>,
-    /// The mode of new directories, if the class has one.
+    /// The mode of new directories. `None` if the class has none.
     pub(super) permissions: Option<Mode>,
 }
 
 impl Class {
-    /// Reads the parameters.
+    /// Parses the parameters of a storage class.
     ///
     /// # Errors
-    /// Returns `Invalid`, naming the key, for a missing or unsafe value.
+    /// Returns `Invalid`, with the name of the key, if a value is missing or unsafe.
     pub(super) fn of(parameters: &Context) -> Result<Self, Failure> {
         let required = |key: &str| match value(parameters, key)? {
             Some(value) if !value.is_empty() => Ok(value),
@@ -77,16 +77,18 @@ impl Class {
     /// Whether the parameters name neither a server nor a share.
     ///
     /// # Errors
-    /// Returns `Invalid` for a key that occurs twice.
+    /// Returns `Invalid` if a key occurs twice.
     pub(super) fn is_nowhere(parameters: &Context) -> Result<bool, Failure> {
         let named = [value(parameters, "server")?, value(parameters, "share")?];
         Ok(named.into_iter().flatten().all(str::is_empty))
     }
 
-    /// Returns the volume of that name, and its ID. `default` is the policy of classes without one.
+    /// Returns the location and the ID of a new volume. `default` is the deletion policy if the
+    /// class has none.
     ///
     /// # Errors
-    /// Returns `Invalid` for a subDir that names no directory below the share.
+    /// Returns `Invalid` if the name or `subDir` is not the path of a directory below the share, or
+    /// is too long.
     pub(super) fn place(
         &self,
         name: &Name,
@@ -124,7 +126,8 @@ impl Class {
         Ok((place, id))
     }
 
-    /// Refuses a directory whose path is too long for a mount, or for its archive.
+    /// Refuses a directory whose path is too long for a mount, or whose archive's name would be too
+    /// long.
     fn refuse_long(&self, dir: &Dir, on_delete: OnDelete) -> Result<(), Failure> {
         let field = match self.below {
             None => "name".to_owned(),
@@ -148,10 +151,11 @@ impl Class {
     }
 }
 
-/// Returns the volume context: the parameters as they were, and the directory.
+/// Returns the volume context: the parameters of the class, with `subDir` set to the volume's
+/// directory.
 ///
 /// # Errors
-/// Returns `Invalid` if they are too large in total.
+/// Returns `Invalid` if the entries are too large in total.
 pub(super) fn context(parameters: &Context, dir: &Dir) -> Result<Context, Failure> {
     let others = parameters
         .iter()
@@ -166,12 +170,13 @@ pub(super) fn context(parameters: &Context, dir: &Dir) -> Result<Context, Failur
     Context::new("volume_context", entries)
 }
 
-/// Returns the value of a key in any case.
+/// Returns the value of a key, ignoring the case of the key.
 fn value<'a>(parameters: &'a Context, key: &str) -> Result<Option<&'a str>, Failure> {
     export::value(parameters, key).map_err(|why| invalid(key, why))
 }
 
-/// Returns the subDir, with names instead of its templates.
+/// Replaces the templates in `subDir`, such as `${pvc.metadata.name}`, by the names that they stand
+/// for.
 fn filled(parameters: &Context, below: &str) -> Result<String, Failure> {
     let name = |template, key| {
         let name = value(parameters, key)?.filter(|name| !name.is_empty());
@@ -296,7 +301,7 @@ mod tests {
         }
     }
 
-    /// Before anything is created.
+    /// The limits are checked before anything is created.
     #[test]
     fn a_volume_that_could_not_be_mounted_or_archived_is_refused() {
         let below = |bytes: usize| "d".repeat(bytes);

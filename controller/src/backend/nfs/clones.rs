@@ -1,4 +1,4 @@
-//! Clones: a copy of the files of another volume of the same server.
+//! Clones: volumes that are created with the files of another volume on the same server.
 
 use super::call::{Copying, Mount, Source, Work};
 use super::id::Place;
@@ -20,7 +20,7 @@ impl Clones for Nfs {
 }
 
 impl Nfs {
-    /// Has a worker create a volume with the files of another volume or of a snapshot.
+    /// Creates a volume with the files of another volume or of a snapshot, in a worker process.
     pub(super) async fn filled(&self, prepared: Prepared, work: Work) -> Result<Volume, Failure> {
         let call = (prepared.mount.clone(), work);
         let begun = self.begun.volumes.recorder(&prepared.volume.at.name);
@@ -30,10 +30,11 @@ impl Nfs {
 }
 
 impl Prepared {
-    /// Returns the share of the source of the volume, if it is another share of the same server.
+    /// Returns the mount of the source's share, or `None` if the source is in the share of the new
+    /// volume.
     ///
     /// # Errors
-    /// Returns `Invalid`, with `rule` in its text, if the source is on another server.
+    /// Returns `Invalid`, with `rule` in the message, if the source is on another server.
     pub(super) fn other_share(
         &self,
         what: &str,
@@ -56,7 +57,7 @@ impl Prepared {
     }
 }
 
-/// Returns the worker's instructions for copying the volume `from`.
+/// Returns the instructions for a worker process to copy the volume `from`.
 fn copying(prepared: &Prepared, from: &VolumeId) -> Result<Copying, Failure> {
     let what = format!("volume {from}");
     let missing = || Failure::not_found(format!("{what}: does not exist"));

@@ -1,4 +1,4 @@
-//! Volume IDs: `server#share#directory#name#policy`, as in csi-driver-nfs. Makes no calls.
+//! Volume IDs: `server#share#directory#name#policy`, as in csi-driver-nfs. Makes no system calls.
 
 use super::path::Dir;
 use belay_contract::drivers::NFS_ID_BYTES_MAX;
@@ -8,7 +8,8 @@ use belay_server::request::VolumeId;
 use std::fmt;
 use std::str::FromStr;
 
-/// The policy for the deletion of a volume. A later policy keeps more than an earlier one.
+/// The policy for the deletion of a volume. Variants are in ascending order of the data that they
+/// keep.
 #[derive(
     Clone,
     Copy,
@@ -23,12 +24,12 @@ use std::str::FromStr;
 )]
 #[serde(rename_all = "lowercase")]
 pub enum OnDelete {
-    /// Removes its directory.
+    /// Removes the volume's directory.
     #[default]
     Delete,
-    /// Renames its directory.
+    /// Renames the volume's directory: its path gets the prefix `archived-`.
     Archive,
-    /// Does not change the directory.
+    /// Does not change the volume's directory.
     Retain,
 }
 
@@ -40,7 +41,8 @@ impl FromStr for OnDelete {
             "delete" => Ok(Self::Delete),
             "retain" => Ok(Self::Retain),
             "archive" => Ok(Self::Archive),
-            // A policy that is added to `nfs_id` must not delete data here.
+            // Reject a policy that `nfs_id` accepts but this type lacks, so that it never deletes
+            // data.
             other => Err(format!("{other:?} is not supported")),
         }
     }
@@ -56,18 +58,18 @@ impl fmt::Display for OnDelete {
     }
 }
 
-/// A volume, as its ID describes it.
+/// The location of a volume, as its ID describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Host name or address, as the class spells it.
+    /// Host name or address of the server, in the spelling of the storage class.
     pub(super) server: String,
-    /// The exported directory, without slashes at its ends; empty for the root.
+    /// The exported directory, without leading and trailing slashes; empty for the root directory.
     pub(super) share: String,
     /// The directory of the volume, below the share.
     pub(super) dir: Dir,
-    /// The name in the request that created the volume, if the directory has another name.
+    /// The name in the request that created the volume. `None` if the directory has this name.
     pub(super) name: Option<String>,
-    /// The policy in the ID, if any.
+    /// The deletion policy in the ID. `None` if the ID contains none.
     pub(super) on_delete: Option<OnDelete>,
 }
 
@@ -78,11 +80,11 @@ impl Place {
         self.name.clone().unwrap_or_else(own)
     }
 
-    /// Returns the ID. `policy` is the class's spelling of a policy other than `delete`, else
-    /// empty.
+    /// Returns the volume ID. `policy` is the deletion policy as the storage class spells it; empty
+    /// for `delete`.
     ///
     /// # Errors
-    /// Returns `Invalid` if the ID would be too long, or ambiguous.
+    /// Returns `Invalid` if the ID would be too long, or if a part contains the separator.
     pub(super) fn id(&self, policy: &str) -> Result<VolumeId, Failure> {
         let name = self.name.as_deref().unwrap_or_default();
         let dir = self.dir.to_string();
@@ -103,11 +105,11 @@ impl Place {
         VolumeId::at_most(NFS_ID_BYTES_MAX, id)
     }
 
-    /// Returns the volume of that ID, or `None` if no driver can ever have issued the ID.
+    /// Parses a volume ID. Returns `None` if no driver can have issued the ID.
     ///
     /// # Errors
-    /// Returns `Precondition`, naming the part, for an ID that Belay does not issue, but
-    /// csi-driver-nfs may have issued: its directory may exist.
+    /// Returns `Precondition`, with the name of the invalid part, for an ID that Belay never
+    /// issues, but csi-driver-nfs may have issued: its directory may exist.
     pub(super) fn of(id: &VolumeId) -> Result<Option<Self>, Failure> {
         let parts = nfs_id::read(id.as_str()).map_err(|unread| refused(id, &unread))?;
         let Some(parts) = parts else { return Ok(None) };
@@ -210,8 +212,9 @@ mod tests {
         }
     }
 
-    /// Each would lead to the share itself, out of it, to Belay's own files, or to two volumes, and
-    /// there may be a directory of csi-driver-nfs.
+    /// Each ID refers to the share itself, to a directory outside of the share or to Belay's own
+    /// files, or is ambiguous. Since csi-driver-nfs may have issued the ID, its directory may
+    /// exist.
     #[test]
     fn an_id_that_is_not_read_is_refused_by_the_part_that_is_not() {
         let long = format!("s#{}#d##", "n".repeat(254));
@@ -280,7 +283,7 @@ mod tests {
         }
     }
 
-    /// Whatever its parts are, an ID names no volume, or one below the share.
+    /// An ID with hostile parts is refused, or refers to a directory below the share.
     #[test]
     fn no_part_of_an_id_leads_elsewhere() {
         const PARTS: [&str; 20] = [

@@ -32,11 +32,11 @@ use processes::Processes;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The secret with mount options, for calls that have no volume capability.
+/// The key of the secret that contains mount options, for calls without a volume capability.
 const OPTIONS: &str = "mountOptions";
 
-/// Deadlines of a worker process: shorter than a call waits for its job, and longer than a soft
-/// mount needs to report that a server does not respond.
+/// Deadlines of a worker process: shorter than the time for which an RPC waits for its job, and
+/// longer than the time in which a soft mount reports that a server does not respond.
 const CREATE_MAX: Duration = Duration::from_secs(60);
 const DELETE_MAX: Duration = Duration::from_secs(80);
 const LOOK_MAX: Duration = Duration::from_secs(30);
@@ -44,20 +44,20 @@ const LOOK_MAX: Duration = Duration::from_secs(30);
 /// The settings of the backend.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The mode of new directories, for classes without one.
+    /// The mode of new directories if the storage class sets none.
     pub permissions: Mode,
-    /// The deletion policy of classes and volumes without one.
+    /// The deletion policy if neither the storage class nor the volume specifies one.
     pub on_delete: OnDelete,
-    /// Whether a directory without a record of its owner is a volume of csi-driver-nfs if an ID
-    /// names it.
+    /// Whether a directory that Belay has not recorded as a volume counts as a volume of
+    /// csi-driver-nfs if a volume ID refers to it (`--nfs-adopt`).
     pub adopts: bool,
-    /// Mount options for calls, such as a deletion, that have none from a class or a secret.
+    /// Mount options for calls, such as a deletion, whose storage class and secrets contain none.
     pub mount_options: MountOptions,
 }
 
 impl Config {
-    /// Returns the options in the secrets, whose key may be in any case, or those of the
-    /// configuration.
+    /// Returns the mount options in the secrets, or in the configuration if the secrets contain
+    /// none. The case of the secret's key is ignored.
     fn options(&self, secrets: &Secrets) -> Result<Vec<options::Parameter>, Failure> {
         let given = secrets.get_ignoring_case(OPTIONS);
         let given = options::parameters("secrets: mountOptions", given)?;
@@ -74,7 +74,7 @@ pub struct Nfs {
 }
 
 impl Nfs {
-    /// Creates the backend. Makes no call.
+    /// Creates the backend without contacting a server.
     #[must_use]
     pub fn new(config: Config) -> Self {
         measured::describe();
@@ -85,7 +85,7 @@ impl Nfs {
         }
     }
 
-    /// Prepares the creation of a volume, with the worker's instructions.
+    /// Converts a request to create a volume into instructions for a worker process.
     fn prepared(&self, order: &Order) -> Result<Prepared, Failure> {
         let class = Class::of(&order.parameters)?;
         let (place, id) = class.place(&order.name, &order.parameters, self.config.on_delete)?;
@@ -159,7 +159,7 @@ impl Nfs {
     }
 }
 
-/// A request to create a volume, in the terms of the worker.
+/// A request to create a volume, converted for a worker process.
 struct Prepared {
     place: Place,
     id: VolumeId,
@@ -169,7 +169,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// Returns the volume that a worker has created.
+    /// Converts the result of the worker process into the created volume.
     fn answered(self, answer: Result<Done, Failure>) -> Result<Volume, Failure> {
         match answer.map_err(|failure| within(&self.mount, failure))? {
             Done::Volume(Some(seen)) => Ok(Volume {
@@ -221,7 +221,8 @@ fn volume(id: VolumeId, seen: ExistingVolume) -> Volume {
     }
 }
 
-/// Returns the source of a volume from its record, which contains only valid IDs.
+/// Returns the source in a volume's record: a volume or a snapshot. A record contains only valid
+/// IDs.
 fn source(origin: String) -> Option<ContentSource> {
     if let Some(id) = call::snapshot_of(&origin) {
         let id = SnapshotId::at_most(NFS_ID_BYTES_MAX, id.to_owned()).ok()?;
@@ -250,7 +251,7 @@ fn within(mount: &Mount, failure: Failure) -> Failure {
     }
 }
 
-/// Returns the failure of a worker process that has sent the result of another call.
+/// Returns the error for a worker process that has sent the result of another call.
 fn mixed_up() -> Failure {
     Failure::bug("a worker process has answered another call")
 }
@@ -274,8 +275,8 @@ impl Backend for Nfs {
         })
     }
 
-    /// Needed because a name does not identify a share: only [`Self::create`] finds a volume by
-    /// name.
+    /// Returns the record of started creations. The record is needed because the name of a volume
+    /// does not identify its share, so that only [`Self::create`] can find a volume by name.
     fn started_creations(&self) -> Option<&StartedCreations> {
         Some(&self.begun)
     }
@@ -290,7 +291,7 @@ impl Backend for Nfs {
 
     fn traits(&self) -> Traits {
         Traits {
-            // The controller knows no servers, until a call names one.
+            // The controller does not know which servers exist until a call names one.
             lists: false,
             ..Traits::default()
         }
@@ -369,7 +370,7 @@ mod tests {
         }
     }
 
-    /// A deletion passes neither a class nor its mount options.
+    /// A deletion request contains neither a storage class nor mount options.
     #[test]
     fn a_call_without_options_has_those_of_the_configuration() {
         let config = Config {
@@ -394,7 +395,7 @@ mod tests {
         assert!(!traits.reaches_preferred);
         assert_eq!((traits.default_bytes, traits.begins_max), (1 << 30, 2));
         assert_eq!(traits.poll_interval, Duration::from_millis(250));
-        // No volume can have this ID, so no server is asked.
+        // No volume can have this ID, so no server is contacted.
         let unknown = VolumeId::new("x").unwrap();
         let found = nfs.get(unknown.clone(), Secrets::default()).await;
         assert!(found.unwrap().is_none());

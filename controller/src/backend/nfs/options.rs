@@ -1,16 +1,16 @@
-//! Mount options of a class or a secret, for mounts of the controller. Makes no calls. Values can
-//! be sensitive: messages contain only the names.
+//! Parses mount options for the controller's own mounts. Makes no system calls. The values of
+//! options may be sensitive, so error messages contain only their names.
 
 pub(super) use belay_contract::nfs_mount::Parameter;
 use belay_server::call::Failure;
 use std::str::FromStr;
 
-/// Mount options of a flag, separated by commas.
+/// Mount options of a command-line flag, separated by commas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions(Vec<Parameter>);
 
 impl MountOptions {
-    /// Returns the options of a call, or these if it has none.
+    /// Returns `given`, the options of a call, or the flag's options if `given` is empty.
     pub(super) fn unless(&self, given: Vec<Parameter>) -> Vec<Parameter> {
         match given.is_empty() {
             true => self.0.clone(),
@@ -28,8 +28,8 @@ impl FromStr for MountOptions {
     }
 }
 
-/// Options without effect on the controller's mounts: options for mount(8), fstab or a pod, and
-/// attributes of a mount, for which the controller uses its own values.
+/// Options that are ignored, since they have no effect on the controller's mounts: options for
+/// mount(8), fstab(5) or a pod, and mount attributes, for which the controller uses its own values.
 const WITHOUT_EFFECT: &[&str] = &[
     "ro",
     "rw",
@@ -78,8 +78,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "sloppy",
 ];
 
-/// Options that choose how long a client trusts its cache. For a volume, that is the tenant's
-/// choice; the controller compares directories and claims with the latest changes of other workers.
+/// Options for the client's cache, which are ignored: they are the tenant's choice for the mounts
+/// of pods, while the controller must see the latest changes of other worker processes.
 const OF_CACHES: &[&str] = &[
     "ac",
     "noac",
@@ -95,7 +95,8 @@ const OF_CACHES: &[&str] = &[
     "nosharecache",
 ];
 
-/// Options that are refused, since they mount something other than the share of the class.
+/// Options that are refused, since with them the kernel would mount something other than the
+/// class's share.
 const REFUSED: &[&str] = &[
     "addr",
     "clientaddr",
@@ -116,10 +117,11 @@ const REFUSED: &[&str] = &[
     "runbindable",
 ];
 
-/// Returns the parameters in options that are separated by commas. Errors contain `field`.
+/// Parses mount options, which are separated by commas. Errors contain `field`, which names the
+/// origin of the options.
 ///
 /// # Errors
-/// Returns `Invalid` for an option that is refused.
+/// Returns `Invalid` if an option is refused.
 pub(super) fn parameters<'a>(
     field: &str,
     options: impl IntoIterator<Item = &'a str>,

@@ -1,24 +1,26 @@
-//! Paths below a share. Makes no calls.
+//! Paths below a share. Makes no system calls.
 
 use belay_contract::export::NAME_BYTES_MAX;
 pub(super) use belay_contract::export::{SOURCE_BYTES_MAX, share, source, too_long};
 use belay_contract::nfs_id;
-/// The directory of Belay's own files in a share.
+/// The name of the directory for Belay's own files in a share.
 pub(super) use belay_contract::nfs_id::OWN;
 use std::fmt;
 
-/// The prefix of archives.
+/// The prefix of the path of an archived volume.
 const ARCHIVED: &str = "archived-";
 
-/// A directory below a share, and not the share itself: names that are not empty, `.` or `..`.
+/// The path of a directory below a share: at least one name, and no name that is empty, `.` or
+/// `..`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Dir(Vec<String>);
 
 impl Dir {
-    /// Reads a path, ignoring slashes at its ends. Returns `None` if it names the share itself.
+    /// Parses a path, ignoring leading and trailing slashes. Returns `None` if the path is the
+    /// share itself.
     ///
     /// # Errors
-    /// Returns the reason if a part of the path is not allowed.
+    /// Returns an explanation if a part of the path is not allowed.
     pub(super) fn read(path: &str) -> Result<Option<Self>, String> {
         Ok(Self::of(nfs_id::directory(path)?))
     }
@@ -28,34 +30,34 @@ impl Dir {
         (!names.is_empty()).then_some(Self(names))
     }
 
-    /// Returns the directory of that name in the share.
+    /// Returns the directory `name` in the root of the share.
     pub(super) fn single(name: &str) -> Self {
         Self(vec![name.to_owned()])
     }
 
-    /// Returns the directories above it, outermost first.
+    /// Returns the parent directories below the share, outermost first.
     pub(super) fn above(&self) -> impl Iterator<Item = Self> + '_ {
         (1..self.0.len()).map(|n| Self(self.0[..n].to_vec()))
     }
 
-    /// Returns the directory above it, or `None` if that is the share.
+    /// Returns the parent directory, or `None` if the parent is the share.
     pub(super) fn parent(&self) -> Option<Self> {
         let above = &self.0[..self.0.len().saturating_sub(1)];
         (!above.is_empty()).then(|| Self(above.to_vec()))
     }
 
-    /// Returns its own name, the last one of the path.
+    /// Returns the last name of the path.
     pub(super) fn name(&self) -> &str {
         self.0.last().map_or("", String::as_str)
     }
 
-    /// Returns the names in its path, outermost first.
+    /// Returns the names of the path, outermost first.
     pub(super) fn names(&self) -> &[String] {
         &self.0
     }
 
-    /// Returns the path at which csi-driver-nfs archives the directory: the prefix comes before the
-    /// whole path.
+    /// Returns the path to which csi-driver-nfs renames the directory to archive it: the whole path
+    /// with a prefix.
     pub(super) fn archived(&self) -> Self {
         let mut names = self.0.clone();
         if let Some(first) = names.first_mut() {
@@ -64,7 +66,8 @@ impl Dir {
         Self(names)
     }
 
-    /// Returns the directory of which this is the archive, if it has the prefix of archives.
+    /// Returns the original path of an archived directory, or `None` if this path lacks the prefix
+    /// of archives.
     pub(super) fn archive_of(&self) -> Option<Self> {
         let mut names = self.0.clone();
         let first = names.first_mut()?;
@@ -72,14 +75,14 @@ impl Dir {
         Some(Self(names))
     }
 
-    /// Returns the reason if the name of its archive would be too long.
+    /// Returns an explanation if the name of the directory's archive would be too long.
     pub(super) fn archive_too_long(&self) -> Option<String> {
         let bytes = ARCHIVED.len() + self.0.first()?.len();
         let why = || format!("its name has {bytes} bytes then, of at most {NAME_BYTES_MAX}");
         (bytes > NAME_BYTES_MAX).then(why)
     }
 
-    /// Returns the outermost directory of its path, if that has the prefix of archives.
+    /// Returns the outermost directory of the path if its name has the prefix of archives.
     pub(super) fn archives(&self) -> Option<Self> {
         let first = self.0.first()?;
         first

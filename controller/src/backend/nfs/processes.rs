@@ -1,5 +1,5 @@
-//! The worker processes, and the limits on their number. Two processes never change one directory
-//! at a time, whichever volumes the calls are for.
+//! Worker processes, and the limits on their number. At most one process changes a directory at a
+//! time, even if two calls for different volumes refer to the same directory.
 
 mod copies;
 mod running;
@@ -24,8 +24,8 @@ static WORKER: Spec = Spec {
 };
 
 const OF_SERVER: Group = Group::new(8, "it").kept();
-/// Deletions remove files for as long as their call may take, so many of them would leave no slot
-/// for creations.
+/// The limit on deletions. A deletion may remove files until its deadline, so without this limit,
+/// deletions could occupy all slots of a server.
 const DELETIONS: Group = Group::new(4, "its deletions").kept();
 const COPIES: Group = Group::new(2, "its copies");
 
@@ -38,7 +38,7 @@ pub(super) struct Processes {
     helpers: Helpers,
     directories: Directories,
     copies: Copies,
-    /// Returns the program of a worker process.
+    /// Returns the command that starts a worker process. Tests replace this function.
     worker: fn() -> Command,
 }
 
@@ -52,12 +52,12 @@ impl Processes {
         }
     }
 
-    /// Has a worker process do the work within that time, which includes the wait for a slot.
+    /// Performs the work in a worker process. `within` includes the wait for a slot.
     ///
     /// # Errors
-    /// Returns the failure of the call; `Unreachable` at once if too many processes hang on the
+    /// Returns the error of the call; `Unreachable` immediately if too many processes hang on the
     /// server; `Busy` if another process changes the directory; `Timeout` if the server does not
-    /// respond in time: the call may then still have an effect if it was begun.
+    /// respond in time. After a timeout, a call that was begun may still have an effect.
     pub(super) async fn ask(
         &self,
         mount: Mount,

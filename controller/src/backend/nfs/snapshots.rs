@@ -1,4 +1,4 @@
-//! Snapshots: archives in a share, with the IDs and parameters of csi-driver-nfs.
+//! Snapshots: tar archives in a share, with the IDs and parameters of csi-driver-nfs.
 
 use super::call::{Archived, Done, Mount, NewSnapshot, Restoring, SnapshotSeen, Source, Work};
 use super::id::Place;
@@ -22,7 +22,7 @@ const SERVER: &str = "server";
 const SHARE: &str = "share";
 const OPTIONS: &str = "mountOptions";
 
-/// A snapshot, as its ID describes it.
+/// The location of a snapshot, as its ID describes it.
 #[derive(Debug)]
 struct Kept {
     server: String,
@@ -31,11 +31,11 @@ struct Kept {
 }
 
 impl Kept {
-    /// Returns the snapshot of that ID, or `None` if no driver can ever have issued the ID.
+    /// Parses the ID of a snapshot. Returns `None` if no driver can have issued the ID.
     ///
     /// # Errors
-    /// Returns `Precondition`, naming the part, for an ID that Belay does not issue, but another
-    /// driver may have issued.
+    /// Returns `Precondition`, with the name of the invalid part, for an ID that Belay never
+    /// issues, but another driver may have issued.
     fn of(id: &SnapshotId) -> Result<Option<Self>, Failure> {
         let parts = nfs_id::read_snapshot(id.as_str());
         let parts = parts.map_err(|nfs_id::Unread { part, why }| {
@@ -73,8 +73,8 @@ impl Nfs {
         let asked = self.processes.copy(call, CREATE_MAX, begun);
         match asked.await.map_err(|failure| about(&id, failure))? {
             Done::Snapshot(Some(seen)) => {
-                // The ID in the archive, if any, takes precedence: another volume may have the same
-                // name.
+                // A volume ID in the archive takes precedence over the requested source: the
+                // archive may be of another volume with the same name.
                 let source = seen.volume.clone().map_or_else(
                     || Ok(order.source.clone()),
                     |id| VolumeId::at_most(NFS_ID_BYTES_MAX, id),
@@ -108,7 +108,7 @@ impl Nfs {
         let Some(kept) = Kept::of(&id)? else {
             return Ok(None);
         };
-        // An archive of csi-driver-nfs identifies its volume only by name.
+        // An archive of csi-driver-nfs contains only the name of its volume, not the ID.
         let name = [&*kept.server, &*kept.share, &*kept.archive.source, "", ""].join("#");
         let mount = kept.mount(self.config.options(secrets)?);
         let asked = self
@@ -151,7 +151,7 @@ impl Snapshots for Nfs {
         measured(Verb::Snapshot, async move { self.find(id, &secrets).await })
     }
 
-    /// Returns false: the controller does not know the servers, and an archive of csi-driver-nfs
+    /// Returns `false`: the controller does not know the servers, and an archive of csi-driver-nfs
     /// does not contain the ID of its volume.
     fn lists_snapshots(&self) -> bool {
         false
@@ -175,7 +175,8 @@ impl Snapshots for Nfs {
     }
 }
 
-/// Returns the ID of a new snapshot, its share, and the worker's instructions.
+/// Returns the ID of a new snapshot, the share of its archive, and the instructions for a worker
+/// process.
 fn ordered(
     order: &SnapshotOrder,
     config: &Config,
@@ -239,7 +240,8 @@ fn ordered(
     Ok((SnapshotId::at_most(NFS_ID_BYTES_MAX, id)?, mount, new))
 }
 
-/// Returns the name of the archives of a volume.
+/// Returns the name, without suffix, of a volume's archives. Returns `Precondition` if the volume's
+/// name cannot be a file name.
 fn archive_name(id: &VolumeId, volume: &Place) -> Result<String, Failure> {
     let name = volume.name();
     match nfs_id::archive_name(&name) {
@@ -251,7 +253,8 @@ fn archive_name(id: &VolumeId, volume: &Place) -> Result<String, Failure> {
     }
 }
 
-/// Returns the mount options of the class, else of the secret, else of the configuration.
+/// Returns the mount options of the snapshot class, or, if it has none, of the secret or the
+/// configuration.
 fn class_options(
     parameters: &Context,
     secrets: &Secrets,
@@ -264,7 +267,7 @@ fn class_options(
     }
 }
 
-/// Returns the worker's instructions for restoring the snapshot `from`.
+/// Returns the instructions for a worker process to restore the snapshot `from`.
 fn restoring(prepared: &Prepared, from: &SnapshotId) -> Result<Restoring, Failure> {
     let what = format!("snapshot {from}");
     let missing = || Failure::not_found(format!("{what}: does not exist"));

@@ -1,6 +1,6 @@
-//! Attachments by Nova. A volume is attached to a second server only if its type is multiattach, if
-//! this call and the earlier calls requested sharing, and as a raw block volume, since two servers
-//! would damage a filesystem.
+//! Attachments by Nova. A volume is attached to a second server only if its type is multiattach,
+//! all calls so far have allowed several nodes, and it is a raw block volume: two servers would
+//! damage a filesystem.
 
 use super::wire::{self, CinderVolume};
 use super::{Cloud, id as ids};
@@ -16,10 +16,10 @@ use belay_server::request::{NodeId, Secrets, VolumeId};
 use std::sync::Arc;
 
 /// Adds an explanation if Nova has a record of an attachment that Cinder does not have. Nova
-/// creates its record before Cinder's, and deletes it later. In between, Nova refuses to attach the
-/// volume although it is not attached, and accepts the call soon after. If the compute service
-/// hangs meanwhile, Nova returns 500, and the record remains until the server is deleted, since
-/// Nova detaches only volumes that are attached in Cinder.
+/// creates its record before Cinder's record, and deletes it later. In between, Nova refuses to
+/// attach the volume although it is not attached, and accepts the call soon afterwards. If the
+/// compute service hangs meanwhile, Nova returns 500, and the record remains until the server is
+/// deleted, since Nova detaches only volumes that are attached in Cinder.
 fn unless_nova_knows(id: &VolumeId, refused: Failure) -> Failure {
     match refused.message.contains(wire::ATTACHED_ALREADY) {
         true => Failure::busy(format!(
@@ -36,8 +36,8 @@ fn shares(order: &AttachOrder) -> bool {
     order.spec.mode.is_multi_node() && order.spec.block
 }
 
-/// Refuses to attach a volume that is attached to another node, unless both attachments certainly
-/// allow sharing.
+/// Refuses to attach a volume that is attached to another node, unless both attachments allow
+/// several nodes.
 fn refuse_another(
     order: &AttachOrder,
     volume: &Volume,
@@ -61,7 +61,7 @@ fn refuse_another(
 }
 
 impl Cloud {
-    /// Records, before the first attachment, whether other nodes may follow.
+    /// Records whether other nodes may attach the volume, too.
     async fn mark_sharing(
         &self,
         order: &AttachOrder,
@@ -100,7 +100,7 @@ impl Attachments for Cloud {
                 Phase::Ready | Phase::Failed(_) => {}
             }
             if let Some(attachment) = self.attached(&order, &volume) {
-                // Once this node is attached, no other node may follow.
+                // This call does not share the volume, so no other node may attach it from now on.
                 if !shares(&order) {
                     self.mark_sharing(&order, &volume, &cinder).await?;
                 }

@@ -1,7 +1,7 @@
-//! Backups, which a class with `type: backup` creates in place of snapshots. Cinder copies a backup
-//! from a snapshot of the volume, its basis, so that the volume remains usable meanwhile. A basis
-//! has the same name as its backup. It is never returned to a caller, and is deleted when the
-//! backup is complete.
+//! Backups, which a snapshot class with `type: backup` creates instead of snapshots. Cinder copies
+//! a backup from a snapshot of the volume, called its basis, so that the volume remains usable
+//! meanwhile. A basis has the same name as its backup. The basis is never returned to a caller, and
+//! is deleted when the backup is complete.
 
 use super::client::Client;
 use super::hints::labels;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// The parameter of cinder-csi-plugin's snapshot classes for the zone of the backup.
 pub(super) const AVAILABILITY: &str = "availability";
 
-/// The backups of an account, by name.
+/// Finds the backups and the bases of an account by name.
 pub(super) struct Backups(pub(super) Arc<Client>);
 
 impl Backups {
@@ -53,7 +53,7 @@ impl Backups {
 }
 
 impl Cloud {
-    /// Returns the basis of the requested backup; creates it if there is none.
+    /// Returns the basis of the requested backup. Creates the basis if there is none.
     pub(super) async fn basis_of(
         &self,
         order: &SnapshotOrder,
@@ -65,8 +65,8 @@ impl Cloud {
             match basis.phase {
                 Phase::Ready | Phase::Busy(_) => return Ok(basis),
                 Phase::Deleting => {}
-                // No caller has the snapshot, and no backup can be created from it. If the deletion
-                // is refused, nothing changes.
+                // No caller knows the snapshot, and no backup can be created from it. If Cinder
+                // refuses the deletion, nothing changes.
                 Phase::Failed(_) => drop(self.client.delete_snapshot(&basis.id).await),
             }
         }
@@ -114,8 +114,8 @@ impl Cloud {
         }
     }
 
-    /// Handles Cinder's refusal of a backup. If the refusal is final, deletes the basis, which is
-    /// useless and would prevent the deletion of the volume.
+    /// Handles Cinder's refusal of a backup. If the refusal is final, deletes the basis, which
+    /// would otherwise prevent the deletion of the volume.
     async fn not_begun(
         &self,
         order: &SnapshotOrder,

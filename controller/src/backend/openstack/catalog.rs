@@ -23,7 +23,7 @@ struct Endpoint {
     interface: String,
     #[serde(default)]
     region: Option<String>,
-    /// The newer name of `region`, with the same value.
+    /// The newer field for the region, with the same value as `region`.
     #[serde(default)]
     region_id: Option<String>,
     url: String,
@@ -41,12 +41,12 @@ impl Endpoint {
 pub(super) struct Endpoints {
     pub(super) volumes: String,
     pub(super) compute: String,
-    /// The region of the endpoints; `None` if the catalog does not name it.
+    /// The region of the endpoints. `None` if the catalog does not contain it.
     pub(super) region: Option<String>,
 }
 
 impl Endpoints {
-    /// Finds the endpoints.
+    /// Finds the endpoints in the catalog.
     ///
     /// # Errors
     /// Returns `Precondition` if a service has no endpoint, or if there are several regions and
@@ -79,7 +79,8 @@ impl Endpoints {
     }
 }
 
-/// Returns the endpoints of all services of these types, in the order of the types; never empty.
+/// Returns the endpoints of all services of these types, in the order of `types`. Never returns an
+/// empty list.
 fn matches<'a>(
     catalog: &'a [Service],
     types: &[&str],

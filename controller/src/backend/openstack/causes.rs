@@ -1,8 +1,8 @@
 //! Finds out why Cinder or Nova has not made a change: a volume or a snapshot has failed, a volume
-//! is not deleted, or an accepted change was dropped. Both services respond before they make a
-//! change, and report no error later: the volume returns to its former status. Cinder provides
-//! messages about some of these cases (`cinder/message/message_field.py`); the other causes are
-//! only in its logs.
+//! was not deleted, or an accepted change was dropped. Both services respond before they make a
+//! change. If the change fails later, they report no error, and the volume returns to its former
+//! status. Cinder provides messages about some of these cases (`cinder/message/message_field.py`);
+//! other causes are only in the services' logs.
 
 use super::Cloud;
 use super::wire::{CinderVolume, GIB, Message};
@@ -11,28 +11,28 @@ use crate::backend::{DroppedChange, Phase, Volume};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
-/// A part of Cinder's message if no storage backend can hold a volume of the given type and size in
-/// its zone (`cinder/message/message_field.py`).
+/// A part of Cinder's message if no storage backend can hold a volume of the requested type and
+/// size in its zone (`cinder/message/message_field.py`).
 pub(super) const NO_BACKEND: &str = "any available weighted backend";
 
 impl Cloud {
-    /// Adds Cinder's message to the failure of a phase.
+    /// Adds Cinder's latest message to the error of a failed volume or snapshot.
     pub(super) async fn explain(&self, id: &str, phase: &mut Phase) {
         let Phase::Failed(why) = phase else { return };
         let Some(message) = self.client.messages(id).await.and_then(latest_text) else {
             return;
         };
         if message.contains(NO_BACKEND) {
-            // The scheduler may select a node in another zone.
+            // With `Quota`, the scheduler can select a node in another zone.
             why.kind = Kind::Quota;
         }
         why.message = format!("{}; the latest says {message:?}", why.message);
     }
 }
 
-/// Returns the text of the latest message. Cinder's times have a resolution of seconds. If a
+/// Returns the text of the latest message. Cinder's times have a resolution of one second. If a
 /// backend fails in the same second in which the scheduler finds no other backend, the scheduler's
-/// message is the later one.
+/// message counts as the later one.
 fn latest_text(messages: Vec<Message>) -> Option<String> {
     let newest = messages
         .iter()
@@ -48,8 +48,8 @@ fn latest_text(messages: Vec<Message>) -> Option<String> {
 }
 
 impl Cloud {
-    /// Returns the error for a refused deletion. It names the reason if the volume or its snapshots
-    /// reveal it, and otherwise lists all possible reasons.
+    /// Returns the error for a refused deletion. Adds the reason if the volume's attachments or
+    /// snapshots reveal it; otherwise, the error contains only Cinder's list of possible reasons.
     pub(super) async fn deletion_refused(&self, volume: &Volume, refused: Failure) -> Failure {
         if refused.kind != Kind::Precondition {
             return refused;
@@ -83,12 +83,12 @@ impl Cloud {
 pub(super) const WHERE_TO_LOOK: &str = "the logs of cinder-volume, nova-compute or cinder-backup \
      say why, and an administrator can reset the status";
 
-/// Actions in the IDs of messages.
+/// Action numbers in the event IDs of Cinder's messages.
 const ATTACH: &[&str] = &["002", "004"];
 const EXTEND: &[&str] = &["007"];
 
-/// Maximum difference in seconds between the times of a message and of the volume's status.
-/// Different services may write the two, each by its own clock.
+/// Maximum difference between the times of a message and of the volume's last change, in seconds.
+/// Different services may write the two times, each by its own clock.
 const APART_MAX: u64 = 60;
 
 /// Whether the change is still missing from the volume.
@@ -102,8 +102,8 @@ fn lacks(volume: &Volume, dropped: &DroppedChange) -> bool {
         }
 }
 
-/// Returns the latest message about one of these actions. Messages from before the change ended
-/// belong to another call.
+/// Returns the latest message about one of these actions. A message from long before the volume's
+/// last change belongs to another call.
 fn latest(messages: Vec<Message>, actions: &[&str], volume: &CinderVolume) -> Option<Message> {
     let ended = volume.updated_at.as_deref().and_then(seconds);
     let is_of_then = |message: &Message| {
@@ -121,7 +121,8 @@ fn latest(messages: Vec<Message>, actions: &[&str], volume: &CinderVolume) -> Op
     meant.max_by(|a, b| a.created_at.cmp(&b.created_at))
 }
 
-/// Returns the text of Cinder's messages; empty if they cannot be read.
+/// Returns a description of Cinder's latest message. Returns an empty text if the messages cannot
+/// be read.
 fn words(messages: Option<Vec<Message>>, actions: &[&str], volume: &CinderVolume) -> String {
     let Some(messages) = messages else {
         return String::new();
@@ -139,7 +140,7 @@ fn words(messages: Option<Vec<Message>>, actions: &[&str], volume: &CinderVolume
     }
 }
 
-/// Describes status, servers and size of the volume.
+/// Describes the status, servers and size of the volume.
 fn place(seen: &Volume, volume: &CinderVolume) -> String {
     let nodes: Vec<_> = seen.nodes.iter().map(ToString::to_string).collect();
     let nodes = match &*nodes {
@@ -151,8 +152,8 @@ fn place(seen: &Volume, volume: &CinderVolume) -> String {
 }
 
 impl Cloud {
-    /// Returns the error that explains why the cloud dropped a change; `None` if the volume now
-    /// shows this or another change.
+    /// Returns the error that explains why the cloud dropped a change. Returns `None` if the volume
+    /// now shows this or another change.
     pub(super) async fn cause(
         &self,
         id: &VolumeId,
@@ -197,8 +198,8 @@ impl Cloud {
             ),
         };
         let message = format!("volume {id}: {message}");
-        // Cinder's scheduler says this also while cinder-volume is down. `Quota` would have the
-        // resizer wait for a smaller request.
+        // Cinder's scheduler also reports this while cinder-volume is down. With `Quota`, the
+        // resizer would wait for a smaller request.
         Ok(Some(match message.contains(NO_BACKEND) {
             true => Failure::new(Kind::System, message).rolled_back(),
             false => Failure::busy(message).may_be_running(),

@@ -1,4 +1,4 @@
-//! Calls to Cinder and Nova, and the interpretation of their refusals.
+//! Calls to Cinder and Nova, and the interpretation of their error responses.
 
 mod backups;
 mod lists;
@@ -29,11 +29,11 @@ const RESTORE_VERSION: &str = "volume 3.47";
 const COMPUTE_VERSION: &str = "compute 2.60";
 
 /// The deadline of a call. An attachment waits for the compute node, by default up to 60 s
-/// (`rpc_response_timeout` of Nova); other calls wait for a database.
+/// (`rpc_response_timeout` of Nova). Other calls wait only for a database.
 const DEADLINE: Duration = Duration::from_secs(30);
 const ATTACH_DEADLINE: Duration = Duration::from_secs(75);
-/// The deadline of a claim, including logins before or during it. The engine's `CLAIMS_SETTLE`
-/// relies on it.
+/// The deadline of a claim, including logins before or during it. The constant `CLAIMS_SETTLE` in
+/// `operation::engine` relies on this deadline.
 const CLAIM_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The client for an account.
@@ -117,12 +117,12 @@ impl Client {
         Self(account)
     }
 
-    /// Returns the [`Account::label`] for log lines.
+    /// Returns [`Account::label`], the name of the cloud in log lines.
     pub(super) fn label(&self) -> Option<&str> {
         self.0.label()
     }
 
-    /// Makes sure that there is a session.
+    /// Logs in, unless there is a session.
     ///
     /// # Errors
     /// Returns the errors of `cloud.conf` and of the login.
@@ -142,7 +142,7 @@ impl Client {
     }
 
     /// Makes a call that takes effect within [`CLAIM_DEADLINE`] after its start, plus the time that
-    /// the service needs.
+    /// the service itself needs.
     async fn answer_soon(&self, request: Request) -> Result<Answer, Failure> {
         let what = format!("{} {}", request.method, request.path);
         let answer = timeout(CLAIM_DEADLINE, self.answer(request)).await;
@@ -159,15 +159,15 @@ impl Client {
         self.0.http().call(&call).await
     }
 
-    /// Makes a call. Fails if the response has another status than these.
+    /// Makes a call. Returns an error if the status of the response is not one of `statuses`.
     async fn accepted(&self, request: Request, statuses: &[StatusCode]) -> Result<Answer, Failure> {
         self.answer(request)
             .await?
             .with_status(statuses, wire::refused)
     }
 
-    /// Requests an object of a kind, such as `volume`, by its ID; `None` if the service does not
-    /// have it.
+    /// Requests an object of a kind, such as `volume`, by its ID. Returns `None` if the service
+    /// does not have the object.
     async fn find<T: DeserializeOwned>(
         &self,
         what: &str,
@@ -190,8 +190,8 @@ impl Client {
         self.find("volume", id.as_str(), request).await
     }
 
-    /// Creates an empty volume, or one from a source, which may be a backup. Without `zone`, Cinder
-    /// selects the zone; `hints` influence its choice.
+    /// Creates an empty volume, or a volume from a source, which may be a backup. Without `zone`,
+    /// Cinder selects the zone; `hints` influence the selection.
     pub(super) async fn create(
         &self,
         order: &Order,
@@ -254,7 +254,7 @@ impl Client {
         self.annotate("mark_volume", path, key, is).await
     }
 
-    /// Sets a key in metadata.
+    /// Sets a key in the metadata of an object.
     async fn annotate(
         &self,
         verb: &'static str,
@@ -316,7 +316,7 @@ impl Client {
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::OK | StatusCode::ACCEPTED => Ok(()),
-            // There are too many volumes for the quota or for the guest.
+            // The quota allows no further volume, or the guest no further disk.
             _ if wire::is_forbidden(&answer) => Err(Failure::quota(answer.refusal())),
             _ => Err(wire::refused(&answer)),
         }

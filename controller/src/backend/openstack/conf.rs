@@ -1,6 +1,6 @@
-//! `cloud.conf`, the file with credentials that all drivers of OpenStack for Kubernetes share. It
-//! has a section `[Global]`, and `[Global "name"]` for each further cloud. Sections and keys of
-//! other programs are ignored.
+//! `cloud.conf`, the file with credentials that all OpenStack drivers for Kubernetes share. The
+//! file has a section `[Global]`, and a section `[Global "name"]` for each further cloud. Sections
+//! and keys of other programs are ignored.
 
 mod clouds;
 mod sections;
@@ -43,8 +43,8 @@ pub(super) struct CloudConf {
     pub(super) tls: TlsFiles,
     /// Whether the zones of volumes are ignored, because the servers' zones have other names.
     pub(super) ignores_zones: bool,
-    /// The value of `node-volume-attach-limit`. It is not used, but logged if it differs from the
-    /// driver's own limit.
+    /// The value of `node-volume-attach-limit`. The value is not used, but logged if it differs
+    /// from the driver's own limit.
     pub(super) attach_limit: Option<String>,
 }
 
@@ -62,7 +62,7 @@ pub(super) enum Login {
         name: Option<(String, User)>,
         secret: Secret,
     },
-    /// A token from another login; a token created from it expires with it.
+    /// A token from another login. A token that is created from it expires at the same time.
     Token { token: Secret, scope: Scope },
 }
 
@@ -70,7 +70,7 @@ pub(super) enum Login {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     Project(Project),
-    /// The project of another user, by the ID of a trust, which names the roles.
+    /// The project of another user, by the ID of a trust. The trust defines the roles.
     Trust(String),
 }
 
@@ -98,10 +98,10 @@ pub(super) struct Domain {
 }
 
 impl CloudConf {
-    /// Reads the files. Blocks.
+    /// Reads the settings of a cloud from the files. Blocks the calling thread.
     ///
     /// # Errors
-    /// Returns `Precondition`, naming the file, and the line or key.
+    /// Returns `Precondition`, with the name of the file, and the line or key.
     pub(super) fn read(source: &Source) -> Result<Self, Failure> {
         let mut keys = Vec::new();
         for path in &source.files {
@@ -172,7 +172,7 @@ impl CloudConf {
 const OFF: [&str; 4] = ["false", "no", "off", "0"];
 /// Keys with a Boolean value.
 const SWITCHES: [&str; 2] = ["use-clouds", "ignore-volume-az"];
-/// Keys with a text, in addition to the keys of `clouds.yaml`.
+/// Keys whose value is a text, in addition to the keys of `clouds.yaml`.
 const TEXTS: [&str; 6] = [
     "trustee-id",
     "trustee-password",
@@ -229,7 +229,7 @@ fn title(name: &str, sub: &str) -> String {
     }
 }
 
-/// The files and the section with the account of a cloud.
+/// The files, and the section in them that describes the account of a cloud.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     files: Vec<PathBuf>,
@@ -249,7 +249,7 @@ struct Section<'a> {
     /// The title of the section in errors.
     title: String,
     keys: Vec<&'a Entry>,
-    /// The account in `clouds.yaml`, with values that the section lacks, if `use-clouds` is set.
+    /// The account in `clouds.yaml`, which completes the section. `None` without `use-clouds`.
     clouds: Option<Account>,
 }
 
@@ -278,7 +278,7 @@ impl<'a> Section<'a> {
         own.or_else(|| self.clouds.as_ref()?.get(key))
     }
 
-    /// Returns the value of a switch; false without the key.
+    /// Returns the value of a switch. Returns false if the key is missing.
     fn is(&self, key: &str) -> bool {
         self.last(key).and_then(switch).unwrap_or_default()
     }

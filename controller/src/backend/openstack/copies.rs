@@ -1,5 +1,5 @@
-//! Snapshots, and volumes created from snapshots or other volumes. Backup IDs have the same form as
-//! snapshot IDs, and the same verbs find, restore and delete both.
+//! Snapshots, and volumes created from snapshots or other volumes. The IDs of backups have the same
+//! form as the IDs of snapshots, and the same CSI calls find, restore and delete both.
 
 use super::backups::AVAILABILITY;
 use super::hints::labels;
@@ -53,7 +53,7 @@ fn force(parameters: &Context) -> Result<bool, Failure> {
 }
 
 impl Cloud {
-    /// Returns the snapshot or backup, and whether it is a backup.
+    /// Returns the snapshot or backup with this ID, and whether it is a backup.
     pub(super) async fn kept(
         &self,
         id: &SnapshotId,
@@ -66,8 +66,8 @@ impl Cloud {
         Ok(backup.map(|backup| (backup, true)))
     }
 
-    /// Returns the backup. Returns `None` if the ID belongs to a known snapshot, even if the cloud
-    /// hides backups from this account.
+    /// Returns the backup with this ID. Returns `None` if the ID belongs to a known snapshot, even
+    /// if the cloud denies this account access to backups.
     pub(super) async fn backup(&self, id: &SnapshotId) -> Result<Option<CinderSnapshot>, Failure> {
         match self.client.backup(id).await {
             Err(hidden) if hidden.kind == Kind::Denied && self.recent_snapshots.has(id) => Ok(None),
@@ -265,13 +265,13 @@ impl Clones for Cloud {
     }
 }
 
-/// Maximum number of remembered IDs. Without a remembered ID, a deletion may be denied, but no data
-/// is at risk.
+/// Maximum number of remembered IDs. If an ID is not remembered, a deletion may be denied, but no
+/// data is at risk.
 const IDS_MAX: usize = 4096;
 
-/// The snapshots, not backups, that this process has seen recently. Old releases of Cinder deny the
-/// lookup of a backup without checking whether it exists; these IDs allow snapshots to be deleted
-/// there nevertheless.
+/// The snapshots, without backups, that this process has seen recently. Old releases of Cinder deny
+/// the lookup of a backup without checking whether it exists. With these IDs, snapshots can be
+/// deleted there nevertheless.
 #[derive(Default)]
 pub(super) struct RecentSnapshots(Lock<BTreeSet<SnapshotId>>);
 

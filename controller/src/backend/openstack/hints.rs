@@ -1,7 +1,7 @@
-//! Class parameters that Kubernetes or its sidecars define. Scheduler hints place a new volume's
-//! storage relative to other volumes; the keys are cinder-csi-plugin's PVC annotations. The names
-//! of Kubernetes objects are stored in the metadata of volumes and snapshots under the sidecars'
-//! keys, as cinder-csi-plugin does.
+//! Parameters that Kubernetes or its sidecars define. Scheduler hints place the storage of a new
+//! volume relative to other volumes; their keys are the annotations of PersistentVolumeClaims for
+//! cinder-csi-plugin. As in cinder-csi-plugin, the metadata of volumes and snapshots contains the
+//! names of Kubernetes objects under the sidecars' keys.
 
 use super::{Cloud, id};
 use belay_server::call::Failure;
@@ -12,10 +12,10 @@ pub(super) const AFFINITY: &str = "cinder.csi.openstack.org/affinity";
 pub(super) const ANTI_AFFINITY: &str = "cinder.csi.openstack.org/anti-affinity";
 
 impl Cloud {
-    /// Returns the hints for Cinder; `None` if the parameters contain no hints.
+    /// Returns the hints for Cinder's scheduler, or `None` if the parameters contain no hints.
     ///
     /// # Errors
-    /// Returns `Invalid` for a volume that does not exist, and the errors of the search for it.
+    /// Returns `Invalid` if a volume does not exist, and the errors of the search for it.
     pub(super) async fn hints(&self, parameters: &Context) -> Result<Option<Value>, Failure> {
         let mut hints = Map::new();
         for (key, hint) in [(AFFINITY, "same_host"), (ANTI_AFFINITY, "different_host")] {
@@ -26,7 +26,7 @@ impl Cloud {
         Ok((!hints.is_empty()).then_some(Value::Object(hints)))
     }
 
-    /// Returns the IDs of volumes that are listed by name or ID.
+    /// Returns the IDs of volumes from a list of names and IDs, separated by commas.
     async fn ids(&self, key: &str, listed: &str) -> Result<Vec<String>, Failure> {
         let field = format!("parameters[{key}]");
         let mut ids = Vec::new();
@@ -56,7 +56,8 @@ impl Cloud {
     }
 }
 
-/// Keys with names of Kubernetes objects, from a sidecar with `--extra-create-metadata`.
+/// The keys under which a sidecar with `--extra-create-metadata` passes names of Kubernetes
+/// objects.
 const LABELS: [&str; 6] = [
     "csi.storage.k8s.io/pvc/name",
     "csi.storage.k8s.io/pvc/namespace",

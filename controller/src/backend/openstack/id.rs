@@ -1,7 +1,7 @@
-//! The IDs of volumes, snapshots and servers. They are UUIDs, which Cinder and Nova write in lower
-//! case and with dashes, and look up as texts. A database that ignores case, as MariaDB does with
-//! the collation of most clouds, also finds other spellings, which marks, locks and disks would not
-//! match.
+//! The IDs of volumes, snapshots and servers: UUIDs, which Cinder and Nova write in lower case and
+//! with dashes. The services look up IDs as text in their database. Some databases ignore case,
+//! such as MariaDB with the collation of most clouds, and so also find other spellings of an ID.
+//! Marks, locks and disks would not match such a spelling.
 
 use crate::backend::cloud::ids::{self, is_uuid};
 use belay_server::call::{Failure, Kind};
@@ -28,19 +28,19 @@ pub(super) fn snapshot(text: &str) -> Result<SnapshotId, Failure> {
     ids::snapshot(text, is_own)
 }
 
-/// Whether no object can have the ID. Databases ignore trailing blanks, and treat some letters as
-/// equal.
+/// Whether no object can have the ID, even in a database that ignores trailing blanks and treats
+/// some letters as equal.
 fn is_nothing(id: &str) -> bool {
     id.is_ascii() && !is_uuid(id.trim_end())
 }
 
 /// Returns the path of an object of a kind, such as `/volumes/ID` for `volume`. Returns `None` if
-/// no object can have the ID; then no request is sent, since a server on the way might resolve a
-/// path in it.
+/// no object can have the ID. In that case, no request may be sent, since a proxy might resolve
+/// `..` in the path.
 ///
 /// # Errors
-/// Returns `Invalid` for an ID that is not spelled as OpenStack does (a lower-case UUID with
-/// dashes), but that may still match an object.
+/// Returns `Invalid` if the ID may match an object, but is not spelled as in OpenStack: a UUID in
+/// lower case, with dashes.
 pub(super) fn path(what: &str, id: &str) -> Result<Option<String>, Failure> {
     match (is_own(id), is_nothing(id)) {
         (true, _) => Ok(Some(format!("/{what}s/{id}"))),

@@ -1,5 +1,5 @@
-//! `openstack`: volumes of Cinder, attached to servers by Nova. The README of this directory
-//! describes what is stored where.
+//! `openstack`: volumes of Cinder, attached to servers by Nova. The README of this directory lists
+//! the stored data, and where it is stored.
 
 mod attach;
 mod backups;
@@ -45,7 +45,7 @@ const CLOUD: &str = "openstack";
 /// The metadata key under which cinder-csi-plugin records the cluster.
 const CLUSTER: &str = "cinder.csi.openstack.org/cluster";
 
-/// Maximum number of entries of a page, from the default of `osapi_max_limit`.
+/// Maximum number of entries of a page: the default of `osapi_max_limit` in Cinder.
 const PAGE_ENTRIES_MAX: usize = 1000;
 
 /// Maximum size of a volume, in bytes. The cloud's own limit is lower, and its refusal states the
@@ -69,8 +69,8 @@ impl Cloud {
         volume.volume(self.zones.key())
     }
 
-    /// Creates a volume, empty or from a source. For a backup, `restored` contains the marks for
-    /// the description.
+    /// Creates a volume, empty or from a source. If the source is a backup, `restored` contains the
+    /// marks for the volume's description.
     async fn make(
         &self,
         order: &Order,
@@ -95,7 +95,7 @@ impl Cloud {
             metadata[wire::ZONE] = zone.into();
         }
         labels(&mut metadata, &order.parameters);
-        // The zone of the class takes precedence.
+        // The zone in the storage class takes precedence over the requested topology.
         let asked = match of_class {
             Some(_) => None,
             None => self.zones.asked(order.topology.as_ref()).await?,
@@ -111,7 +111,7 @@ impl Cloud {
         self.seen(&made).map_err(Failure::may_be_running)
     }
 
-    /// Returns the volume in the forms of the backend and of Cinder.
+    /// Returns the volume as the backend's type and as Cinder's type.
     async fn read_volume(&self, id: &VolumeId) -> Result<Option<(Volume, CinderVolume)>, Failure> {
         let Some(volume) = self.client.volume(id).await? else {
             return Ok(None);
@@ -301,9 +301,9 @@ impl Expansion for Cloud {
 }
 
 impl Capacity for Cloud {
-    /// Returns the free part of the quota for all volume types. It includes snapshots, unless
-    /// `no_snapshot_gb_quota` is set in `cinder.conf`. The project cannot see quotas of volume
-    /// types and the free space of the storage.
+    /// Returns the free part of the quota for all volume types, in bytes. Snapshots also count
+    /// towards the quota, unless `no_snapshot_gb_quota` is set in `cinder.conf`. The project cannot
+    /// see the quotas of volume types or the free space of the storage.
     fn available_bytes(&self, planned: Planned) -> Answer<'_, u64> {
         measured(Verb::Available, async move {
             if !self.zones.may_be(planned.topology.as_ref()).await? {

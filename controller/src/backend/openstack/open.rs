@@ -19,8 +19,8 @@ use std::sync::Arc;
 pub struct Config {
     /// The files of `cloud.conf`; the last occurrence of a key counts.
     pub files: Vec<PathBuf>,
-    /// The names of the sections `[Global "name"]` to use, one for each cloud. If empty, the
-    /// section without a name is used.
+    /// The names of the sections `[Global "name"]` to use, one for each cloud. An empty list means
+    /// that only the section without a name is used.
     pub clouds: Vec<String>,
     /// The cluster, which is recorded in the metadata of volumes.
     pub cluster: String,
@@ -30,7 +30,7 @@ pub struct Config {
     pub volumes_max: u32,
 }
 
-/// Opens all clouds of the settings. Blocks.
+/// Opens all clouds in the settings. Blocks the calling thread.
 ///
 /// # Errors
 /// Returns `Precondition` for errors in `cloud.conf` or the CA files.
@@ -66,8 +66,8 @@ pub(in crate::backend) fn open(config: &Config) -> Result<Backends, Failure> {
 }
 
 impl Cloud {
-    /// Opens a cloud. Reads `cloud.conf` now; the first call logs in. `label` is the name for log
-    /// lines if there are several clouds. Blocks.
+    /// Opens a cloud. Reads `cloud.conf` now; the first call logs in. `label` is the cloud's name
+    /// in log lines if there are several clouds. Blocks the calling thread.
     ///
     /// # Errors
     /// Returns `Precondition` for errors in `cloud.conf`, in the CA file, or in proxies.
@@ -98,8 +98,9 @@ impl Cloud {
         })
     }
 
-    /// Returns a warning if switching from cinder-csi-plugin would lose its attach limit. Without
-    /// the limit, the scheduler assigns more volumes to a node than can be attached.
+    /// Returns a warning if `--max-volumes` differs from the attach limit in `cloud.conf`, which
+    /// cinder-csi-plugin uses. Without the correct limit, the scheduler assigns more volumes to a
+    /// node than can be attached.
     pub(super) fn other_limit(&self, volumes_max: u32) -> Option<String> {
         let limit = self.attach_limit.as_deref()?;
         (limit != volumes_max.to_string()).then(|| {

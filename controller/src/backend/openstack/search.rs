@@ -1,6 +1,6 @@
-//! Searches by name. Searches that begin while another one is running are combined: one list of all
-//! volumes answers them all, if that list is short. So a hundred concurrent searches need few
-//! requests.
+//! Searches by name. Searches that begin while another one is running are combined: if the list of
+//! all volumes is short, one request for the list serves all of them. So a hundred concurrent
+//! searches need few requests.
 
 use super::client::Client;
 use super::wire::CinderVolume;
@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Number of list entries that cost no more than a search. Both are one request, and Cinder needs
-/// milliseconds for each entry.
+/// Number of list entries that cost no more than one search. A list and a search are one request
+/// each, and Cinder needs milliseconds for each entry.
 const ENTRIES_FOR_A_SEARCH: usize = 32;
 /// Maximum number of entries of a page; the default of `osapi_max_limit`.
 const ENTRIES_MAX: usize = 1000;
-/// The time for which the length of the list is remembered.
+/// Time for which the length of the list is remembered.
 const LENGTH_AGE_MAX: Duration = Duration::from_secs(300);
 
 /// The searches of an account.

@@ -1,7 +1,7 @@
 //! A session with Keystone (API v3): a token, and the endpoints of the services. The session is
-//! renewed if a service refuses the token, or if `cloud.conf` has changed. It is also renewed well
-//! before it expires, since services use the token for a while after a call. As long as a token is
-//! valid, at most one call waits for its renewal.
+//! renewed if a service refuses the token, or if `cloud.conf` has changed. The session is also
+//! renewed well before the token expires, since services use the token for a while after a call. As
+//! long as the token is valid, at most one call at a time waits for its renewal.
 
 use super::catalog::Endpoints;
 use super::conf::{CloudConf, Domain, Login, Project, Scope, Source, User};
@@ -19,23 +19,23 @@ use std::time::Duration;
 use tokio::sync::Mutex as Turn;
 use tokio::time::Instant;
 
-/// The deadline of a login. With a cold cache, Keystone takes a second.
+/// The deadline of a login. With a cold cache, Keystone takes about a second.
 const LOGIN_DEADLINE: Duration = Duration::from_secs(20);
 
-/// The interval between two reads of the file, and between two attempts to renew a token that is
-/// still valid.
+/// The interval between two reads of `cloud.conf`, and between two attempts to renew a token that
+/// is still valid.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The account of a `cloud.conf`.
+/// An account in `cloud.conf`, with its current session.
 pub(super) struct Account {
     source: Source,
     http: Client,
-    /// The name for log lines if there are several clouds.
+    /// The cloud's name in log lines if there are several clouds.
     label: Option<String>,
     current: Lock<Option<Current>>,
-    /// The lock of the call that reads the file or logs in.
+    /// A lock that is held by the call that reads the file or logs in.
     renewing: Turn<()>,
-    /// The project of the controller's volumes.
+    /// The project that owns the controller's volumes.
     project: Guard,
     /// The region of the controller's volumes.
     region: Guard,
@@ -43,7 +43,7 @@ pub(super) struct Account {
 
 struct Current {
     session: Arc<Session>,
-    /// The time of the next read of the file.
+    /// The time at which `cloud.conf` is read next.
     check: Instant,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Returns the secret of the login, which no error may quote, whichever service repeats it.
+    /// Returns the secret of the login. No error may contain it, whichever service repeats it.
     pub(super) fn secret(&self) -> &str {
         match &self.conf.login {
             Login::Password { password, .. } => password.expose(),
@@ -90,8 +90,8 @@ impl Account {
         &self.http
     }
 
-    /// Returns the current session, or a new one. `refused` is a session whose token a service has
-    /// refused.
+    /// Returns the current session, or a new one. `refused` is a session whose token was refused by
+    /// a service.
     ///
     /// # Errors
     /// Returns the errors of the file and of the login, if no other session can be used.
@@ -129,8 +129,8 @@ impl Account {
         (!is_refused && now < session.end).then(|| (Arc::clone(session), *check <= now))
     }
 
-    /// Returns a new session if the file has changed or the token is old. Otherwise, or if the
-    /// login fails, returns the same session, whose token is valid.
+    /// Returns a new session if the file has changed or the token is old. Returns `session`, whose
+    /// token is still valid, in all other cases and if the login fails.
     async fn checked(&self, session: Arc<Session>) -> Arc<Session> {
         if let Some(current) = self.current.lock().as_mut() {
             current.check = Instant::now() + CHECK_INTERVAL;
@@ -229,8 +229,8 @@ impl Account {
         token.set_sensitive(true);
         let granted: wire::Token = answer.member("/token").map_err(settled)?;
         let found = Endpoints::find(&granted.catalog, &conf)?;
-        // A token may omit its project, and a cloud its region. A region of another project is not
-        // recorded.
+        // A token may lack its project, and a catalog its region. The region is not recorded if the
+        // token belongs to another project.
         if let Some(project) = granted.project() {
             self.project
                 .check(Identity::Known(format!("project {project}")))?;

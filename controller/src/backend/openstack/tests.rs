@@ -1,5 +1,6 @@
-//! Tests of the backend against a small twin of Keystone, Cinder and Nova on the loopback
-//! interface. It responds as the real services did, and completes every change before it responds.
+//! Tests the backend with a simulated Keystone, Cinder and Nova (the twin) on the loopback
+//! interface. The twin sends the responses of the real services, but completes every change before
+//! it responds.
 
 mod capacity;
 mod dropped;
@@ -39,7 +40,7 @@ fn nth(volume: usize) -> String {
     format!("00000000-0000-4000-8000-{volume:012}")
 }
 
-/// Returns the response of the services for a missing object.
+/// Returns the response of a service for a missing object.
 fn missing(what: &str, id: &str) -> (u16, Value) {
     let message = format!("{what} {id} could not be found.");
     (
@@ -72,9 +73,10 @@ struct State {
     volumes: BTreeMap<String, Value>,
     snapshots: BTreeMap<String, Value>,
     backups: BTreeMap<String, Value>,
-    /// The extra specs of types by name, in Cinder's form; null if Cinder does not show them.
+    /// The extra specs of volume types by name, in Cinder's form. A null value means that Cinder
+    /// does not show the extra specs.
     types: BTreeMap<&'static str, Value>,
-    /// Calls whose method and path contain this text get this status and body, once per entry.
+    /// The status and body for calls whose method and path contain the first text, once per entry.
     refusals: Vec<(&'static str, &'static str, &'static str)>,
 }
 
@@ -139,7 +141,7 @@ impl Twin {
         self.backend.delete(id.clone(), Secrets::default()).await
     }
 
-    /// Creates a volume that is claimed for its name.
+    /// Creates a volume, and claims it for its name.
     async fn claimed(&self, name: &str) -> VolumeId {
         let id = self.created(name).await;
         self.backend
@@ -553,7 +555,7 @@ async fn only_a_volume_that_we_made_and_that_was_never_attached_is_new() {
     assert_eq!(content(&id).await, Content::Used);
     let others = twin.created("pvc-2").await;
     assert_eq!(content(&others).await, Content::Unknown, "not claimed");
-    // The volume is claimed for its name, but another program has created it.
+    // Another program has created the volume, and this driver has only claimed its name.
     let claimed = twin.claimed("pvc-3").await;
     twin.state().volumes.get_mut(claimed.as_str()).unwrap()["metadata"]
         .as_object_mut()
@@ -610,7 +612,7 @@ async fn a_volume_is_attached_to_one_node_and_not_deleted_meanwhile() {
             true => assert_eq!(deleted.unwrap_err().kind, Kind::Busy),
             false => assert_eq!(deleted, Ok(Progress::Begun)),
         }
-        // The requests are the deletion and one read of the volume.
+        // The twin has received two requests: the deletion and one read of the volume.
         assert_eq!(twin.state().seen.len(), 2, "{status}");
     }
 }
@@ -671,7 +673,7 @@ async fn pages_follow_each_other_and_one_that_begins_nowhere_is_refused() {
     assert_eq!(refused.kind, Kind::BadToken);
 }
 
-/// Searches for this number of existing volumes at once, and returns the requests.
+/// Searches for this number of existing volumes at the same time. Returns the requests.
 async fn searched(twin: &Twin, names: usize) -> Vec<String> {
     twin.state().seen.clear();
     let names = (0..names).map(|n| format!("pvc-{n}"));
@@ -702,7 +704,7 @@ async fn searches_at_one_time_share_a_list_unless_it_is_long() {
     for n in 40..70 {
         twin.created(&format!("pvc-{n}")).await;
     }
-    // The list is too long for two searches, which is then remembered, but not for twenty.
+    // The list is too long for two searches, which is then remembered, but not for twenty searches.
     assert_eq!(searched(&twin, 2).await.len(), 3);
     assert_eq!(searched(&twin, 2).await.len(), 2);
     assert_eq!(searched(&twin, 20).await.len(), 1);
@@ -726,7 +728,7 @@ async fn a_refused_token_is_renewed_once_and_new_credentials_are_read() {
     assert!(!refused.message.contains("canary"), "{refused}");
 }
 
-/// Advances the clock by this time. Afterwards, sockets can be used again.
+/// Advances the clock by this time. Sockets can be used again afterwards.
 async fn later(seconds: u64) {
     tokio::time::pause();
     tokio::time::advance(std::time::Duration::from_secs(seconds)).await;

@@ -1,7 +1,7 @@
 //! Volume types: changes of a volume's type (retype), and multiattach types, whose volumes several
-//! servers can use at once. Cinder accepts a retype and makes it later, or never; in the latter
-//! case the volume keeps its type, and its status does not show the failure. Data is never migrated
-//! to other storage.
+//! servers can use at once. Cinder accepts a retype before it changes the type. If the retype
+//! fails, the volume keeps its type, and its status does not show the failure. Belay never requests
+//! a migration of data to other storage.
 
 use super::Cloud;
 use super::client::Service;
@@ -14,7 +14,7 @@ use belay_server::request::{ContentSource, Context, Secrets, VolumeId};
 const FIELD: &str = "mutable_parameters[type]";
 
 impl Cloud {
-    /// Returns the volume type that the parameters name.
+    /// Returns the volume type that the parameters request. Returns `None` if they request none.
     async fn asked_type(&self, parameters: &Context) -> Result<Option<VolumeType>, Failure> {
         let Some(name) = parameters.get(TYPE) else {
             return Ok(None);
@@ -81,8 +81,8 @@ impl Modification for Cloud {
 }
 
 impl Cloud {
-    /// Refuses a volume for several nodes if the requested type is not multiattach. Older clouds
-    /// hide this property of a type; there, only the new volume shows it.
+    /// Refuses a volume for several nodes if the requested type is not multiattach. Older clouds do
+    /// not report this property of a type; there, only the created volume shows it.
     ///
     /// # Errors
     /// Returns `Invalid`, and the errors of reading types.
@@ -115,7 +115,7 @@ impl Cloud {
         ))
     }
 
-    /// Returns the type of a copy whose request names none.
+    /// Returns the type of a copy whose request contains no type: the type of the source volume.
     async fn type_of(&self, source: &ContentSource) -> Result<Option<String>, Failure> {
         let id = match source {
             ContentSource::Volume(id) => id.clone(),
@@ -130,20 +130,20 @@ impl Cloud {
 }
 
 impl Cloud {
-    /// Whether an existing volume may satisfy a request with its name although Cinder shows another
-    /// value of a parameter.
+    /// Whether an existing volume may satisfy a request with its name although Cinder reports
+    /// another value of a parameter.
     ///
-    /// The value that Cinder shows decides, with two exceptions. The type is omitted if a mark
-    /// shows that a VolumeAttributesClass has changed it: it may differ from the StorageClass's
-    /// type. If a mark records the zone in the class at the creation, that zone is compared: Cinder
-    /// may have chosen another zone (`allow_availability_zone_fallback`), even if the requested
-    /// zone exists, but is not allowed for the volume type (`RESKEY:availability_zones`) or not in
-    /// Cinder's cache.
+    /// The value that Cinder reports is compared with the request, with two exceptions. The type is
+    /// omitted if a mark shows that a VolumeAttributesClass has changed it: it may differ from the
+    /// StorageClass's type. If a mark records the zone in the class at the creation, that zone is
+    /// compared: Cinder may have chosen another zone (`allow_availability_zone_fallback`), even if
+    /// the requested zone exists, but is not allowed for the volume type
+    /// (`RESKEY:availability_zones`) or not in Cinder's cache.
     pub(super) async fn may_be(&self, parameter: Parameter) -> Result<bool, Failure> {
         let Parameter { key, is, asked } = parameter;
         match key {
             TYPE => Ok(match self.client.volume_type(Some(&asked)).await? {
-                // A class may give the type's ID instead of its name.
+                // A storage class may contain the type's ID instead of its name.
                 Some(found) => found.name == is,
                 // MariaDB, and so Cinder, ignores case and trailing blanks.
                 None => is.eq_ignore_ascii_case(asked.trim_end()),

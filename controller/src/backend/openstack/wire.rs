@@ -30,17 +30,18 @@ pub(super) const AVAILABILITY: &str = "availability";
 
 /// Belay's keys in a volume's metadata. Cinder limits keys and values to 255 bytes.
 pub(super) const ATTEMPT: &str = "belay.dev/attempt";
-/// The key whose value is the ID of the claimed volume.
+/// The key whose value is the ID of the volume, once the volume is claimed.
 pub(super) const CLAIM: &str = "belay.dev/claim";
-/// The key that marks a volume which was attached. Its value is the volume's own ID, so that a copy
-/// of the metadata does not count.
+/// The key that marks a volume which was attached. The value is the volume's own ID, so that the
+/// mark does not count in a copy of the metadata.
 pub(super) const USED: &str = "belay.dev/used";
-/// The key whose value is the ID of the volume that several servers may use at once.
+/// The key that marks a volume which several servers may use at once. The value is the volume's own
+/// ID.
 pub(super) const SHARED: &str = "belay.dev/shared";
-/// The key whose value is the ID of the volume whose type a VolumeAttributesClass has changed.
+/// The key that marks a volume whose type a VolumeAttributesClass has changed. The value is the
+/// volume's own ID.
 pub(super) const RETYPED: &str = "belay.dev/retyped";
-/// The key whose value is the zone in the class of the volume. Cinder may have selected another
-/// zone.
+/// The key whose value is the zone in the storage class. Cinder may have selected another zone.
 pub(super) const ZONE: &str = "belay.dev/availability";
 /// The key whose value is the source of the volume: `snapshot:ID` or `volume:ID`.
 pub(super) const SOURCE: &str = "belay.dev/source";
@@ -52,11 +53,11 @@ const FROM_BACKUP: &str = "src_backup_id";
 /// volume.
 pub(super) const RESIZE_REQUIRED: &str = "cinder.csi.openstack.org/resizeRequired";
 
-/// A part of Nova's refusal to attach a volume for which it has a record (`nova/compute/api.py`,
-/// Nova 34).
+/// A part of the error that Nova returns if it already has a record of the volume's attachment
+/// (`nova/compute/api.py`, Nova 34).
 pub(super) const ATTACHED_ALREADY: &str = "is already attached to instances";
 
-/// The unit of `size`, in bytes.
+/// The unit of Cinder's volume sizes, in bytes.
 pub(super) const GIB: u64 = 1 << 30;
 
 /// The assumed lifetime of a token whose times cannot be parsed.
@@ -84,7 +85,8 @@ impl Token {
         Some(self.project.as_ref()?.id.as_str())
     }
 
-    /// Returns the lifetime, from both times of the service, since the local clock may differ.
+    /// Returns the lifetime of the token. Uses only times of the service, since the local clock may
+    /// differ.
     pub(super) fn lifetime(&self) -> Duration {
         let lifetime = || seconds(&self.expires_at)?.checked_sub(seconds(&self.issued_at)?);
         lifetime().map_or(LIFETIME_UNKNOWN, Duration::from_secs)
@@ -94,7 +96,7 @@ impl Token {
 #[derive(Debug, Deserialize)]
 pub(super) struct Message {
     pub(super) user_message: String,
-    /// The time of the message with a resolution of seconds, as text that sorts by time.
+    /// The time of the message in UTC, to the second, as text that sorts by time.
     pub(super) created_at: Option<String>,
     /// The ID of the event, such as `VOLUME_VOLUME_007_003`; the last two parts are the action and
     /// the detail.
@@ -135,8 +137,8 @@ pub(super) struct CinderVolume {
     /// The time of the last change, in UTC.
     #[serde(default)]
     pub(super) updated_at: Option<String>,
-    /// Whether Cinder accepts attachments to several servers: the type had the extra spec when the
-    /// volume got that type.
+    /// Whether Cinder accepts attachments to several servers. Cinder does so if the volume's type
+    /// had the extra spec `multiattach` when the volume got the type.
     #[serde(default)]
     multiattach: bool,
     /// The name of the volume's type.
@@ -177,35 +179,35 @@ impl CinderVolume {
         self.has(USED) == Some(true)
     }
 
-    /// Whether the volume was attached for callers that share it.
+    /// Whether the volume was attached by callers that allow other nodes to use it, too.
     pub(super) fn is_shared(&self) -> bool {
         self.has(SHARED) == Some(true)
     }
 
-    /// Whether the type may differ from the type at the creation.
+    /// Whether the volume's type may differ from its type at the creation.
     pub(super) fn is_retyped(&self) -> bool {
         self.has(RETYPED) == Some(true)
     }
 
-    /// Whether the metadata may belong to the volume from which this one was copied.
+    /// Whether the metadata may belong to the volume from which this volume was copied.
     fn has_others_metadata(&self) -> bool {
         self.metadata.contains_key(FROM_BACKUP)
             || self.restored().is_some()
             || self.has(CLAIM) == Some(false)
     }
 
-    /// Returns the zone in the class at the time of the creation.
+    /// Returns the zone in the storage class at the time of the creation.
     fn asked_zone(&self) -> Option<&String> {
         let mark = self.metadata.get(ZONE);
         mark.filter(|_| !self.has_others_metadata())
     }
 
-    /// Returns the zone of the volume, if Cinder shows it.
+    /// Returns the zone of the volume. Returns `None` if Cinder does not report it.
     pub(super) fn zone(&self) -> Option<&str> {
         self.availability_zone.as_deref()
     }
 
-    /// Returns [`Volume::parameters`] of this volume.
+    /// Returns the value of [`Volume::parameters`] for this volume.
     fn parameters(&self) -> Vec<(&'static str, String)> {
         let kind = self.volume_type.as_ref().filter(|_| !self.is_retyped());
         let (is, asked) = (self.availability_zone.as_ref(), self.asked_zone());
@@ -225,8 +227,8 @@ impl CinderVolume {
         times.collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
-    /// Returns the content. Only a volume that this driver has created empty, and that was not
-    /// attached before, is new. Nothing is known about volumes of other programs.
+    /// Returns what is known about the content. The volume is new only if this driver has created
+    /// it empty and it was never attached. Nothing is known about volumes of other programs.
     fn content(&self) -> Content {
         match (self.origin(), self.was_used()) {
             (Origin::Empty, false) => Content::New,
@@ -236,8 +238,8 @@ impl CinderVolume {
         }
     }
 
-    /// Returns the origin. A volume of another program may have a claim of this driver, for its
-    /// name, but no attempt.
+    /// Returns the origin. A volume of another program may have a claim of this driver for its
+    /// name, but has no attempt.
     pub(super) fn origin(&self) -> Origin {
         let is_ours = self.metadata.contains_key(ATTEMPT) && self.has(CLAIM) == Some(true);
         match self.snapshot_id.is_some()
@@ -262,15 +264,15 @@ impl CinderVolume {
         }
     }
 
-    /// Returns the claim that a volume restored from a backup of this one will start with, or the
-    /// ID of this volume.
+    /// Returns the claim that the metadata of a volume restored from a backup of this volume will
+    /// contain: this volume's claim, or else its ID.
     pub(super) fn carried(&self) -> &str {
         self.metadata.get(CLAIM).unwrap_or(&self.id)
     }
 
-    /// Returns the marks in the description. Ignores them if another program has restored the
-    /// volume from a backup, and the description with it: then the volume also has the claim of the
-    /// volume that was backed up.
+    /// Returns the marks in the description. Ignores the marks if another program has restored the
+    /// volume from a backup, since Cinder then copies the description, and the claim in the
+    /// metadata is the claim of the volume that was backed up.
     fn restored(&self) -> Option<Restored> {
         let restored = Restored::read(self.description.as_deref()?)?;
         let claim = self.metadata.get(CLAIM);
@@ -287,8 +289,8 @@ impl CinderVolume {
         }
     }
 
-    /// Returns the source of the volume. An ID that CSI does not allow cannot belong to this
-    /// driver.
+    /// Returns the source of the volume. Ignores an ID that CSI does not allow, since it cannot
+    /// belong to this driver.
     fn source(&self) -> Option<ContentSource> {
         let snapshot = |id: &str| SnapshotId::new(id).map(ContentSource::Snapshot).ok();
         let volume = |id: &str| VolumeId::new(id).map(ContentSource::Volume).ok();
@@ -306,8 +308,8 @@ impl CinderVolume {
         }
     }
 
-    /// Returns the context that the node agent of cinder-csi-plugin requires, in case the volumes
-    /// are returned to it.
+    /// Returns the volume context that the node agent of cinder-csi-plugin requires, in case an
+    /// operator switches back to that driver.
     fn context(&self) -> Result<Option<Context>, Failure> {
         if self.origin() != Origin::Copy {
             return Ok(None);
@@ -316,8 +318,8 @@ impl CinderVolume {
         Context::new("volume_context", resize).map(Some)
     }
 
-    /// Converts the volume to the type of the backend. Its zone is reported under the topology key,
-    /// if there is one.
+    /// Converts the volume to the backend's type. Reports its zone under the topology key, if there
+    /// is a key.
     pub(super) fn volume(&self, topology_key: Option<&str>) -> Result<Volume, Failure> {
         // During a live migration, or after a failed one, one server may have two attachments.
         let nodes: BTreeSet<_> = self.attachments.iter().map(|it| &it.server_id).collect();
@@ -325,7 +327,7 @@ impl CinderVolume {
         let zone = topology_key.zip(self.availability_zone.as_deref());
         let place = zone.and_then(|(key, zone)| Topology::of_zone(key, zone).ok());
         Ok(Volume {
-            // A volume without a name cannot be the requested one.
+            // A volume without a name cannot be the requested volume.
             name: Some(self.name.clone().unwrap_or_default()),
             mark: self.mark(),
             bytes: self.size.saturating_mul(GIB),
@@ -360,8 +362,8 @@ fn mark_of(id: &str, metadata: &BTreeMap<String, String>, attempt: &str, claim: 
     }
 }
 
-/// Describes the consequence of an error status for the data. Only `error` itself can result from a
-/// failed creation.
+/// Describes the consequence of an error status for the data. Only the status `error` can result
+/// from a failed creation.
 fn failed(status: &str) -> String {
     let reason = "\"openstack volume message list\" has the reason";
     match status {
@@ -472,8 +474,7 @@ mod tests {
         let mut copy = volume("available", json!({ATTEMPT: "a-1", CLAIM: V1}));
         copy.snapshot_id = Some("s-1".to_owned());
         assert_eq!(copy.origin(), Origin::Copy);
-        // The origin remains the same if Cinder no longer shows the source, and with any volume in
-        // the marks.
+        // Any value of the mark `SOURCE` makes the volume a copy, even if Cinder reports no source.
         for source in ["snapshot:s-1", "volume:v-2", "\u{7f}", ""] {
             let metadata = json!({ATTEMPT: "a-1", CLAIM: V1, SOURCE: source});
             assert_eq!(origin(metadata), Origin::Copy, "{source:?}");
@@ -521,7 +522,7 @@ mod tests {
         assert_eq!(volume.place.unwrap().describe(), "topology/zone=az-a");
     }
 
-    /// A live migration causes two such attachments.
+    /// A live migration causes two attachments to one server.
     #[test]
     fn two_attachments_of_one_server_are_one_node() {
         let mut shown = volume("in-use", json!({}));
@@ -545,7 +546,8 @@ mod tests {
         }
     }
 
-    /// The name is returned unchanged, since the engine compares it with the requested name.
+    /// The name is returned unchanged, since `operation::engine` compares it with the requested
+    /// name.
     #[test]
     fn a_volume_has_its_id_and_its_name_and_with_another_form_of_id_it_is_refused() {
         let shown = |id: &str, name: serde_json::Value| {

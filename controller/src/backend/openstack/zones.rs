@@ -20,12 +20,12 @@ pub(super) const ELSEWHERE: &str = "Cinder chooses the zone itself, with \
 /// The zones that are reported as the topology of volumes.
 pub(super) struct Zones {
     client: Arc<Client>,
-    /// The topology key; `None` if zones are not reported.
+    /// The topology key. `None` if zones are not reported.
     key: Option<&'static str>,
-    /// Whether zones are ignored. Then volumes are reported as reachable from every preferred
+    /// Whether zones are ignored. If so, volumes are reported as reachable from every preferred
     /// topology.
     are_ignored: bool,
-    /// The names of Cinder's zones, as last read.
+    /// The names of Cinder's zones when they were last read.
     names: Lock<BTreeSet<String>>,
 }
 
@@ -40,7 +40,7 @@ impl Zones {
         }
     }
 
-    /// Returns the topology key, if a volume's zone is its topology.
+    /// Returns the topology key if the zone of a volume is its topology.
     pub(super) fn key(&self) -> Option<&'static str> {
         self.key.filter(|_| !self.are_ignored)
     }
@@ -50,12 +50,13 @@ impl Zones {
         self.key.is_some() && self.are_ignored
     }
 
-    /// Returns the zone in which to create a volume: the first requested one. Label values cannot
-    /// hold every character of a zone name, so this looks up the name that Cinder itself uses.
+    /// Returns the zone in which a volume must be created: the first requested zone. A label value
+    /// cannot contain every character of a zone's name, so the label is converted to the name in
+    /// Cinder.
     ///
     /// # Errors
     /// Returns `Quota` if Cinder has none of the zones that the caller accepts, so that the
-    /// scheduler can select another node. Cinder could fall back to another zone, where the volume
+    /// scheduler can select another node. Otherwise, Cinder could select a zone in which the volume
     /// would be useless.
     pub(super) async fn asked(
         &self,
@@ -72,7 +73,7 @@ impl Zones {
             return Ok(Some(name));
         }
         if let Err(failure) = self.read().await {
-            // Cinder then accepts or refuses the label itself.
+            // Cinder itself then accepts or refuses the label as the name of a zone.
             let cloud = self.client.label();
             tracing::debug!(cloud, %failure, "the zones of volumes are not known");
             return Ok(Some(label.clone()));
@@ -104,10 +105,10 @@ impl Zones {
         )))
     }
 
-    /// Whether Cinder has the topology's zone, if the topology contains one.
+    /// Whether Cinder has the zone in the topology. Returns true if the topology contains no zone.
     ///
     /// # Errors
-    /// Fails if Cinder does not return its zones.
+    /// Returns an error if Cinder does not return its zones.
     pub(super) async fn may_be(&self, place: Option<&Segments>) -> Result<bool, Failure> {
         let label = self.key().and_then(|key| Some((key, place?.get(key)?)));
         let Some((key, label)) = label else {
@@ -130,8 +131,9 @@ impl Zones {
         names.clone()
     }
 
-    /// Refuses a zone of a class that is outside every topology that the caller accepts, since the
-    /// volume would be useless. If Cinder does not have the zone, it may fall back to another.
+    /// Refuses a storage class's zone that is outside every topology that the caller accepts, since
+    /// the volume would be useless there. Accepts a zone that Cinder does not have, since Cinder
+    /// may fall back to another zone.
     ///
     /// # Errors
     /// Returns `Quota`, so that the scheduler can select another node.
@@ -176,7 +178,7 @@ impl Zones {
         }
     }
 
-    /// Returns Cinder's name for the zone with this label value.
+    /// Returns Cinder's name for the zone with this label value. Returns `None` if there is none.
     fn known(&self, key: &str, label: &str) -> Option<String> {
         let names = self.names.lock();
         let is_meant = |name: &&String| {
@@ -186,8 +188,8 @@ impl Zones {
         names.get(label).or(names.iter().find(is_meant)).cloned()
     }
 
-    /// Logs if servers are in zones in which no volume can be, since their pods would not find a
-    /// node.
+    /// Logs a warning if servers are in zones that have no volumes, since pods with volumes cannot
+    /// run there.
     pub(super) async fn inspect(&self) {
         if self.key().is_none() {
             return;
@@ -206,9 +208,9 @@ impl Zones {
     }
 }
 
-/// Converts a refusal to a lack of space if Cinder lacks the zone, or if the volume cannot be in
-/// the zone, such as a copy of a volume in another zone. Then the scheduler may select another
-/// node.
+/// Converts a refusal to a lack of space if Cinder does not have the zone, or if the volume cannot
+/// be in the zone, such as a copy of a volume in another zone. The scheduler can then select
+/// another node.
 pub(super) fn unless_of_zone(refused: Failure, zone: Option<&str>) -> Failure {
     match zone {
         Some(zone) if refused.kind == Kind::Invalid && refused.message.contains("zone") => {

@@ -5,8 +5,7 @@ use belay_contract::disk::DiskIdentity;
 use super::identity::{Identity, Match};
 use crate::kernel::{DiskFacts, NvmeFacts, ScsiFacts};
 
-/// Parses the fields of a SCSI disk, an NVMe disk and a virtio disk. Each field ends at a byte
-/// 0xff.
+/// Parses the fields of a SCSI disk, an NVMe disk and a virtio disk. A byte 0xff ends each field.
 pub(crate) fn identity(data: &[u8]) {
     let mut fields = data.split(|byte| *byte == 0xff).map(<[u8]>::to_vec);
     let mut bytes = || fields.next().unwrap_or_default();

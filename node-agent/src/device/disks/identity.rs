@@ -1,29 +1,29 @@
-//! The identity that a disk reports, and whether it matches that of a volume's disk. Parses bytes
-//! from the disk, which can be anything.
+//! The identity that a disk reports, and whether it matches the identity of a volume's disk. The
+//! parsed bytes are from the disk, and can be arbitrary.
 
 use belay_contract::disk::{DiskIdentity, NameTemplate};
 
 use crate::kernel::{self, Disk, DiskFacts, Disks, NvmeFacts, ScsiFacts};
 
-/// `VIRTIO_BLK_ID_BYTES` (include/uapi/linux/virtio_blk.h): a serial of this length may be
+/// `VIRTIO_BLK_ID_BYTES` (include/uapi/linux/virtio_blk.h). A serial number with this length may be
 /// truncated.
 const VIRTIO_SERIAL_BYTES: usize = 20;
 
-/// The fields of INQUIRY data, padded with spaces (SPC-6, 6.7.2).
+/// The lengths of fields in INQUIRY data, which are padded with spaces (SPC-6, 6.7.2).
 const VENDOR_BYTES: usize = 8;
 const MODEL_BYTES: usize = 16;
 
 /// The identity of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Identity {
-    /// The serial numbers; that of a virtio disk may be truncated.
+    /// The serial numbers; a virtio disk's serial number may be truncated.
     serials: Vec<String>,
-    /// The world wide names, formatted like udev's `ID_WWN`.
+    /// The worldwide names, formatted like udev's `ID_WWN`.
     wwns: Vec<String>,
-    /// The names that udev makes in `/dev/disk/by-id`, or could make.
+    /// The names that udev creates in `/dev/disk/by-id`, or could create.
     names: Vec<String>,
-    /// Whether the serial number may be truncated, so that another volume's disk may report the
-    /// same.
+    /// Whether the serial number may be truncated, so that the disk of another volume may report
+    /// the same one.
     is_cut: bool,
 }
 
@@ -31,13 +31,14 @@ pub(super) struct Identity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Match {
     No,
-    /// The disk matches, unless another disk or volume has an identity with the same beginning.
+    /// The disk matches, but its serial number may be truncated, so another disk or volume may
+    /// match as well.
     Cut,
     Whole,
 }
 
 impl Identity {
-    /// Reads the disk's identity; `None` if it was removed. Waits for a virtio disk.
+    /// Reads the disk's identity; `None` if the disk was removed. Waits for a virtio disk.
     ///
     /// # Errors
     /// Returns an error if the disk or sysfs cannot be read.
@@ -49,7 +50,7 @@ impl Identity {
         }
     }
 
-    /// The identity from memory; `None` for a virtio disk, which must be queried.
+    /// Returns the identity from memory; `None` for a virtio disk, which must be queried.
     pub(super) fn of(facts: &DiskFacts) -> Option<Self> {
         match facts {
             DiskFacts::Virtio => None,
@@ -81,8 +82,8 @@ impl Identity {
             if id.is_empty() {
                 continue;
             }
-            // udev's scsi_id begins names with the type, and with the vendor if the vendor chose
-            // the ID.
+            // udev's scsi_id begins a name with the designator's type, followed by vendor and model
+            // if the ID is vendor specific.
             let name = match designator.kind {
                 Kind::VendorSpecific => format!("0{maker}{id}"),
                 Kind::T10 => format!("1{id}"),
@@ -92,8 +93,8 @@ impl Identity {
             identity.names.push(format!("scsi-{}", encoded(&name)));
             match designator.kind {
                 Kind::VendorSpecific => identity.serials.push(id),
-                // A designator in text form would have hex digits too; any other value is not an
-                // NAA name.
+                // An NAA designator in text form would also contain hex digits; any other value is
+                // not an NAA name.
                 Kind::Naa if id.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
                     identity.names.push(format!("wwn-0x{id}"));
                     identity.wwns.push(format!("0x{id}"));
@@ -135,13 +136,13 @@ impl Identity {
         self.names.iter().filter(is_like).cloned().collect()
     }
 
-    /// The names that udev makes in `/dev/disk/by-id`, or could make.
+    /// Returns the names that udev creates in `/dev/disk/by-id`, or could create.
     #[cfg(any(test, feature = "fuzz"))]
     pub(super) fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Whether the disk has that identity.
+    /// Whether the disk has the identity `wanted`.
     pub(super) fn matches(&self, wanted: &DiskIdentity) -> Match {
         let is_it = match wanted {
             DiskIdentity::Serial(wanted) => self.serials.iter().any(|serial| {
@@ -160,17 +161,18 @@ impl Identity {
         }
     }
 
-    /// The worldwide name of the logical unit: a disk with the same one is another path to it.
+    /// Returns the worldwide name of the logical unit. Another disk with this name is another path
+    /// to the unit.
     pub(super) fn unit(&self) -> Option<&str> {
         self.wwns.first().map(String::as_str)
     }
 
-    /// Whether the disk has no serial number and no other name.
+    /// Whether the disk has neither a serial number nor another name.
     pub(super) fn is_nameless(&self) -> bool {
         self.names.is_empty() && self.serials.is_empty() && self.wwns.is_empty()
     }
 
-    /// The first name of the disk, for messages.
+    /// Returns the first name of the disk, for messages.
     pub(super) fn describe(&self) -> &str {
         self.names
             .first()
@@ -199,7 +201,7 @@ struct Designator<'a> {
     bytes: &'a [u8],
 }
 
-/// The designators of page 0x83 that identify the logical unit, and not its port or target.
+/// Returns the designators of page 0x83 that identify the logical unit, and not its port or target.
 fn designators(page: &[u8]) -> Vec<Designator<'_>> {
     let mut found = Vec::new();
     let mut rest = body(page, 0x83);
@@ -229,12 +231,12 @@ fn designators(page: &[u8]) -> Vec<Designator<'_>> {
     found
 }
 
-/// The text of page 0x80.
+/// Returns the text of page 0x80.
 fn serial_in(page: &[u8]) -> String {
     text(body(page, 0x80))
 }
 
-/// The bytes after the page header, up to the length in it.
+/// Returns the bytes after the page header, up to the length in the header.
 fn body(page: &[u8], number: u8) -> &[u8] {
     match page {
         [_, code, high, low, body @ ..] if *code == number => {
@@ -245,8 +247,8 @@ fn body(page: &[u8], number: u8) -> &[u8] {
     }
 }
 
-/// Decodes text without its padding. Bytes that are not UTF-8 are replaced: no volume has such an
-/// identity.
+/// Decodes text without its padding. Bytes that are not UTF-8 are replaced, because no volume's
+/// identity contains any.
 fn text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.trim_matches(|c: char| c == '\0' || c.is_ascii_whitespace())
@@ -257,7 +259,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Encodes text like udev does in a name: a run of spaces becomes one underscore, and so does each
+/// Encodes text as udev does in a name: a run of spaces becomes one underscore, and so does each
 /// character that is not allowed in names (systemd, `util_replace_whitespace` and
 /// `encode_devnode_name`).
 fn encoded(text: &str) -> String {
@@ -274,7 +276,7 @@ fn encoded(text: &str) -> String {
 pub(super) mod samples {
     use super::*;
 
-    /// Page 0x83 with one designator: its code set, its type, and its bytes.
+    /// Builds page 0x83 from designators: code set, type and bytes of each.
     pub(in crate::device::disks) fn page83(designators: &[(u8, u8, &[u8])]) -> Vec<u8> {
         let mut body = Vec::new();
         for (set, kind, bytes) in designators {
@@ -285,7 +287,8 @@ pub(super) mod samples {
         [&[0, 0x83, high, low], &body[..]].concat()
     }
 
-    /// Like QEMU's SCSI disk: it reports its `device_id` as a vendor's id.
+    /// Returns the facts of a disk like QEMU's SCSI disk, which reports its `device_id` as a
+    /// vendor-specific ID.
     pub(in crate::device::disks) fn scsi(vendor: &str, model: &str, id: &str) -> DiskFacts {
         DiskFacts::Scsi(ScsiFacts {
             vendor: format!("{vendor:<8}"),

@@ -1,8 +1,9 @@
-//! The disks of the node by their identities, and the volumes that need one. The agent updates it
-//! when the kernel reports a change; a stage queries it and waits for the next change.
+//! An index of the node's disks by their identities, and of the volumes that need a disk. The agent
+//! updates it when the kernel reports a change; a stage queries it and waits for the next change.
 //!
-//! A virtio disk must be queried for its serial, and a failing one may never answer. So only its
-//! own reader waits for it, and meanwhile the index lists it as not answering.
+//! A virtio disk must be queried for its serial number, and a failing disk may never answer.
+//! Therefore only the reader of the disk waits for the answer. Meanwhile, the index lists the disk
+//! as not answering.
 
 mod foreign;
 mod held;
@@ -43,9 +44,10 @@ struct Inner {
 
 /// A volume that needs a disk.
 struct User {
-    /// The identity of its disk; `None` if only its mount or a name in `/dev/belay` shows the disk.
+    /// The identity of the volume's disk; `None` if only a mount or a name in `/dev/belay`
+    /// identifies the disk.
     wanted: Option<DiskIdentity>,
-    /// The disk that was found for the volume, for as long as the disk is plugged in.
+    /// The disk that was found for the volume. It counts only while the disk is plugged in.
     held: Option<Disk>,
 }
 
@@ -53,7 +55,7 @@ struct Entry {
     disk: Disk,
     state: State,
     again: Again,
-    /// The time since which the disk is there or free: see [`DiskSeen::since`].
+    /// The time since which the disk is plugged in or unused: see [`DiskSeen::since`].
     since: Option<Instant>,
 }
 
@@ -62,7 +64,7 @@ enum State {
     Unasked,
     /// The query is running.
     Asked,
-    /// The disk has not answered in time, and may never.
+    /// The disk has not answered in time, and may never answer.
     Late,
     /// The disk has answered with an error.
     Unread(String),
@@ -78,12 +80,12 @@ impl DiskIndex {
         }
     }
 
-    /// Changes with every change of a disk.
+    /// Returns a receiver that is notified of every change of a disk.
     pub(crate) fn arrivals(&self) -> watch::Receiver<u64> {
         self.arrivals.subscribe()
     }
 
-    /// Updates the list of disks. Queries none of them.
+    /// Updates the list of disks. Does not query any disk.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -111,7 +113,7 @@ impl DiskIndex {
         Ok(())
     }
 
-    /// The one disk that matches the volume; from now on it is the volume's.
+    /// Returns the only disk that matches `wanted`, and assigns it to the volume.
     ///
     /// # Errors
     /// Returns `FAILED_PRECONDITION` if several disks match, or if the disk also matches or belongs
@@ -123,7 +125,8 @@ impl DiskIndex {
     ) -> Result<Search<Disk>, Failure> {
         let mut inner = self.lock();
         let known = inner.users.get(owner).and_then(|user| user.wanted.as_ref());
-        // Other disks may match by now: this was the only one, and is still the same.
+        // The disk was the only match when it was found, and is still plugged in. Other disks that
+        // match by now do not change this.
         if let Some(disk) = inner.held_by(owner).cloned()
             && known.is_none_or(|known| known == wanted)
             && inner.may_match(&disk, wanted)
@@ -133,13 +136,13 @@ impl DiskIndex {
             }
             return Ok(Search::Found(disk));
         }
-        // The first search, or the volume was attached again, as another disk.
+        // This is the first search, or the volume was attached again, as another disk.
         let found = inner.search(owner, wanted);
         let held = match &found {
             Ok(Search::Found(disk)) => Some(disk.clone()),
             Ok(Search::Missing(_)) | Err(_) => None,
         };
-        // A refused attachment does not take the volume's disk away.
+        // Keep the volume's disk if a new attachment is refused.
         if found.is_ok() || !inner.users.contains_key(owner) {
             let wanted = Some(wanted.clone());
             inner.users.insert(owner.clone(), User { wanted, held });
@@ -147,7 +150,7 @@ impl DiskIndex {
         found
     }
 
-    /// The identity of the volume's disk, if a call has named it.
+    /// Returns the identity of the volume's disk, if a call has named it.
     pub(super) fn wanted(&self, owner: &Owner) -> Option<DiskIdentity> {
         let inner = self.lock();
         inner.users.get(owner)?.wanted.clone()
@@ -160,14 +163,14 @@ impl DiskIndex {
         user.is_some_and(|user| user.wanted.is_some()) || inner.held_by(owner).is_some()
     }
 
-    /// Whether a disk has not been queried yet, or has not answered.
+    /// Whether any disk has not been queried yet, or has not answered yet.
     pub(super) fn is_any_unknown(&self) -> bool {
         self.lock().is_any_awaited()
     }
 
-    /// The disk's identity, if known already.
+    /// Returns the disk's identity, if it is known already.
     pub(super) fn known(&self, disk: &Disk) -> Option<Arc<Identity>> {
-        // Without sequence numbers, another disk may have replaced it.
+        // Without sequence numbers, another disk may have replaced this one.
         if disk.diskseq == 0 {
             return None;
         }
@@ -181,7 +184,8 @@ impl DiskIndex {
         }
     }
 
-    /// The disk's identity; queries the disk if unknown. `None` if the disk was removed.
+    /// Returns the disk's identity, and queries the disk if it is unknown. `None` if the disk was
+    /// removed.
     ///
     /// # Errors
     /// Returns an error if the disk or sysfs cannot be read.
@@ -200,7 +204,7 @@ impl DiskIndex {
         Ok(identity)
     }
 
-    /// Drops removed disks and updates sizes; returns whether anything changed.
+    /// Drops removed disks and updates sizes. Returns whether anything has changed.
     fn keep_only(&self, seen: &[Disk]) -> bool {
         let seen: BTreeMap<Dev, &Disk> = seen.iter().map(|disk| (disk.dev, disk)).collect();
         let mut inner = self.lock();
@@ -230,7 +234,7 @@ impl DiskIndex {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Each change is one insertion or assignment.
+        // A panic cannot leave a partial change: each change is one insertion or assignment.
         self.inner.lock()
     }
 }
@@ -240,7 +244,7 @@ fn is_same(one: &Disk, other: &Disk) -> bool {
 }
 
 impl Inner {
-    /// The one disk that matches.
+    /// Returns the only disk that matches; `None` if no disk matches. Fails if several disks match.
     fn only(&self, wanted: &DiskIdentity) -> Result<Option<(Disk, Arc<Identity>, Match)>, Failure> {
         let known = self.disks.values().filter_map(|entry| match &entry.state {
             State::Known(identity) => Some((&entry.disk, identity)),
@@ -265,19 +269,20 @@ impl Inner {
         Ok(Some((disk.clone(), Arc::clone(identity), matched)))
     }
 
-    /// The disk that the volume has, if it is still plugged in.
+    /// Returns the disk that was found for the volume, if it is still plugged in.
     fn held_by(&self, owner: &Owner) -> Option<&Disk> {
         let user = self.users.get(owner)?;
         let entry = self.disks.get(&user.held.as_ref()?.dev)?;
         user.has(&entry.disk).then_some(&entry.disk)
     }
 
-    /// The one disk that matches, if it is no other volume's.
+    /// Returns the only disk that matches, if it belongs to no other volume.
     fn search(&self, owner: &Owner, wanted: &DiskIdentity) -> Result<Search<Disk>, Failure> {
         let Some((disk, identity, matched)) = self.only(wanted)? else {
             return Ok(Search::Missing(self.missing(wanted)));
         };
-        // Another disk may match as soon as it answers.
+        // The serial number may be truncated, so a disk that has not answered yet may match as
+        // well.
         if matched == Match::Cut && self.is_any_awaited() {
             return Ok(Search::Missing(self.missing(wanted)));
         }
@@ -285,7 +290,8 @@ impl Inner {
         Ok(Search::Found(disk))
     }
 
-    /// Whether the disk may have that identity; true until the disk has reported its identity.
+    /// Whether the disk may have the identity `wanted`; true until the disk has reported its
+    /// identity.
     fn may_match(&self, disk: &Disk, wanted: &DiskIdentity) -> bool {
         match self.disks.get(&disk.dev).map(|entry| &entry.state) {
             Some(State::Known(identity)) => identity.matches(wanted) != Match::No,
@@ -325,15 +331,15 @@ impl Inner {
 }
 
 impl User {
-    /// Whether the volume has exactly this disk. Without sequence numbers, another disk may have
-    /// replaced it.
+    /// Whether this disk was found for the volume. Always false without sequence numbers, because
+    /// another disk may have replaced it.
     fn has(&self, disk: &Disk) -> bool {
         let is_it = |held: &Disk| (held.dev, held.diskseq) == (disk.dev, disk.diskseq);
         disk.diskseq != 0 && self.held.as_ref().is_some_and(is_it)
     }
 }
 
-/// A volume, with the driver that it is of.
+/// A volume, and the driver that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Owner {
     pub(super) driver: String,

@@ -1,8 +1,8 @@
 //! Disks that a cloud plugs into the node: virtio, SCSI and NVMe.
 //!
-//! A disk is a volume's if its identity in sysfs matches that of the volume's disk, if no other
-//! disk matches, and if it is not another volume's. Symlinks in `/dev/disk` are not used: udev
-//! makes them, perhaps late, and udev need not run.
+//! A disk belongs to a volume if its identity in sysfs matches the identity of the volume's disk,
+//! if no other disk matches, and if it does not belong to another volume. Symlinks in `/dev/disk`
+//! are not used, because udev creates them, possibly late, and udev may not be running.
 
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;

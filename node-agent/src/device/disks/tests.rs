@@ -1,4 +1,4 @@
-//! The index on the simulated machine.
+//! Tests of the index on the simulated machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -127,7 +127,7 @@ fn each_disk_is_asked_once_and_again_only_when_it_was_exchanged_or_failed() {
     bench.rescan();
     let again = bench.index.take_unasked();
     bench.machine.begin(Some(Fault::Fail(1, "EIO")));
-    // The first call reads the facts of its bus.
+    // The first kernel call of the query reads the facts of the disk's bus.
     bench.index.ask(&bench.kernel, &again[0]);
     bench.machine.end();
     assert!(bench.missing("vol").contains("EIO"));
@@ -346,7 +346,7 @@ fn what_is_known_is_of_that_disk_alone() {
     bench.index.ask(&bench.kernel, &disk);
     let known = Some(Arc::new(Identity::virtio("vol")));
     assert_eq!(bench.index.known(&disk), known);
-    // It had answered by then; and another disk was late.
+    // The late report is ignored: the disk has answered by now, and another disk was late.
     bench.index.is_late(&disk);
     let next = Disk {
         diskseq: disk.diskseq + 1,
@@ -456,7 +456,8 @@ fn a_device_is_a_volumes_by_what_its_disk_says_and_until_that_is_forgotten() {
     for disk in index.take_unasked() {
         index.ask(kernel, &disk);
     }
-    // The id of a volume is its disk's serial; and a stage may say another.
+    // In this profile, the ID of a volume is its disk's serial number; a stage may name another
+    // identity.
     assert!(may_be_of(&volume) && !may_be_of(&other));
     let is_here = |volume| volumes.is_here(kernel, volume).unwrap();
     assert!(is_here(&volume) && !is_here(&other));
@@ -488,7 +489,7 @@ fn a_device_is_a_volumes_by_what_its_disk_says_and_until_that_is_forgotten() {
     assert!(carries(dev) && node_of(dev).is_none() && !may_be_of(&volume));
 }
 
-/// Plugs in a disk of DigitalOcean with that name.
+/// Plugs in a disk like DigitalOcean's with that name.
 fn plug_named(bench: &Bench, name: &str) -> Dev {
     let medium = Path::new("/media").join(name);
     bench.machine.make_file(&medium, 1 << 20);
@@ -500,7 +501,7 @@ fn plug_named(bench: &Bench, name: &str) -> Dev {
     bench.machine.disk_dev(&medium)
 }
 
-/// The volumes of DigitalOcean on a machine with such a disk for each of these names.
+/// Returns the volumes of DigitalOcean on a machine that has a disk for each of these names.
 fn droplet(bench: &Bench, names: &[&str]) -> (DiskVolumes, Vec<Dev>) {
     let plug = |name: &&str| plug_named(bench, name);
     let devices = names.iter().map(plug).collect();
@@ -551,7 +552,7 @@ fn after_a_start_any_disk_of_the_cloud_is_the_volumes_until_its_attachment_says_
     assert_eq!(are_its(), [true, false, false]);
 }
 
-/// Only the mount that an unstage has unmounted showed the disk.
+/// Tests a disk that is known only from the mount that an unstage has unmounted.
 #[test]
 fn the_disk_that_a_mount_has_shown_is_the_volumes_and_the_next_one_with_its_number_is_not() {
     let bench = Bench::new();
@@ -571,7 +572,7 @@ fn the_disk_that_a_mount_has_shown_is_the_volumes_and_the_next_one_with_its_numb
     index.hold(&owner, None, disk);
     assert!(volumes.known(&volume).is_some());
     assert_eq!(may_be_of(), [true, false]);
-    // After a start, the name in /dev/belay shows the disk.
+    // After a restart, the name in /dev/belay identifies the disk.
     let label = volumes.forget(&volume).unwrap();
     assert!(volumes.known(&volume).is_none());
     volumes.adopt(kernel, &label).unwrap();
@@ -601,7 +602,7 @@ fn a_volume_with_an_attribute_of_encryption_is_refused() {
         let off = context("volume_context", &[(key, "false")]);
         volumes.read(&volume, &publish, &off).unwrap();
     }
-    // The cloud encrypts the volume: the node sees plain data.
+    // The cloud encrypts the volume, so the node sees plain data.
     let by_cloud = context("volume_context", &[("encrypted", "true")]);
     volumes.read(&volume, &publish, &by_cloud).unwrap();
 }

@@ -1,4 +1,4 @@
-//! The disk of a volume, the disk held open, and the message about a missing disk.
+//! The disk of a volume, the open disk, and the message about a missing disk.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(crate) struct VolumeDisk {
     wanted: Option<DiskIdentity>,
 }
 
-/// The guard of a disk that is held open: identifies it.
+/// The guard of an open disk: identifies the disk by its name, number and sequence number.
 pub(crate) struct Plugged {
     disk: Disk,
 }
@@ -27,7 +27,7 @@ impl VolumeDisk {
         VolumeDisk { disk, wanted }
     }
 
-    /// Opens the disk; returns `None` if it was removed.
+    /// Opens the disk. Returns `None` if the disk was removed.
     ///
     /// # Errors
     /// Returns an error if the disk cannot be opened.
@@ -38,13 +38,13 @@ impl VolumeDisk {
         open(kernel, &self.disk, self.wanted.as_ref())
     }
 
-    /// The error if the disk was removed meanwhile.
+    /// Returns the error for a disk that was removed in the meantime.
     pub(in crate::device) fn removed(&self) -> Failure {
         removed(&self.disk)
     }
 }
 
-/// Opens exactly that disk: its node must have its number, and its sequence number. Returns `None`
+/// Opens the disk. The opened node must have the disk's number and sequence number. Returns `None`
 /// if the disk was removed.
 ///
 /// # Errors
@@ -69,15 +69,15 @@ pub(super) fn open<K: Kernel>(
         fd,
         path,
         guard: Plugged { disk: disk.clone() },
-        // The device was not queried yet.
+        // Assume other users until `hold` has checked whether the disk is claimed.
         is_shared: true,
-        // A disk has no leases: another opener shows only if it claims the disk.
+        // Disks have no leases, so another opener is visible only if it claims the disk.
         is_checked: true,
     }))
 }
 
-/// Whether the disk still has that identity. Before Linux 5.15, only this detects an exchanged
-/// disk.
+/// Whether the disk still has the identity `wanted`. Before Linux 5.15, only this check detects
+/// that a disk was replaced.
 fn says<K: Kernel>(kernel: &K, disk: &Disk, wanted: Option<&DiskIdentity>) -> kernel::Result<bool> {
     let Some(wanted) = wanted else {
         return Ok(false);
@@ -86,7 +86,7 @@ fn says<K: Kernel>(kernel: &K, disk: &Disk, wanted: Option<&DiskIdentity>) -> ke
     Ok(identity.is_some_and(|it| it.matches(wanted) != Match::No))
 }
 
-/// Whether exactly that disk is there.
+/// Whether exactly this disk, with its name and sequence number, is still plugged in.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.
@@ -97,7 +97,7 @@ pub(super) fn is_plugged<K: Disks>(kernel: &K, disk: &Disk) -> kernel::Result<bo
     })
 }
 
-/// The disk's node in devtmpfs.
+/// Returns the path of the disk's node in devtmpfs.
 pub(super) fn node(name: &str) -> PathBuf {
     Path::new("/dev").join(name)
 }
@@ -111,11 +111,11 @@ fn removed(disk: &Disk) -> Failure {
 }
 
 impl<K: Kernel> OpenDevice<K, Plugged> {
-    /// Returns the disk, checked for that purpose.
+    /// Returns the disk, checked for this purpose.
     ///
     /// # Errors
-    /// Returns `ABORTED` if the disk is claimed and is for raw use: a filesystem on a mounted disk
-    /// may be mounted again.
+    /// Returns `ABORTED` if the disk is claimed and the purpose is raw use. A claimed disk is
+    /// accepted for a mount, because a filesystem can be mounted several times.
     pub(in crate::device) fn hold(mut self, kernel: &K, purpose: Purpose) -> Result<Self, Failure> {
         self.is_shared = self.is_claimed(kernel)?;
         match purpose {
@@ -130,11 +130,11 @@ impl Plugged {
         &self.disk
     }
 
-    /// The size of the disk in bytes. If it is less than `least`, the kernel reads the size of a
-    /// SCSI disk again.
+    /// Returns the size of the disk in bytes. If it is less than `least`, first makes the kernel
+    /// read the size of a SCSI disk again.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses.
+    /// Returns the kernel's error.
     pub(in crate::device) fn bytes<K: Kernel>(
         &self,
         kernel: &K,
@@ -149,7 +149,7 @@ impl Plugged {
         kernel.device_bytes(fd)
     }
 
-    /// Refuses the disk if it was removed. While it is open, its number is not reused.
+    /// Refuses a disk that was removed. The disk's number is not reused while the disk is open.
     ///
     /// # Errors
     /// Returns `UNAVAILABLE` if the disk was removed.
@@ -164,7 +164,7 @@ impl Plugged {
 /// Maximum number of disks that a message lists.
 const LISTED_MAX: usize = 32;
 
-/// A volume's missing disk, and the disks that the node has.
+/// The description of a volume's missing disk, and of the disks that the node has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     wanted: String,
@@ -194,7 +194,7 @@ impl Missing {
     }
 }
 
-/// The identity of a disk, for messages.
+/// Returns the identity of a disk as words, for messages.
 pub(super) fn words(wanted: &DiskIdentity) -> String {
     match wanted {
         DiskIdentity::Serial(serial) => format!("the disk with serial {serial:?}"),

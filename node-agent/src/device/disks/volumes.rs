@@ -1,4 +1,4 @@
-//! The volumes of one driver, each of which is a disk.
+//! The volumes of a driver whose volumes are disks.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use super::volume::{Plugged, VolumeDisk, is_plugged, node, open, words};
 use crate::device::{Backing, Intent, Label, Search, Verdict, mixed_up};
 use crate::kernel::{self, Dev, DiskAt, Disks, Kernel};
 
-/// How long a healthy disk may take to report its serial number. After that, no volume waits for
-/// it.
+/// Maximum time in which a healthy disk reports its serial number. After this time, no volume waits
+/// for the disk.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// The volumes of a driver that are disks.
+/// The disk volumes of a driver.
 pub(crate) struct DiskVolumes {
     driver: DriverName,
     profile: &'static Profile,
@@ -30,17 +30,17 @@ pub(crate) struct DiskVolumes {
     rules: DiskRules,
 }
 
-/// The disks that a driver formats, in addition to disks that are known to be blank.
+/// The kinds of disks that a driver formats, in addition to disks that are known to be blank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskRules {
-    /// Whether to format a disk of unknown history if all of it reads as zeros.
+    /// Whether to format a disk of unknown history if the whole disk reads as zeros.
     pub(crate) proves_unknown: bool,
     /// Whether to format a new disk that the cloud has not cleared, if it has no signature.
     pub(crate) accepts_uncleared: bool,
 }
 
 impl DiskVolumes {
-    /// The volumes of that driver, which finds their disks in the index.
+    /// Returns the disk volumes of a driver, which searches the index for their disks.
     pub(crate) fn new(
         driver: &DriverName,
         profile: &'static Profile,
@@ -63,8 +63,8 @@ impl DiskVolumes {
     /// Reads the contexts of a volume's attachment and of the volume.
     ///
     /// # Errors
-    /// Returns `Invalid` for an attachment of another contract, and for a volume that another
-    /// driver has encrypted.
+    /// Returns `Invalid` if the publish context is not valid for this driver, or if another driver
+    /// has encrypted the volume.
     pub(in crate::device) fn read(
         &self,
         volume: &VolumeId,
@@ -109,19 +109,20 @@ impl DiskVolumes {
         Owner::new(&self.driver, volume)
     }
 
-    /// The identity of the volume's disk: from its attachment, or from its ID. `None` after a start
-    /// if only the attachment has it.
+    /// Returns the identity of the volume's disk: from its attachment, or from the volume's ID.
+    /// `None` after a restart if only the attachment contains it.
     fn wanted(&self, volume: &VolumeId) -> Option<DiskIdentity> {
         let said = self.index.wanted(&self.owner(volume));
         let by_id = self.profile.disk_name_key.is_none();
         said.or_else(|| by_id.then(|| DiskIdentity::Names(self.profile.names_of(volume.as_str()))))
     }
 
-    /// The volume's disk. Reads the list of disks again before it reports one as missing.
+    /// Returns the volume's disk. Reads the list of disks again before it reports a disk as
+    /// missing.
     ///
     /// # Errors
-    /// Returns `FAILED_PRECONDITION` if several disks match, or if the disk is another volume's
-    /// too; otherwise the kernel's error.
+    /// Returns `FAILED_PRECONDITION` if several disks match, or if the disk also belongs to another
+    /// volume; otherwise the kernel's error.
     pub(in crate::device) fn find<K: Disks>(
         &self,
         kernel: &K,
@@ -133,7 +134,7 @@ impl DiskVolumes {
         };
         let find = || self.index.find(&self.owner(volume), wanted);
         let mut sought = find()?;
-        // The uevent of the last change may not have been received yet.
+        // The agent may not have received the uevent of the last change yet.
         let is_current = match &sought {
             Search::Found(disk) => is_plugged(kernel, disk)?,
             Search::Missing(_) => false,
@@ -148,7 +149,7 @@ impl DiskVolumes {
         })
     }
 
-    /// The volume's disk, if it is known and plugged in, and no other disk matches.
+    /// Returns the volume's disk; `None` if it is unknown or unplugged, or if several disks match.
     pub(in crate::device) fn known(&self, volume: &VolumeId) -> Option<VolumeDisk> {
         let wanted = self.wanted(volume);
         let owner = self.owner(volume);
@@ -156,8 +157,8 @@ impl DiskVolumes {
         found.map(|disk| VolumeDisk::new(disk, wanted))
     }
 
-    /// The volume's disk, as in [`DiskVolumes::known`], for a call that reports the remains of the
-    /// volume.
+    /// Returns the volume's disk as [`DiskVolumes::known`] does, for a call that must find
+    /// everything that remains of the volume.
     ///
     /// # Errors
     /// Returns `ABORTED` while a disk that may be the volume's has not answered.
@@ -174,16 +175,17 @@ impl DiskVolumes {
         Ok(known)
     }
 
-    /// Remembers the volume's disk, which a mount shows that is about to be unmounted. If the
-    /// unstage is refused afterwards, nothing else leads the next one to the disk.
+    /// Assigns to the volume the disk that a mount of the volume shows, before this mount is
+    /// unmounted. If the unstage fails afterwards, the next unstage finds the disk only by this
+    /// assignment.
     pub(in crate::device) fn remember(&self, volume: &VolumeId, disk: &Plugged) {
         let owner = self.owner(volume);
         let wanted = self.index.wanted(&owner);
         self.index.hold(&owner, wanted.as_ref(), disk.disk());
     }
 
-    /// Assigns the disk with that name in `/dev/belay` to the volume in the name: an earlier agent
-    /// has staged the volume on the disk.
+    /// Assigns the disk with this name in `/dev/belay` to the volume in the name, because an
+    /// earlier agent has staged the volume on it.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -204,43 +206,45 @@ impl DiskVolumes {
         Ok(())
     }
 
-    /// The volume of this driver that has the disk with that number, also if the disk was removed.
+    /// Returns the volume of this driver that the disk with this number belongs to, even if the
+    /// disk was removed.
     pub(in crate::device) fn volume_on(&self, dev: Dev) -> Option<VolumeId> {
         self.index.holder_of(&self.driver, dev)
     }
 
-    /// Whether the volume's disk can be distinguished from all others. If it cannot, any disk of
-    /// this cloud may be the volume's, see [`DiskVolumes::verdict`].
+    /// Whether the volume's disk can be distinguished from all others. If not, any disk of this
+    /// cloud may be the volume's; [`DiskVolumes::verdict`] explains the consequences.
     pub(in crate::device) fn can_recognise(&self, volume: &VolumeId) -> bool {
         self.profile.disk_name_key.is_none() || self.index.can_recognise(&self.owner(volume))
     }
 
-    /// Drops the volume: nothing of it remains on the node but the name that its disk may have.
+    /// Removes the volume from the index. Returns the name in `/dev/belay` that its disk may still
+    /// have.
     pub(in crate::device) fn forget(&self, volume: &VolumeId) -> Option<Label> {
         let wanted = self.wanted(volume);
         let held = self.index.forget(&self.owner(volume), wanted.as_ref())?;
         Label::new(&self.driver, volume, held.diskseq, &node(&held.name))
     }
 
-    /// The identity of the volume's disk, for messages.
+    /// Returns the identity of the volume's disk, for messages.
     pub(in crate::device) fn named(&self, volume: &VolumeId) -> String {
-        // After a start, the rest of the name is unknown.
+        // After a restart, part of the disk's name is unknown: show it as `*`.
         let of_cloud = || DiskIdentity::Names(self.profile.names_of("*"));
         words(&self.wanted(volume).unwrap_or_else(of_cloud))
     }
 
-    /// The relation of the device with number `dev` to the volume; if the label of its bind has a
-    /// sequence number, only of the device with that sequence number. The volume's disk is the disk
-    /// that was found for it, or that has its name in `/dev/belay`. If it has none yet, it is the
-    /// disk with the identity that the call's attachment has `said`, or else that a call has named
-    /// before; only in this case, a disk is queried that has not been queried before. If no call
-    /// has named an identity, as after another driver was replaced, any disk of this cloud that no
-    /// volume has is the volume's: such calls unmount, measure or grow the mounted filesystem, and
-    /// format nothing.
+    /// Returns the relation of the device with number `dev` to the volume. If `diskseq` is given,
+    /// from the label of the device, the device must have this sequence number. The volume's disk
+    /// is the disk that was found for it, or that has its name in `/dev/belay`. If there is none
+    /// yet, it is the disk with the identity in `said`, from the call's attachment, or with the
+    /// identity that an earlier call has named. Only in this case does this function query a disk
+    /// that has not been queried before. If no call has named an identity, for example after Belay
+    /// has replaced another driver, any disk of this cloud that belongs to no volume counts as the
+    /// volume's: these calls unmount, measure or grow the mounted filesystem, and format nothing.
     ///
     /// # Errors
     /// Returns `FAILED_PRECONDITION` if the volume will be used and another disk or volume has the
-    /// same identity; `ABORTED` while that is not known; otherwise the error of the kernel or the
+    /// same identity; `ABORTED` while this is unknown; otherwise the error of the kernel or the
     /// disk.
     pub(in crate::device) fn verdict<K: Kernel>(
         &self,
@@ -269,8 +273,8 @@ impl DiskVolumes {
         if diskseq.is_some() || holder.as_ref() == Some(&owner) {
             return opened(None);
         }
-        // Another volume has the disk: both match if the serial shows only the beginning of each
-        // name.
+        // The disk belongs to another volume. Both volumes can match if the serial number is
+        // truncated.
         let is_taken = holder.is_some();
         let identity = match is_taken {
             true => self.index.known(&disk),
@@ -298,7 +302,7 @@ impl DiskVolumes {
         opened(Some(&wanted))
     }
 
-    /// Whether the device may be the volume's, judged without a query to a disk.
+    /// Whether the device may be the volume's. Does not query any disk.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -318,7 +322,7 @@ impl DiskVolumes {
         Ok(both.is_some_and(|(known, wanted)| known.matches(&wanted) != Match::No))
     }
 
-    /// The state of the disk with that number, which was a volume's.
+    /// Returns the state of the disk with this number, which was a volume's.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -346,7 +350,7 @@ impl DiskVolumes {
         Ok(!dev.is_anonymous() && kernel.disk(dev)? != DiskAt::Other)
     }
 
-    /// The node of a disk.
+    /// Returns the path of a disk's node; `None` if the device is not a disk, or was removed.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -360,7 +364,7 @@ impl DiskVolumes {
         })
     }
 
-    /// The number of the disk named like the last component of `path`.
+    /// Returns the number of the disk named like the last component of `path`.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.

@@ -10,18 +10,19 @@ use super::sysfs::loop_path;
 use crate::device::{OpenDevice, Purpose};
 use crate::kernel::{self, Cause, Dev, Kernel, LoopMode, Open, Openers, Patience, while_busy};
 
-/// Maximum number of times that another process may take the free device before this stops
-/// retrying. LOOP_CTL_GET_FREE only returns a device that was free at the time.
+/// Maximum number of attempts to bind a free device, because other processes may take it first:
+/// LOOP_CTL_GET_FREE only returns a device that was free at the time of the call.
 const SNATCHED_MAX: u32 = 64;
 
-/// The node by which the kernel is asked for a free device.
+/// The node of the loop driver's control device, which returns a free device.
 const CONTROL: &str = "/dev/loop-control";
 
-/// Whether a mount shows the device of that number.
+/// Whether a mount shows the device with this number.
 pub(crate) type IsShown<'a> = &'a dyn Fn(Dev) -> kernel::Result<bool>;
 
 impl Purpose {
-    /// A mount keeps its device bound until the last close; a bind mount does not.
+    /// Returns the mode for this purpose. A mount keeps its device bound until the last close; a
+    /// bind mount does not.
     fn mode(self) -> LoopMode {
         match self {
             Purpose::Filesystem => LoopMode {
@@ -37,13 +38,12 @@ impl Purpose {
 }
 
 impl<K: Kernel> VolumeFile<K> {
-    /// Returns a device for that purpose, which has this file: a new device that no mount
-    /// `is_shown` by, or the device of [`VolumeFile::left`]. A device for a filesystem detaches
-    /// itself at its last close, any other by [`OpenDevice::release`].
-    ///
+    /// Returns a device for this purpose, bound to this file: a new device that `is_shown` by no
+    /// mount, or the device `left` over from [`VolumeFile::left`]. A device for a filesystem
+    /// unbinds itself at its last close; any other device is unbound by [`OpenDevice::release`].
     /// # Errors
     /// Returns `ABORTED` if no device can be bound, or while another process has the file open or
-    /// uses the device that is left; `NOT_FOUND` if the file was deleted meanwhile.
+    /// uses the device `left`; `NOT_FOUND` if the file was deleted in the meantime.
     pub(crate) fn hold(
         self,
         kernel: &K,
@@ -57,11 +57,11 @@ impl<K: Kernel> VolumeFile<K> {
         }
     }
 
-    /// Binds the file, whose lock must be held: the device keeps it.
+    /// Binds the file, whose lock must be held. The device keeps the lock.
     fn bind(self, kernel: &K, mode: LoopMode, is_shown: IsShown<'_>) -> Result<Device<K>, Failure> {
         self.refuse_deleted(kernel)?;
-        // The check comes before the binding: the device would keep the lease, even after this
-        // process has exited.
+        // Check for other openers before binding: afterwards, the device's own open file would
+        // conflict with the lease, even after this process has exited.
         let is_checked = self.refuse_opened(kernel, mode.read_only)?;
         let mut in_use = Vec::new();
         for _ in 0..SNATCHED_MAX {
@@ -96,7 +96,7 @@ impl<K: Kernel> VolumeFile<K> {
         )))
     }
 
-    /// Uses a bound device if its mode is right; otherwise unbinds it and binds another.
+    /// Uses the bound device if its mode is correct; otherwise unbinds it and binds another one.
     fn take_over(
         self,
         kernel: &K,
@@ -104,8 +104,8 @@ impl<K: Kernel> VolumeFile<K> {
         mode: LoopMode,
         is_shown: IsShown<'_>,
     ) -> Result<Device<K>, Failure> {
-        // A mounted device may be mounted again, but no process may write under the mount: a
-        // device without AUTOCLEAR is a raw one.
+        // A device that is in use by a mount may be mounted again, but a raw device (without
+        // AUTOCLEAR) must not be claimed, because its user would write under the mount.
         let is_shared = left.is_claimed(kernel)?;
         if is_shared && !mode.autoclear {
             return Err(left.claimed());
@@ -129,10 +129,10 @@ impl<K: Kernel> VolumeFile<K> {
         }
     }
 
-    /// Refuses a file that another process has open, since tools that write to images take no lock;
-    /// a read-only one may have other readers. Returns whether the filesystem reports openers.
+    /// Refuses a file that another process has open, since tools that write to images take no lock.
+    /// A read-only file may have other readers. Returns whether the filesystem reports openers.
     fn refuse_opened(&self, kernel: &K, read_only: bool) -> Result<bool, Failure> {
-        // A device that was just unbound closes its file a moment later.
+        // A device that was just unbound closes its file slightly later.
         let is_open = |found: &kernel::Result<Openers>| matches!(found, Ok(Openers::Others));
         let openers = || kernel.openers(self.fd(), !read_only);
         match while_busy(kernel, Patience::Second, is_open, openers)? {
@@ -150,9 +150,9 @@ impl<K: Kernel> VolumeFile<K> {
         }
     }
 
-    /// Binds the held device. A device that is not open for writing would be bound read-only, and
-    /// one that stays open for writing cannot be mounted on every kernel: so that descriptor is
-    /// closed at once.
+    /// Binds the open device. Binding needs a descriptor that is open for writing, otherwise the
+    /// kernel binds read-only; but on some kernels a device that is open for writing cannot be
+    /// mounted. Therefore that descriptor is closed immediately.
     fn configure(&self, kernel: &K, held: &K::Fd, mode: LoopMode) -> kernel::Result<()> {
         if mode.read_only {
             return kernel.loop_configure(held, self.fd(), mode, self.name().as_str());
@@ -162,9 +162,9 @@ impl<K: Kernel> VolumeFile<K> {
     }
 }
 
-/// The number of a device that is not bound, not among those `in_use`, and that no mount shows. The
+/// Returns the number of a device that is not bound, not in `in_use`, and not shown by a mount. The
 /// bind mount of a device that was detached by force still shows its number, which is usually the
-/// lowest free one: the pod behind that mount would read and write the next volume.
+/// lowest free one: the pod with that mount would read and write the next volume.
 fn free_number<K: Kernel>(
     kernel: &K,
     in_use: &[u32],
@@ -183,10 +183,11 @@ fn free_number<K: Kernel>(
     Ok(number)
 }
 
-/// Opens the free device of that number, and returns its node. A process may have added partitions
-/// to it, or opened its node to other users, while another volume had it: they would show and write
-/// the next volume. Such a device is removed, since a new one of its number has neither; if it
-/// cannot be removed, or must not be used at once, its number is added to `in_use`.
+/// Opens the free device with this number. Returns its descriptor and its node. While another
+/// volume used the device, a process may have added partitions to it, or opened its node to other
+/// users, who could then read and write the next volume. Such a device is removed, since a new
+/// device with its number has neither. If it cannot be removed, or must not be used immediately,
+/// its number is added to `in_use`.
 fn open_plain<K: Kernel>(
     kernel: &K,
     number: u32,
@@ -201,14 +202,15 @@ fn open_plain<K: Kernel>(
     let path = loop_path(number);
     match kernel.open(&path, Open::DeviceRead) {
         Ok(fd) if kernel.is_private(&fd)? => Ok(Some((fd, path))),
-        // The kernel makes the node again, for root alone. On a static /dev it stays.
+        // The kernel creates a new node, accessible only to root. On a static /dev, the node
+        // remains.
         Ok(fd) => {
             drop(fd);
             kernel.loop_remove(number)?;
             in_use.push(number);
             Ok(None)
         }
-        // Another stage has just removed it.
+        // Another stage has just removed the device.
         Err(error) if error.cause() == Cause::NoDevice => Ok(None),
         Err(error) if error.cause() == Cause::Missing => match kernel.loop_bytes(number)? {
             Some(_) => Err(no_node(&path)),
@@ -218,13 +220,13 @@ fn open_plain<K: Kernel>(
     }
 }
 
-/// The reason why no volume can be bound: `/dev`, as the agent sees it, has no nodes of new loop
-/// devices.
+/// Returns the reason why no volume can be bound: the agent's `/dev` has no nodes for new loop
+/// devices. Returns `None` if there is no such problem.
 pub(crate) fn lacking_nodes<K: Kernel>(kernel: &K) -> Option<String> {
     let path = match kernel.loop_get_free() {
         Ok(number) => loop_path(number),
         Err(error) if error.cause() == Cause::Missing => PathBuf::from(CONTROL),
-        // A stage reports it.
+        // A stage reports any other error.
         Err(_) => return None,
     };
     let is_missing = matches!(kernel.look(&path), Ok(None));

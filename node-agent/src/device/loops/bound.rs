@@ -1,4 +1,4 @@
-//! A loop device that is bound to a file, and its unbinding.
+//! A loop device that is bound to a file, and how it is unbound.
 
 use std::path::PathBuf;
 
@@ -9,34 +9,35 @@ use super::sysfs::loop_path;
 use crate::device::OpenDevice;
 use crate::kernel::{self, Cause, Inode, Kernel, LoopMode, LoopStatus, Open, Patience, while_busy};
 
-/// The guard of a bound device: its number, and the known facts about the file behind it.
+/// The guard of a bound device: its number, and what is known about its file.
 pub(crate) struct Bound<K: Kernel> {
     pub(super) number: u32,
-    /// The volume's file, if that is behind the device.
+    /// The volume's file, if the device is bound to it.
     pub(super) file: Option<VolumeFile<K>>,
-    /// The device's mode when it was bound or queried.
+    /// The device's mode when it was bound or last queried; `None` before.
     pub(super) mode: Option<LoopMode>,
-    /// The inode of the file behind the device when it was bound or queried.
+    /// The inode of the device's file when it was bound or last queried; `None` before.
     pub(super) inode: Option<Inode>,
 }
 
 impl<K: Kernel> Bound<K> {
-    /// The volume's file, if that is behind the device.
+    /// Returns the volume's file, if the device is bound to it.
     pub(in crate::device) fn file(&self) -> Option<&VolumeFile<K>> {
         self.file.as_ref()
     }
 
-    /// Whether writes fail; `None` if unknown.
+    /// Whether writes to the device fail; `None` if unknown.
     pub(in crate::device) fn is_read_only(&self) -> Option<bool> {
         self.mode.map(|mode| mode.read_only)
     }
 
-    /// Whether the device stays bound without a user.
+    /// Whether the device stays bound when no process uses it.
     pub(in crate::device) fn is_kept(&self) -> bool {
         self.mode.is_some_and(|mode| !mode.autoclear)
     }
 
-    /// The size of the device in bytes, after adopting its file's new size.
+    /// Returns the size of the device in bytes, after the device has adopted a larger size of its
+    /// file.
     ///
     /// # Errors
     /// Returns an error if the device cannot be queried.
@@ -50,7 +51,7 @@ impl<K: Kernel> Bound<K> {
         kernel.device_bytes(fd)
     }
 
-    /// Keeps the device bound without a user from now on.
+    /// Makes the device stay bound when no process uses it.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses.
@@ -62,12 +63,12 @@ impl<K: Kernel> Bound<K> {
     }
 }
 
-/// A loop device that is held open.
+/// An open loop device.
 pub(super) type Device<K> = OpenDevice<K, Bound<K>>;
 
 impl<K: Kernel> Device<K> {
-    /// Opens a device that was just bound; returns `None` if it was unbound and removed since, or
-    /// its disk fails.
+    /// Opens a device that was bound a moment ago. Returns `None` if it was unbound and removed
+    /// since, or its disk fails.
     ///
     /// # Errors
     /// Returns an error if the device cannot be opened.
@@ -90,16 +91,16 @@ impl<K: Kernel> Device<K> {
             fd,
             path,
             guard,
-            // The device was not queried yet.
+            // Assume other users until the device has been queried.
             is_shared: true,
             is_checked: true,
         }))
     }
 
-    /// Queries the device for its file; `None` if it is not bound.
+    /// Queries the device's status; `None` if the device is not bound.
     ///
     /// # Errors
-    /// Returns an error if the filesystem of that file does not answer the query.
+    /// Returns an error if the filesystem of the device's file does not answer the query.
     pub(super) fn ask(&mut self, kernel: &K) -> kernel::Result<Option<LoopStatus>> {
         let status = kernel.loop_status(&self.fd)?;
         self.guard.mode = status.as_ref().map(|status| status.mode);
@@ -107,7 +108,8 @@ impl<K: Kernel> Device<K> {
         Ok(status)
     }
 
-    /// Opens the device and queries its status; returns `None` also if it is not bound.
+    /// Opens the device and queries its status. Returns `None` if the device does not exist or is
+    /// not bound.
     ///
     /// # Errors
     /// Returns an error if the device cannot be opened or queried.
@@ -122,7 +124,7 @@ impl<K: Kernel> Device<K> {
         Ok(status.map(|status| (device, status)))
     }
 
-    /// Whether no process has added a partition to the device, or opened its node to other users.
+    /// Whether the device has no partitions, and only root may open its node.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -131,11 +133,11 @@ impl<K: Kernel> Device<K> {
         Ok(partitions.is_empty() && kernel.is_private(&self.fd)?)
     }
 
-    /// Resets the settings that a process has made on the device, perhaps for another volume: with
-    /// them, writes would fail, or an fsync not reach the disk.
+    /// Resets settings that another process has made on the device, perhaps for another volume:
+    /// with them, writes would fail, or an fsync would not reach the disk.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses.
+    /// Returns the kernel's error.
     pub(super) fn reset(&self, kernel: &K) -> kernel::Result<()> {
         kernel.allow_writes(&self.fd)?;
         match self.guard.mode {
@@ -144,10 +146,10 @@ impl<K: Kernel> Device<K> {
         }
     }
 
-    /// Resets the device ([`OpenDevice::reset`]), and unbinds it again if that fails.
+    /// Resets the device ([`OpenDevice::reset`]). Unbinds it if the reset fails.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses.
+    /// Returns the kernel's error.
     pub(super) fn reset_or_unbind(self, kernel: &K) -> Result<Self, Failure> {
         let Err(error) = self.reset(kernel) else {
             return Ok(self);
@@ -158,16 +160,17 @@ impl<K: Kernel> Device<K> {
         })
     }
 
-    /// Returns the same device, with the file behind it.
+    /// Returns the same device with the volume's file.
     pub(super) fn with(mut self, file: VolumeFile<K>) -> Self {
         self.guard.file = Some(file);
         self
     }
 
-    /// Unbinds the device at its last close: the loop device's part of [`OpenDevice::release`].
+    /// Unbinds the loop device at its last close, as a part of [`OpenDevice::release`].
     ///
     /// # Errors
-    /// Returns the kernel's error, or `ABORTED` while a device without its file is open.
+    /// Returns the kernel's error, or `ABORTED` while another process has the device open, if the
+    /// caller does not have its file.
     pub(in crate::device) fn release(self, kernel: &K) -> Result<(), Failure> {
         let (path, guard) = self.unbind(kernel)?;
         let (number, inode) = (guard.number, guard.inode);
@@ -192,14 +195,14 @@ impl<K: Kernel> Device<K> {
         }
     }
 
-    /// Detaches the device, unless it is mounted, claimed or open elsewhere. Returns whether it
-    /// did.
+    /// Unbinds the device, unless it is mounted, claimed or open elsewhere. Returns whether it was
+    /// unbound.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses.
+    /// Returns the kernel's error.
     pub(crate) fn release_unused(self, kernel: &K) -> kernel::Result<bool> {
         let (_, Bound { number, file, .. }) = self.unbind(kernel)?;
-        // Whether other processes have it open is visible only now.
+        // Only now is it visible whether other processes have the device open.
         let is_left = |left: &kernel::Result<Option<Self>>| matches!(left, Ok(Some(_)));
         let left = while_busy(kernel, Patience::Moment, is_left, || {
             let Some(mut device) = Device::open(kernel, number)? else {
@@ -214,18 +217,19 @@ impl<K: Kernel> Device<K> {
         match left {
             None => Ok(true),
             Some(device) => {
-                // Otherwise the device would be unbound when the other process closes it.
+                // Keep the device bound; otherwise it would be unbound when the other process
+                // closes it.
                 kernel.loop_set_autoclear(&device.fd, false)?;
                 Ok(false)
             }
         }
     }
 
-    /// Unbinds the device at its last close, which may be this one; returns its node and its guard.
+    /// Unbinds the device at its last close, which may be this one. Returns its node and its guard.
     /// Succeeds if the device is already unbound.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses.
+    /// Returns the kernel's error.
     pub(super) fn unbind(self, kernel: &K) -> kernel::Result<(PathBuf, Bound<K>)> {
         match kernel.loop_clr_fd(&self.fd) {
             Err(error) if error.cause() != Cause::NoDevice => return Err(error),

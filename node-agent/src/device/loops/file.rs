@@ -1,8 +1,8 @@
-//! The file of a volume: identified by its inode, guarded by its lock. Also the name that its
-//! devices are bound under (`lo_file_name`), which identifies driver and volume even after the file
-//! was renamed or moved.
+//! A volume's file, identified by its inode and protected by a lock. Also the name under which loop
+//! devices are bound to the file (`lo_file_name`): it identifies driver and volume even after the
+//! file was renamed or moved.
 //!
-//! The lock passes to the loop device when the device is bound, and stays until it is unbound, so
+//! The lock passes to the loop device when the device is bound, and remains until it is unbound, so
 //! no second device can be bound to the same file.
 
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use belay_server::request::VolumeId;
 use crate::device::label::fnv_1a;
 use crate::kernel::{Cause, Inode, Kernel, LoopStatus, Stat};
 
-/// Explains why a file at `path` with so many names must not be used as the file of a volume;
-/// `None` if no other volume can have it.
+/// Explains why a file at `path` with this number of hard links must not be used for a volume;
+/// `None` if the file cannot belong to another volume.
 pub(crate) fn linked(path: &Path, names: u32) -> Option<String> {
     belay_contract::drivers::local::names_refusal(path, names.into())
 }
@@ -32,7 +32,8 @@ pub(crate) struct VolumeFile<K: Kernel> {
 }
 
 impl<K: Kernel> VolumeFile<K> {
-    /// The file of `fd`, which was opened at `path` and belongs to the volume of that name.
+    /// Returns the file of the descriptor `fd`, which was opened at `path` and belongs to the
+    /// volume with this name.
     pub(super) fn new(fd: K::Fd, path: PathBuf, name: Name, stat: &Stat) -> Self {
         VolumeFile {
             fd,
@@ -44,38 +45,38 @@ impl<K: Kernel> VolumeFile<K> {
         }
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub(crate) fn fd(&self) -> &K::Fd {
         &self.fd
     }
 
-    /// The inode of the file.
+    /// Returns the identity of the file.
     pub(in crate::device) fn inode(&self) -> Inode {
         self.inode
     }
 
-    /// The present or last known path of the file.
+    /// Returns the present or last known path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The name that its devices are bound under.
+    /// Returns the name under which loop devices are bound to the file.
     pub(super) fn name(&self) -> &Name {
         &self.name
     }
 
-    /// The size of the file in bytes when it was opened.
+    /// Returns the size in bytes that the file had when it was opened.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether a device of that status has exactly this file.
+    /// Whether a device with this status is bound to this file.
     pub(super) fn is_behind(&self, status: &LoopStatus) -> bool {
         status.inode() == self.inode
     }
 
-    /// Refuses a file that may be another volume's too, by the number of names that it had when it
-    /// was opened.
+    /// Refuses a file that may also belong to another volume, judged by the number of hard links
+    /// that it had when it was opened.
     ///
     /// # Errors
     /// Returns `FAILED_PRECONDITION`, with the remedy.
@@ -86,7 +87,7 @@ impl<K: Kernel> VolumeFile<K> {
         }
     }
 
-    /// The claim of the controller.
+    /// Reads the controller's claim to copy or delete the file; `None` if there is no claim.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -95,7 +96,7 @@ impl<K: Kernel> VolumeFile<K> {
         Ok(value.and_then(|value| Claim::parse(&value)))
     }
 
-    /// Refuses a file that its controller needs for something else.
+    /// Refuses a file that its controller is copying or deleting.
     ///
     /// # Errors
     /// Returns `ABORTED` while the file is being copied, `NOT_FOUND` while it is being removed.
@@ -115,7 +116,7 @@ impl<K: Kernel> VolumeFile<K> {
         }
     }
 
-    /// Ends a claim of the controller to delete the volume, which is staged again.
+    /// Removes the controller's claim to delete the volume, because the volume is staged again.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -124,7 +125,7 @@ impl<K: Kernel> VolumeFile<K> {
             return Ok(());
         }
         match kernel.remove_xattr(&self.fd, CLAIM) {
-            // On an xfs without free blocks: the next stage ends the claim.
+            // An xfs without free blocks cannot remove the claim; the next stage retries.
             Err(error) if error.cause() == Cause::Full => {
                 let path = self.path.display();
                 tracing::warn!("{path}: a claim to delete the volume is left: {error}");
@@ -134,9 +135,9 @@ impl<K: Kernel> VolumeFile<K> {
         }
     }
 
-    /// Refuses a file that was deleted. A process that deletes a volume locks its file meanwhile,
-    /// and the file may have been opened here before that, so the check is conclusive once the lock
-    /// is ours.
+    /// Refuses a file that was deleted. A process that deletes a volume locks its file, but the
+    /// file may have been opened here before, so the check is conclusive only while this process
+    /// holds the lock.
     ///
     /// # Errors
     /// Returns `NOT_FOUND` if the file was deleted.
@@ -151,7 +152,7 @@ impl<K: Kernel> VolumeFile<K> {
     }
 }
 
-/// The error about a device that could not be unbound.
+/// Returns the error for a device that could not be unbound.
 pub(super) fn still_open(device: &Path) -> Failure {
     Failure::busy(format!(
         "{} is still open in another process; it is freed when that process closes it",
@@ -159,22 +160,22 @@ pub(super) fn still_open(device: &Path) -> Failure {
     ))
 }
 
-/// `LO_NAME_SIZE` of include/uapi/linux/loop.h, without the zero at its end.
+/// `LO_NAME_SIZE` of include/uapi/linux/loop.h, without the terminating zero.
 const NAME_BYTES: usize = 63;
 
-/// The name of one driver's volume: `<driver>/<volume>`. If that is too long, a digest and the end
-/// of the volume's id, after a character that no driver's name contains.
+/// The name of a driver's volume: `<driver>/<volume>`. If it is too long, it is a digest and the
+/// end of the volume's ID, behind `~`, which no driver's name contains.
 #[derive(Clone, Debug)]
 pub(super) struct Name(String);
 
-/// The owner of a bound device's name.
+/// The owner of the name of a bound device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bearer {
-    /// The name is the volume's.
+    /// The name belongs to the volume.
     Ours,
-    /// The name is another volume's.
+    /// The name belongs to another volume.
     Another,
-    /// No name, or a path, as losetup(8) and mount(8) set it.
+    /// The device has no name, or a path, as losetup(8) and mount(8) set it.
     Nobody,
 }
 
@@ -191,7 +192,7 @@ impl Name {
         &self.0
     }
 
-    /// The owner of the name of a device with that status.
+    /// Returns the owner of the name in a device's status.
     pub(super) fn bearer(&self, status: &LoopStatus) -> Bearer {
         match status.name.as_str() {
             name if name == self.0 => Bearer::Ours,
@@ -203,8 +204,8 @@ impl Name {
 }
 
 /// Returns a digest and the end of a long name. IDs come from controllers and administrators, who
-/// gain nothing from two equal names, so the digest need not resist attacks. To use a device, its
-/// file is compared as well.
+/// gain nothing from a collision, so the digest need not resist attacks. Before a device is used,
+/// its file is compared as well.
 fn shortened(whole: &str) -> String {
     let digest = fnv_1a(whole.as_bytes());
     let mut name = format!("~{digest:032x}/");

@@ -1,4 +1,4 @@
-//! The directory of `--loop-dir`, which has a file for each volume.
+//! The directory of `--loop-dir`, which contains a file for each volume.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use super::file::{Name, VolumeFile};
 use crate::device::Purpose;
 use crate::kernel::{Cause, Error, FileKind, Kernel, Open, Patience, while_busy};
 
-/// The directory of the volumes' files, opened once so that renaming it has no effect.
+/// The directory of the volumes' files. It is opened once, so renaming it has no effect.
 pub(crate) struct LoopDir<K: Kernel> {
     driver: DriverName,
     path: PathBuf,
@@ -19,7 +19,7 @@ pub(crate) struct LoopDir<K: Kernel> {
 }
 
 impl<K: Kernel> LoopDir<K> {
-    /// Opens the directory of that driver's volumes.
+    /// Opens the directory of a driver's volumes.
     ///
     /// # Errors
     /// Returns an error if the directory does not exist or is not a directory.
@@ -35,14 +35,13 @@ impl<K: Kernel> LoopDir<K> {
         })
     }
 
-    /// Locks the directory for the lifetime of this agent; returns whether no other agent has it
-    /// locked.
+    /// Locks the directory until this agent exits. Returns whether no other agent has locked it.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses.
+    /// Returns the kernel's error.
     pub(crate) fn is_ours_alone(&self, kernel: &K) -> crate::kernel::Result<bool> {
-        // A child that was just started has the descriptors of its agent until its exec, even if
-        // that agent was killed.
+        // Between fork and exec, a child has the descriptors of its agent, even if that agent was
+        // killed.
         while_busy(
             kernel,
             Patience::Moment,
@@ -51,27 +50,27 @@ impl<K: Kernel> LoopDir<K> {
         )
     }
 
-    /// The driver that owns the volumes.
+    /// Returns the driver of the volumes.
     pub(crate) fn driver(&self) -> &DriverName {
         &self.driver
     }
 
-    /// The name that the volume's devices are bound under.
+    /// Returns the name under which the volume's loop devices are bound.
     pub(super) fn name_of(&self, volume: &VolumeId) -> Name {
         Name::new(&self.driver, volume)
     }
 
-    /// The directory's path.
+    /// Returns the directory's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory, as opened at the start.
+    /// Returns the descriptor of the directory, which was opened at the start.
     pub(crate) fn fd(&self) -> &K::Fd {
         &self.fd
     }
 
-    /// The path of the volume's file.
+    /// Returns the path of the volume's file.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for an ID that is not a file name.
@@ -79,7 +78,7 @@ impl<K: Kernel> LoopDir<K> {
         Ok(self.path.join(file_name(volume)?))
     }
 
-    /// Explains why the volume's file cannot be opened, if its disk fails.
+    /// Returns the error of inspecting the volume's file if its disk fails; otherwise `None`.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for an ID that is not a file name.
@@ -95,8 +94,8 @@ impl<K: Kernel> LoopDir<K> {
     /// Opens the volume's file as the purpose requires.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` for an ID that is not a file name, or a symlink to another
-    /// directory, `NOT_FOUND` if there is no such file.
+    /// Returns `INVALID_ARGUMENT` for an ID that is not a file name, or if the file is a symlink;
+    /// `NOT_FOUND` if there is no such file.
     pub(crate) fn find(
         &self,
         kernel: &K,
@@ -109,8 +108,8 @@ impl<K: Kernel> LoopDir<K> {
         }
     }
 
-    /// Opens the volume's file for reading; returns `None` if it does not exist, or if its name is
-    /// that of another object: a directory, or a symlink to the path that the file was moved to.
+    /// Opens the volume's file for reading. Returns `None` if the file does not exist, or if its
+    /// path is another object: a directory, or a symlink to the path that the file was moved to.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for an ID that is not a file name; otherwise the kernel's error.
@@ -122,8 +121,8 @@ impl<K: Kernel> LoopDir<K> {
         self.open_if_any(kernel, volume, Open::FileRead)
     }
 
-    /// Opens the volume's file like [`LoopDir::find_if_any`], but by name only: to compare and to
-    /// measure it, without counting as an opener.
+    /// Opens the volume's file like [`LoopDir::find_if_any`], but with `O_PATH`, so that it can be
+    /// compared and measured without counting as an opener.
     ///
     /// # Errors
     /// Returns the same errors as [`LoopDir::find_if_any`].
@@ -135,7 +134,7 @@ impl<K: Kernel> LoopDir<K> {
         self.open_if_any(kernel, volume, Open::Name)
     }
 
-    /// Whether its controller waits for the volume's unstage, to delete it.
+    /// Whether the controller waits until the volume is unstaged, to delete it.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -171,8 +170,8 @@ impl<K: Kernel> LoopDir<K> {
     ) -> Result<VolumeFile<K>, Failure> {
         let name = file_name(volume)?;
         let path = self.path.join(name);
-        // The file is briefly not available while another call checks for openers, which takes
-        // microseconds.
+        // While another call checks for openers, which takes microseconds, the file has a lease and
+        // opening it fails with EAGAIN.
         let is_asked = |opened: &crate::kernel::Result<K::Fd>| {
             opened
                 .as_ref()
@@ -220,7 +219,8 @@ fn not_a_file(path: &Path) -> Failure {
     )
 }
 
-/// Returns the ID as a file name, as `local` names its files; no other ID may reach the filesystem.
+/// Returns the ID as a file name, as the driver `local` names its files. Any other ID must not
+/// reach the filesystem.
 pub(super) fn file_name(volume: &VolumeId) -> Result<&str, Failure> {
     let id = volume.as_str();
     if id == "." || id == ".." || id.contains('/') {

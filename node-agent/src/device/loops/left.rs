@@ -1,4 +1,4 @@
-//! Devices that are bound to a volume's file, perhaps without a user, and the lock of that file.
+//! Devices that are bound to a volume's file, perhaps without a user, and the lock of the file.
 
 use std::ffi::OsStr;
 
@@ -12,19 +12,20 @@ use super::sysfs::{candidates, unmarked};
 use crate::device::Verdict;
 use crate::kernel::{self, Dev, Kernel, LoopFile, Patience, while_busy};
 
-/// The owner of a file's lock.
+/// The owner of the lock of a file.
 enum Owner<K: Kernel> {
     Us,
     Device(Device<K>),
-    /// A device that was bound for another volume, with its name.
+    /// A device that was bound for another volume, and the name of the device.
     Another(Device<K>, String),
-    /// Another process; or, briefly, a child of ours before its exec, or a device that is being
-    /// unbound.
+    /// Another process; or, for a short time, a child of this agent before its exec, or a device
+    /// that is being unbound.
     Unseen,
 }
 
 impl<K: Kernel> VolumeFile<K> {
-    /// Locks the file, or finds the device that has its lock: an earlier operation left it bound.
+    /// Locks the file, or returns the device that has its lock because an earlier operation left it
+    /// bound.
     ///
     /// # Errors
     /// Returns `ABORTED` if another process has locked the file; `FAILED_PRECONDITION` if the
@@ -61,10 +62,10 @@ impl<K: Kernel> VolumeFile<K> {
         }
     }
 
-    /// Unbinds a device without a known mount, and locks the file.
+    /// Unbinds a device that has no known mount, and locks the file.
     ///
     /// # Errors
-    /// `ABORTED` while another process has the device open.
+    /// Returns `ABORTED` while another process has the device open.
     pub(crate) fn free(&self, kernel: &K, left: Device<K>) -> Result<(), Failure> {
         left.refuse_claimed(kernel)?;
         let (path, _) = left.unbind(kernel)?;
@@ -79,7 +80,7 @@ impl<K: Kernel> VolumeFile<K> {
         Err(still_open(&path))
     }
 
-    /// The loop device that this file is bound to, if any, perhaps since a crash.
+    /// Returns the loop device that this file is bound to, for example since a crash.
     fn device(&self, kernel: &K) -> kernel::Result<Owner<K>> {
         for (number, _) in candidates(kernel, self.path())? {
             if let Some((found, status)) = Device::open_bound(kernel, number)?
@@ -96,11 +97,11 @@ impl<K: Kernel> VolumeFile<K> {
 }
 
 impl<K: Kernel> LoopDir<K> {
-    /// The device that is still bound for the volume: ours, or stale if its file was removed or
-    /// moved and another file has the volume's name.
+    /// Returns the device that is still bound for the volume. The device is [`Verdict::Stale`] if
+    /// its file was removed or moved, and another file has the volume's name.
     ///
     /// # Errors
-    /// Returns `ABORTED` if another process has locked the file, `FAILED_PRECONDITION` if the
+    /// Returns `ABORTED` if another process has locked the file; `FAILED_PRECONDITION` if the
     /// device of another volume has locked it; otherwise the kernel's error if sysfs or a device
     /// cannot be queried.
     pub(crate) fn left(
@@ -118,8 +119,8 @@ impl<K: Kernel> LoopDir<K> {
         self.stale(kernel, volume, is_mounted)
     }
 
-    /// The bound device of the volume's old file, which was removed, renamed or replaced. sysfs
-    /// names the candidates, so no other device is queried.
+    /// Returns the bound device of the volume's old file, which was removed, renamed or replaced.
+    /// The candidates come from sysfs, so no other device is queried.
     ///
     /// # Errors
     /// Returns an error if sysfs, a device or the directory cannot be queried.
@@ -131,8 +132,8 @@ impl<K: Kernel> LoopDir<K> {
     ) -> Result<Verdict<K, Bound<K>>, Failure> {
         let path = self.path_of(volume)?;
         for (number, found) in candidates(kernel, &path)? {
-            // Without a mount that shows its owner, it may belong to an agent in another container,
-            // whose driver has the same name.
+            // A device with the volume's file name that is not mounted may belong to an agent in
+            // another container, whose driver has the same name.
             let has_name = found.path.file_name() == path.file_name();
             if has_name && !is_mounted(kernel.loop_dev(number)) {
                 continue;
@@ -151,8 +152,9 @@ impl<K: Kernel> LoopDir<K> {
         Ok(Verdict::Unbound)
     }
 
-    /// The devices that may have been left bound, by number, and the volumes that they may belong
-    /// to: bound without AUTOCLEAR to a file of that name, and not `is_known`. Queries no device.
+    /// Returns the numbers of devices that may have been left bound, and the volumes that they may
+    /// belong to: devices without AUTOCLEAR, with a file of such a name, which are not `is_known`.
+    /// Does not query any device.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -172,12 +174,12 @@ impl<K: Kernel> LoopDir<K> {
         Ok(found)
     }
 
-    /// The device of that number.
+    /// Returns the device number of the loop device with this number.
     pub(crate) fn dev_of(&self, kernel: &K, number: u32) -> Dev {
         kernel.loop_dev(number)
     }
 
-    /// The numbers of the devices of [`LoopDir::remnants`] that may belong to the volume.
+    /// Returns the numbers of the devices of [`LoopDir::remnants`] that may belong to the volume.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for an ID that is not a file name; otherwise the kernel's error.
@@ -187,7 +189,8 @@ impl<K: Kernel> LoopDir<K> {
         Ok(kept.map(|(number, _)| number).collect())
     }
 
-    /// The device of that number, one of [`LoopDir::remnants`], if it is the volume's.
+    /// Returns one of the devices of [`LoopDir::remnants`], by its number, if it belongs to the
+    /// volume.
     ///
     /// # Errors
     /// Returns an error if the device or the file cannot be queried.
@@ -211,15 +214,16 @@ impl<K: Kernel> LoopDir<K> {
         let Some((device, status)) = Device::open_bound(kernel, number)? else {
             return Ok(None);
         };
-        // A device that the operator has bound to the file is in the operator's use.
+        // An operator may have bound a device to the file and use it.
         let is_ours = file.name().bearer(&status) == Bearer::Ours;
         let is_it = is_ours && file.is_behind(&status) && device.guard.is_kept();
         Ok(is_it.then(|| device.with(file)))
     }
 }
 
-/// The volumes whose device this may be, whether its file still has that name or was removed: an id
-/// may itself end like the name of a removed file. None for a device with AUTOCLEAR: it has a user.
+/// Returns the volumes that the device may belong to, by its file's name, with and without the
+/// suffix of a removed file: a volume ID may itself end like this suffix. Returns none for a device
+/// with AUTOCLEAR, because such a device has a user.
 fn volumes_kept_by(file: &LoopFile) -> Vec<VolumeId> {
     let mut paths = vec![file.path.as_path(), unmarked(&file.path)];
     paths.dedup();

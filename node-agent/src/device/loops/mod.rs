@@ -1,9 +1,10 @@
-//! Loop devices: a volume is a file in `--loop-dir`, and a loop device makes a block device of it.
+//! Loop devices: a volume is a file in `--loop-dir`, and a loop device makes the file a block
+//! device.
 //!
 //! A volume may use a device if the device's backing inode is the volume's file. A volume may free
-//! a device if it was bound under the volume's name, whatever happened to the file. Names of files
-//! and numbers of devices prove nothing: only on a failed disk, where a device does not report its
-//! name, the path of its file counts.
+//! a device that was bound under the volume's name, even if the file was renamed or removed. File
+//! names and device numbers prove nothing, with one exception: on a failed disk, a device does not
+//! report its name, so the path of its file is compared.
 
 mod bind;
 mod bound;

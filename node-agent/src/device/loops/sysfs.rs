@@ -1,8 +1,9 @@
-//! Loop devices in sysfs, without a query to any of them.
+//! Loop devices in sysfs. No device is queried.
 //!
-//! A query to a device is a query to the filesystem of its backing file, which hangs if that is a
-//! foreign dead server. The directory in a device's path is unreliable: an agent in a container
-//! bound it by a path of a mount namespace that no longer exists. The name of the file is reliable.
+//! A query to a device queries the filesystem of its backing file, which hangs if the file is on
+//! another program's unreachable server. The directory in a device's path is unreliable, because an
+//! agent in a container may have bound the device by a path of a mount namespace that no longer
+//! exists. The name of the file is reliable.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,23 +11,23 @@ use std::path::{Path, PathBuf};
 
 use crate::kernel::{Dev, Ext4Errors, Kernel, LoopFile, Result};
 
-/// The device node of loop device `number`.
+/// Returns the path of the node of loop device `number`.
 pub(crate) fn loop_path(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
 }
 
-/// Whether the device is of the kind that volumes are attached as.
+/// Whether the device is a loop device.
 pub(crate) fn carries_volumes<K: Kernel>(kernel: &K, dev: Dev) -> bool {
     kernel.loop_number(dev).is_some()
 }
 
-/// The node of such a device.
+/// Returns the path of the node of a loop device.
 pub(crate) fn node_of<K: Kernel>(kernel: &K, dev: Dev) -> Option<PathBuf> {
     kernel.loop_number(dev).map(loop_path)
 }
 
-/// The device whose node is named like the last component of `path`; the name of a removed node has
-/// a suffix.
+/// Returns the loop device whose node is named like the last component of `path`, which may have
+/// the suffix of a removed node.
 pub(crate) fn dev_named<K: Kernel>(kernel: &K, path: &Path) -> Option<Dev> {
     number_in(path).map(|number| kernel.loop_dev(number))
 }
@@ -38,7 +39,7 @@ fn number_in(path: &Path) -> Option<u32> {
     name.strip_prefix("loop")?.parse().ok()
 }
 
-/// The size of the device in bytes; `None` if it is not a loop device, or does not exist.
+/// Returns the size of the device in bytes; `None` if it is not a loop device, or does not exist.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.
@@ -47,7 +48,8 @@ pub(super) fn size_of<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<u64>> {
     number.map_or(Ok(None), |number| kernel.loop_bytes(number))
 }
 
-/// The errors that the ext4 mounted from the device has counted; `None` if there is no ext4.
+/// Returns the errors that the ext4 on the device has counted; `None` if no ext4 is mounted from
+/// it.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.
@@ -58,8 +60,9 @@ pub(crate) fn ext4_errors<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<Ext4
     }
 }
 
-/// The partitions of a bound device that a process has added. With `loop.max_part`, the kernel
-/// itself shows the partitions in the content of a raw device (`is_raw`).
+/// Returns the partitions that another process has added to a bound device. For a raw device
+/// (`is_raw`) with `loop.max_part`, returns none, because the kernel shows the partitions in the
+/// device's content.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.
@@ -71,8 +74,9 @@ pub(crate) fn partitions<K: Kernel>(kernel: &K, dev: Dev, is_raw: bool) -> Resul
     }
 }
 
-/// The bound devices whose files have or had the name of the file at `path`, by number. The devices
-/// with that path come first: another file of that name may be on a hung disk.
+/// Returns the bound devices whose files have or had the name of the file at `path`, by number.
+/// Devices with exactly that path come first, because another file with the name may be on a hung
+/// disk.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.
@@ -88,19 +92,20 @@ pub(super) fn candidates<K: Kernel>(kernel: &K, path: &Path) -> Result<Vec<(u32,
     Ok(found)
 }
 
-/// Whether a file that is named `found` now may have been named `name`.
+/// Whether a file whose present name is `found` may have been named `name`.
 pub(super) fn may_be(name: &OsStr, found: &OsStr) -> bool {
     found == name || is_old_name(name, found)
 }
 
-/// The name of a file that was moved aside (`vol-1.bad`), or removed (`vol-1 (deleted)`).
+/// Whether `found` is the name of a file that was renamed (`vol-1.bad`) or removed (`vol-1
+/// (deleted)`).
 fn is_old_name(name: &OsStr, found: &OsStr) -> bool {
     let (name, found) = (name.as_bytes(), found.as_bytes());
     let next = found.strip_prefix(name).and_then(|rest| rest.first());
     next.is_some_and(|next| !next.is_ascii_alphanumeric())
 }
 
-/// The path without the suffix of a removed file.
+/// Returns the path without the suffix of a removed file.
 pub(super) fn unmarked(path: &Path) -> &Path {
     let bytes = path.as_os_str().as_bytes();
     let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);

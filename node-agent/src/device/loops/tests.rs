@@ -1,4 +1,4 @@
-//! Devices and files of volumes on the simulated machine, one call at a time.
+//! Tests of devices and files of volumes on the simulated machine, one call at a time.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const KEPT: LoopMode = LoopMode {
 const RAW: Purpose = Purpose::Raw { read_only: false };
 const READER: Purpose = Purpose::Raw { read_only: true };
 
-/// A machine with the directory of a driver, and the file of `vol-1` in it.
+/// A simulated machine with the directory of a driver, which contains the file of `vol-1`.
 struct Bench {
     machine: Machine,
     kernel: Fake,
@@ -46,8 +46,8 @@ impl Bench {
         }
     }
 
-    /// Binds a file to the next device, under that name; returns its number, and the device held
-    /// open.
+    /// Binds a file to the next device, under this name. Returns the device's number and its
+    /// descriptor.
     fn bind(&self, file: &str, name: &str, mode: LoopMode) -> (u32, Fd) {
         let kernel = &self.kernel;
         let file = kernel.open(Path::new(file), Open::FileWrite).unwrap();
@@ -77,8 +77,8 @@ impl Bench {
         verdict.map(word).map_err(|failure| failure.kind)
     }
 
-    /// Runs `act` twice, the second time with a failure of its call of that name; returns the
-    /// second result.
+    /// Runs `act` twice, and makes its call with this name fail the second time. Returns the second
+    /// result.
     fn fail<T>(&self, name: &str, errno: &'static str, act: impl Fn() -> T) -> T {
         self.machine.begin(None);
         act();
@@ -191,7 +191,7 @@ fn an_unbinding_that_fails_is_an_error_and_one_of_an_unbound_device_is_none() {
     unbind().unwrap();
     drop(device);
     unbind().unwrap();
-    // Without its file, only the device itself shows whether it is unbound.
+    // Without its file, only the device shows whether it is unbound.
     let (number, _user) = bench.bound();
     let release = || {
         let mut device = Device::open(&bench.kernel, number).unwrap().unwrap();
@@ -243,7 +243,7 @@ fn a_device_that_is_claimed_is_not_unbound() {
     let left = || file.left(&bench.kernel).unwrap().unwrap();
     let refused = file.free(&bench.kernel, left()).unwrap_err();
     assert_eq!(refused.kind, Kind::Busy);
-    // Otherwise the device would be detached when its user ends.
+    // Otherwise the device would be unbound when its user closes it.
     let status = bench.kernel.loop_status(&device).unwrap().unwrap();
     assert_eq!(status.mode, KEPT);
     drop(claim);
@@ -332,7 +332,7 @@ fn candidates_have_the_name_of_the_file_and_those_of_its_path_are_first() {
     );
 }
 
-/// The mount's file was not seen by any call of this agent.
+/// Tests a mount whose file no call of this agent has seen.
 #[test]
 fn a_file_counts_as_replaced_by_its_names_alone() {
     let path = Path::new("/volumes/vol-1");
@@ -429,7 +429,7 @@ fn the_devices_of_a_file_on_a_dead_disk_are_found_by_name_and_no_others() {
     assert_eq!(is_dead, Ok(true));
 }
 
-/// A publish must not begin on a disk that has failed; an unstage must come to its end there.
+/// A publish must not begin on a failed disk, but an unstage must complete.
 #[test]
 fn only_a_volume_that_is_taken_down_is_recognised_on_a_dead_disk() {
     for (intent, expected) in [
@@ -481,7 +481,7 @@ fn a_file_with_a_lease_is_busy_and_a_symlink_or_mount_is_not_the_volumes() {
     let failure = refused().unwrap_err();
     bench.machine.end();
     assert_eq!(failure.kind, Kind::Busy, "{failure}");
-    // The kernel resolves neither here.
+    // In these cases, the kernel cannot resolve the path.
     bench.machine.cover(Path::new("/volumes/vol-1"));
     let failure = refused().unwrap_err();
     assert_eq!(failure.kind, Kind::Invalid, "{failure}");
@@ -497,7 +497,7 @@ fn a_device_is_kept_without_a_user_unless_it_is_detached_at_its_last_close() {
     }
 }
 
-/// A number may go to another volume after the label was read.
+/// The number may have been reused for another volume after the label was read.
 #[test]
 fn a_device_whose_label_names_another_volume_or_attachment_is_not_the_volumes() {
     let bench = Bench::new();

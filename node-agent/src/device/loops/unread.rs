@@ -1,5 +1,5 @@
-//! A volume's file on a disk that answers EIO: the facts about it and its devices that are still
-//! available.
+//! Identifies the devices of a volume's file on a disk that answers EIO, by the facts that do not
+//! need the disk.
 
 use std::path::PathBuf;
 
@@ -14,11 +14,11 @@ use crate::device::Verdict;
 use crate::kernel::{Cause, Kernel, Open};
 
 impl<K: Kernel> LoopDir<K> {
-    /// Whether the volume's file cannot be inspected or opened, since its disk fails or its
+    /// Whether the volume's file cannot be inspected or opened because its disk fails or its
     /// filesystem has shut itself down.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is not a file name.
+    /// Returns `INVALID_ARGUMENT` for an ID that is not a file name.
     pub(super) fn is_unreadable(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
         let name = file_name(volume)?;
         let read = || {
@@ -28,8 +28,8 @@ impl<K: Kernel> LoopDir<K> {
         Ok(read().is_err_and(|error| error.cause() == Cause::Io))
     }
 
-    /// Calls `each` for every device of a volume whose file cannot be read; `false` if the file can
-    /// be read, or if a device with a file of that name cannot be identified.
+    /// Calls `each` for every device of a volume whose file cannot be read. Returns `false` if the
+    /// file can be read, or if a device whose file has that name cannot be identified.
     ///
     /// # Errors
     /// Returns the errors of `each`, and an error if a device cannot be queried.
@@ -55,12 +55,14 @@ impl<K: Kernel> LoopDir<K> {
         Ok(true)
     }
 
-    /// The relation of the device of that number to the volume, whose file cannot be inspected;
-    /// `None` if unknown. If the filesystem of the device's file answers, the device must have the
-    /// volume's name and a file of the directory's filesystem; else sysfs has the file's path.
+    /// Returns the relation of the device with this number to the volume, whose file cannot be
+    /// inspected; `None` if unknown. If the filesystem of the device's file answers, the device
+    /// must have the volume's name and a file in the directory's filesystem. Otherwise the file's
+    /// path in sysfs decides.
     ///
     /// # Errors
-    /// If the device cannot be opened or queried for a reason other than a failed disk.
+    /// Returns an error if the device cannot be opened or queried for a reason other than a failed
+    /// disk.
     pub(super) fn judge_unread(
         &self,
         kernel: &K,
@@ -78,7 +80,8 @@ impl<K: Kernel> LoopDir<K> {
                     return Ok(Some(Verdict::Foreign));
                 }
                 Ok(_) => self.name_of(volume).bearer(&status) == Bearer::Ours,
-                // A device that answers is not on the failed disk.
+                // The directory's disk fails, but this device answers, so its file is on another
+                // disk.
                 Err(error) if error.cause() == Cause::Io => return Ok(Some(Verdict::Foreign)),
                 Err(error) => return Err(error.into()),
             },
@@ -89,9 +92,9 @@ impl<K: Kernel> LoopDir<K> {
         Ok(is_ours.then_some(Verdict::Stale(device)))
     }
 
-    /// Whether the file behind the device has the volume's path in sysfs; or its name, and a path
-    /// that does not exist here: that of an old mount namespace. A file that exists at another path
-    /// may be another driver's.
+    /// Whether the device's file has the volume's path in sysfs; or the volume's file name and a
+    /// path that does not exist here, because it is from an earlier mount namespace. A file that
+    /// exists at another path may belong to another driver.
     fn is_file_of(&self, kernel: &K, volume: &VolumeId, number: u32) -> Result<bool, Failure> {
         let (name, expected) = (file_name(volume)?, self.path_of(volume)?);
         let Some(found) = kernel.loop_file(number)?.map(|found| found.path) else {
@@ -100,7 +103,7 @@ impl<K: Kernel> LoopDir<K> {
         if found.file_name() != expected.file_name() {
             return Ok(false);
         }
-        // The directory is held open, so resolving its path needs no disk.
+        // The directory is open, so resolving its path does not need the disk.
         let real = || -> Option<PathBuf> { Some(kernel.real(self.path()).ok()??.join(name)) };
         Ok(found == expected
             || real().is_some_and(|real| found == real)
@@ -124,8 +127,8 @@ mod tests {
         autoclear: false,
     };
 
-    /// Whether the volume `vol-1` in `/volumes` gets the device of that file, whose disk fails when
-    /// the device is queried.
+    /// Whether the device of `file` is judged to belong to the volume `vol-1` in `/volumes` if the
+    /// query of the device fails.
     fn is_ours(file: &str) -> bool {
         judged(file, "vol-1", "LOOP_GET_STATUS64", "EIO", false) == Ok("stale")
     }
@@ -186,7 +189,7 @@ mod tests {
         assert_eq!(named("one.example/vol-1"), Ok("stale"));
         assert_eq!(named("one.example/vol-2"), Ok("unknown"));
         let failed = |call, errno| judged(file, "one.example/vol-1", call, errno, false);
-        // The directory's filesystem does not answer, so the device's is another one.
+        // The directory's filesystem does not answer, so the device is on another filesystem.
         assert_eq!(failed("statx", "EIO"), Ok("foreign"));
         assert_eq!(failed("statx", "EPERM"), Err(Kind::System));
         assert_eq!(failed("LOOP_GET_STATUS64", "EPERM"), Err(Kind::System));
@@ -202,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Also if the directory cannot be found any longer.
+    /// The comparison must succeed even if the directory can no longer be found.
     #[test]
     fn the_path_of_the_file_is_compared_before_the_directory_is_looked_up() {
         let found = judged("/volumes/vol-1", "vol-1", "readlink", "EIO", false);

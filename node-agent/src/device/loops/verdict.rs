@@ -1,4 +1,4 @@
-//! The relation of a loop device to a volume.
+//! Determines the relation of a loop device to a volume.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -14,13 +14,13 @@ use crate::device::{Backing, Intent, Verdict};
 use crate::kernel::{Cause, Dev, FileKind, Inode, Kernel, LoopStatus, Open};
 
 impl<K: Kernel> LoopDir<K> {
-    /// The relation of the device with number `dev` to the volume; if a sequence number is given,
-    /// only of the device with that sequence number: the number may have been unbound since and
-    /// bound to another file.
+    /// Returns the relation of the device with number `dev` to the volume. If a sequence number is
+    /// given, the device must still have it: the number may have been unbound and bound to another
+    /// file since.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for an ID that is not a file name; otherwise the kernel's error,
-    /// also if the device cannot be identified without the file.
+    /// including if the device cannot be identified without the file.
     pub(crate) fn verdict(
         &self,
         kernel: &K,
@@ -66,7 +66,7 @@ impl<K: Kernel> LoopDir<K> {
         }
     }
 
-    /// The relation of a device of that status to the volume, whose file is `file`.
+    /// Returns the relation of a device with this status to the volume, whose file is `file`.
     pub(super) fn judge(
         &self,
         volume: &VolumeId,
@@ -82,9 +82,9 @@ impl<K: Kernel> LoopDir<K> {
         }
     }
 
-    /// Whether the volume's name no longer leads to the file behind the device of a mount that is
-    /// known to be the volume's; `known` is that file, if a call has seen it. Queries no device.
-    /// Unless it `may_wait`, returns `None` if only the disk could answer.
+    /// Whether the volume's name no longer leads to the file of a device that is mounted and known
+    /// to be the volume's. `known` is the device's file, if a call has seen it. Does not query any
+    /// device. Without `may_wait`, returns `None` if only the disk could answer.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -108,15 +108,14 @@ impl<K: Kernel> LoopDir<K> {
             Err(error) => match error.cause() {
                 Cause::Missing | Cause::Escapes => Ok(Some(true)),
                 Cause::Again if !may_wait => Ok(None),
-                // The file's disk fails.
+                // The disk of the file fails.
                 _ => self.is_renamed(kernel, volume, dev).map(Some),
             },
         }
     }
 
-    /// Whether, by names alone, the file behind the device was removed, or has another name than
-    /// the volume while another file has the volume's name. Queries neither the device nor the
-    /// disk.
+    /// Whether, judged by names alone, the device's file was removed, or has another name while
+    /// another file has the volume's name. Queries neither the device nor the disk.
     fn is_renamed(&self, kernel: &K, volume: &VolumeId, dev: Dev) -> Result<bool, Failure> {
         let Some(number) = kernel.loop_number(dev) else {
             return Ok(false);
@@ -132,8 +131,9 @@ impl<K: Kernel> LoopDir<K> {
         })
     }
 
-    /// The state of the file behind a device that is known to be the volume's: of the file `known`,
-    /// if a call has seen it, otherwise judged by names. Queries neither the device nor the disk.
+    /// Returns the state of the file of a device that is known to be the volume's. If a call has
+    /// seen the device's file, `known` is that file; otherwise names decide. Queries neither the
+    /// device nor the disk.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -144,8 +144,8 @@ impl<K: Kernel> LoopDir<K> {
         (dev, known): (Dev, Option<Inode>),
     ) -> Result<Backing, Failure> {
         let file = self.path_of(volume)?;
-        // Read the device's size before the file's: while a volume grows, its device follows the
-        // file.
+        // Read the device's size before the file's: while a volume grows, the file grows first, and
+        // the device afterwards.
         let device_bytes = size_of(kernel, dev)?.unwrap_or_default();
         let found = match kernel.look(&file) {
             Err(error) if error.cause() == Cause::Io => return Ok(Backing::Unreadable(error)),
@@ -169,8 +169,8 @@ impl<K: Kernel> LoopDir<K> {
         })
     }
 
-    /// The state of the file as in [`LoopDir::behind`], if it is the known one and in memory;
-    /// otherwise `None`.
+    /// Returns the state of the file as [`LoopDir::behind`] does if it is the known file and in
+    /// memory; otherwise `None`.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -193,8 +193,8 @@ impl<K: Kernel> LoopDir<K> {
         }))
     }
 
-    /// Whether the device may be, or have been, the volume's, judged by the name of its file.
-    /// Queries no device.
+    /// Whether the device belongs or belonged to the volume, as far as the name of the device's
+    /// file shows. Does not query any device.
     ///
     /// # Errors
     /// Returns the kernel's error.

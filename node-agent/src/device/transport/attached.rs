@@ -1,5 +1,5 @@
-//! The part of a transport for devices that this agent attaches: a cloud detaches its disks without
-//! the agent.
+//! The functions of a transport whose devices this agent attaches and detaches. A cloud attaches
+//! and detaches disks without the agent.
 
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
@@ -10,7 +10,7 @@ use crate::device::{Guard, LoopDir, OpenDevice, Verdict};
 use crate::kernel::{Dev, Kernel};
 
 impl<K: Kernel> Transport<K> {
-    /// The directory of the volumes, if there is one.
+    /// Returns the directory of the volumes; `None` if volumes are disks.
     pub(crate) fn folder(&self) -> Option<&LoopDir<K>> {
         match self {
             Transport::Loops(dir) => Some(dir),
@@ -18,7 +18,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Whether its controller waits for the volume's unstage, to delete it.
+    /// Whether the controller waits until the volume is unstaged, to delete it.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -29,7 +29,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Ends a claim of the controller to delete the volume, which is staged.
+    /// Removes the controller's claim to delete the volume, because the volume is staged.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -44,7 +44,7 @@ impl<K: Kernel> Transport<K> {
     }
 
     /// Calls `each` for every device of a volume whose file cannot be read. Returns `false` if the
-    /// file can be read, or if a device with a file of that name cannot be identified.
+    /// file can be read, or if a device whose file has that name cannot be identified.
     ///
     /// # Errors
     /// Returns the error of `each`, or an error if a device cannot be queried.
@@ -62,8 +62,8 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The device that is still attached for the volume: ours, or stale if its file was removed or
-    /// moved and another file has the volume's name.
+    /// Returns the device that is still attached for the volume. The device is [`Verdict::Stale`]
+    /// if its file was removed or moved, and another file has the volume's name.
     ///
     /// # Errors
     /// Returns the errors of `Storage::left`, or an error if sysfs or a device cannot be queried.
@@ -76,7 +76,7 @@ impl<K: Kernel> Transport<K> {
         self.kept(|dir| dir.left(kernel, volume, is_mounted))
     }
 
-    /// The device that is still attached for the volume, whose file was removed, renamed or
+    /// Returns the device that is still attached for the volume, whose file was removed, renamed or
     /// replaced.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl<K: Kernel> Transport<K> {
         self.kept(|dir| dir.stale(kernel, volume, is_mounted))
     }
 
-    /// A device that a directory of files has kept attached.
+    /// Returns a device that the agent has kept attached to a file; `Verdict::Unbound` for disks.
     fn kept(
         &self,
         find: impl FnOnce(&LoopDir<K>) -> Result<Verdict<K, Bound<K>>, Failure>,
@@ -103,8 +103,8 @@ impl<K: Kernel> Transport<K> {
 }
 
 impl<K: Kernel> Transport<K> {
-    /// The least size of the device of a volume of `bytes` bytes: some clouds make disks that are
-    /// smaller than volumes.
+    /// Returns the least size in bytes of the device of a volume of `bytes` bytes: some clouds
+    /// create disks that are smaller than their volumes.
     pub(crate) fn least_of_device(&self, bytes: u64) -> u64 {
         if let Transport::Disks(disks) = self {
             return disks.profile().least_of_disk(bytes);

@@ -1,4 +1,4 @@
-//! mkfs.btrfs: one device, two copies of the metadata, the features of Linux 5.14.
+//! Runs mkfs.btrfs: one device, two copies of the metadata, the features of Linux 5.14.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use crate::kernel::Kernel;
 
 const PROGRAM: &str = "mkfs.btrfs";
 /// The error of mkfs.btrfs if a loop device of an unrelated mount is freed while mkfs.btrfs
-/// searches all mounts for its own device. Until then, mkfs.btrfs has written nothing.
+/// searches all mounts for its own device. At that time, mkfs.btrfs has written nothing.
 const DISTURBED: &str = "cannot check mount status";
 const TRIES: usize = 5;
 /// The features that btrfs-progs 5.15 enables by default, and the one that it disables on a small
-/// device; all are older than Linux 5.0. The free space tree, which it also enables, has a
-/// different option in each version.
+/// device. All are older than Linux 5.0. It also enables the free space tree, whose option differs
+/// between versions.
 const FEATURES: &str = "extref,skinny-metadata,no-holes,^mixed-bg";
 /// The resulting `incompat_flags`: mixed backrefs, big metadata, extended iref, skinny metadata, no
 /// holes; and `compat_ro_flags`: free space tree, and its valid flag (Linux:
@@ -24,8 +24,8 @@ const FEATURES: &str = "extref,skinny-metadata,no-holes,^mixed-bg";
 const INCOMPAT: u64 = 0x1 | 0x20 | 0x40 | 0x100 | 0x200;
 const COMPAT_RO: u64 = 0x1 | 0x2;
 
-/// Features newer than Linux 5.14 that may become a default; an older tool fails on an unknown
-/// name, so each is disabled only after the tool has enabled it.
+/// Features newer than Linux 5.14 that may become defaults. An older tool fails on an unknown name,
+/// so a feature is disabled only after the tool has enabled it.
 const NEWER: &[Feature] = &[
     Feature {
         incompat: 0,
@@ -44,20 +44,20 @@ const NEWER: &[Feature] = &[
     },
 ];
 
-/// A feature by its bits, and the name that disables it.
+/// A feature: its bits, and the name that disables it.
 struct Feature {
     incompat: u64,
     compat_ro: u64,
     no: &'static str,
 }
 
-/// At these sizes the second copy of the metadata, which begins at 37 MiB plus a twentieth of the
-/// size, could overlap the mark. They get a filesystem of [`SAFE_BYTES`]; every stage grows it to
-/// its device.
+/// The device sizes in bytes at which the second copy of the metadata, which begins at 37 MiB plus
+/// a twentieth of the size, could overwrite the mark. These devices get a filesystem of
+/// [`SAFE_BYTES`] bytes; every stage grows it to its device.
 const UNSAFE_BYTES: Range<u64> = (1 << 30) + 1..3 << 29;
 const SAFE_BYTES: &str = "1073741824";
 
-/// Runs mkfs.btrfs, and again if it enabled an unsupported feature.
+/// Runs mkfs.btrfs, and again if it has enabled an unsupported feature.
 pub(super) fn mkfs<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -88,14 +88,14 @@ pub(super) fn mkfs<K: Kernel>(
     }
 }
 
-/// The names that disable the features of these bits.
+/// Returns the names that disable the features of these bits.
 fn refusals(incompat: u64, compat_ro: u64) -> Vec<&'static str> {
     let is_on =
         |feature: &&Feature| incompat & feature.incompat != 0 || compat_ro & feature.compat_ro != 0;
     NEWER.iter().filter(is_on).map(|f| f.no).collect()
 }
 
-/// Runs it again if other processes disturbed it.
+/// Runs mkfs.btrfs, and repeats it if other processes have disturbed it.
 fn undisturbed(mut run: impl FnMut() -> Result<(), Failure>) -> Result<(), Failure> {
     for _ in 1..TRIES {
         match run() {
@@ -106,14 +106,14 @@ fn undisturbed(mut run: impl FnMut() -> Result<(), Failure>) -> Result<(), Failu
     run()
 }
 
-/// The bits of unsupported features.
+/// Returns the bits of unsupported features: incompat and compat_ro.
 fn unwanted<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
 ) -> Result<(u64, u64), Failure> {
     match identify(kernel, device)? {
         Identity::Btrfs(found) => Ok((found.incompat & !INCOMPAT, found.compat_ro & !COMPAT_RO)),
-        // Not judged here: format() checks the result of mkfs anyway.
+        // The type is not checked here, because `format` checks the result of mkfs.
         _ => Ok((0, 0)),
     }
 }
@@ -151,7 +151,7 @@ fn args(
 mod tests {
     use super::*;
 
-    /// An older tool fails on a name that it does not know.
+    /// An older tool fails on a name that it does not support.
     #[test]
     fn only_what_was_enabled_is_refused_by_name() {
         assert_eq!(refusals(0, 0), [""; 0]);

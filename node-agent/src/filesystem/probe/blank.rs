@@ -1,5 +1,5 @@
-//! The proof that a device is blank: reads every byte that can be other than zero. Of a disk that
-//! was just created, samples are enough: to read all of a terabyte takes an hour.
+//! Proves that a device is blank, by reading every byte that may be nonzero. For a disk that was
+//! just created, samples are enough, because reading a whole terabyte takes an hour.
 
 use std::ops::ControlFlow;
 
@@ -8,15 +8,17 @@ use belay_server::call::Failure;
 use super::disk::{ALIGN, ALIGN_BYTES, Areas, Disk};
 use super::ranges::{Extent, read_each};
 
-/// The length of a read: enough for a disk to stream, little compared with the agent's 5 MiB.
+/// The length of a read in bytes: long enough for the disk's sequential throughput, and small
+/// compared with the 5 MiB of memory that the agent uses.
 const CHUNK_BYTES: usize = 128 << 10;
 
-/// The number of evenly spread blocks of a new disk that are read, in addition to both ends and all
-/// offsets at which a signature can be. Each read takes about a millisecond on a cloud's disk.
+/// The number of evenly spread blocks that are read from a new disk, in addition to both ends and
+/// all offsets at which a signature can be. Each read takes about a millisecond on a cloud disk.
 const SAMPLES: u64 = 256;
 
-/// A device whose every byte was read as zero; or, for a new device, every sample; or a new device
-/// without any signature, where that is accepted. Only [`prove`] and [`sample`] can make one.
+/// Proof that a device is blank: every byte was read as zero. Of a new device, every sample was
+/// read as zero, or the device has no signature and [`Disk::accepts_uncleared`] is true. Only
+/// [`prove`] and [`sample`] create this proof.
 #[derive(Debug)]
 pub(crate) struct Blank {
     volume: String,
@@ -30,21 +32,21 @@ impl Blank {
         self.volume == volume && self.bytes == bytes
     }
 
-    /// Whether only samples were read, so that there may be other bytes than zeros between them.
+    /// Whether only samples were read, so that other bytes of the device may be nonzero.
     pub(in crate::filesystem) fn is_sampled(&self) -> bool {
         self.is_sampled
     }
 }
 
-/// The result of reading the device.
+/// The result of reading a device, or samples of it.
 pub(super) enum Sweep {
-    /// Only zeros.
+    /// The device counts as blank.
     Blank(Blank),
     /// The first byte that is not zero is at this offset.
     Data(u64),
 }
 
-/// Reads the device to its end, except the holes of its backing file.
+/// Reads the whole device, except the holes of its backing file, up to the first nonzero byte.
 pub(super) fn prove(disk: &impl Disk, volume: &str) -> Result<Sweep, Failure> {
     disk.settle()?;
     disk.progress().advance(0, disk.bytes());
@@ -52,12 +54,12 @@ pub(super) fn prove(disk: &impl Disk, volume: &str) -> Result<Sweep, Failure> {
     Ok(found.unwrap_or_else(|| blank(disk, volume, false)))
 }
 
-/// Reads samples of the device, in addition to the areas that were read already. Reads a small
-/// device (up to 32 MiB) to its end. Only for a device without any signature.
+/// Reads samples of a new device, in addition to `areas`, which were read already. Reads a small
+/// device (up to 32 MiB) to its end. The caller must have found no signature on the device.
 pub(super) fn sample(disk: &impl Disk, volume: &str, areas: &Areas) -> Result<Sweep, Failure> {
     match zeros_in_samples(disk, volume, areas)? {
-        // The storage does not clear the blocks of deleted volumes, and the caller has found no
-        // signature.
+        // The storage does not clear the blocks of deleted volumes, so a new disk may have nonzero
+        // bytes. The caller has found no signature.
         Sweep::Data(at) if disk.accepts_uncleared() => {
             tracing::info!(
                 id = volume,
@@ -94,7 +96,8 @@ fn blank(disk: &impl Disk, volume: &str, is_sampled: bool) -> Sweep {
     })
 }
 
-/// All parts of the device that can be other than zero; ends when the volume is no longer wanted.
+/// Returns the ranges of the device that may be nonzero, in chunks. Yields an error once the volume
+/// is being unstaged.
 fn chunks(disk: &impl Disk) -> impl Iterator<Item = Result<Extent, Failure>> {
     let (mut at, mut end) = (0, 0);
     std::iter::from_fn(move || {
@@ -116,8 +119,8 @@ fn chunks(disk: &impl Disk) -> impl Iterator<Item = Result<Extent, Failure>> {
     })
 }
 
-/// Finds the first byte of the ranges that is not zero; returns `None` if all bytes are zero. The
-/// ranges ascend, so the byte is in a range that was begun before any data was found.
+/// Finds the first nonzero byte of the ranges; returns `None` if all bytes are zero. The ranges
+/// ascend, so this byte is in a range whose read was started before any nonzero byte was found.
 fn first_data(
     disk: &impl Disk,
     longest: usize,
@@ -137,13 +140,13 @@ fn first_data(
     Ok(first.map(Sweep::Data))
 }
 
-/// The zeros that each block is compared with.
+/// A block of zeros, for comparison with the blocks of the device.
 static ZEROS: [u8; ALIGN] = [0; ALIGN];
 
-/// Returns the index of the first byte that is not zero.
+/// Returns the index of the first nonzero byte; `None` if all bytes are zero.
 fn first_nonzero(bytes: &[u8]) -> Option<usize> {
-    // Compare whole blocks first: the C library is faster than any loop of a program that is
-    // compiled for size.
+    // Compare whole blocks first: the C library's `memcmp` is faster than a loop in this program,
+    // which is optimized for size.
     let is_dirty = |block: &[u8]| block != &ZEROS[..block.len()];
     let block = bytes.chunks(ALIGN).position(is_dirty)?;
     let start = block * ALIGN;
@@ -160,8 +163,8 @@ mod tests {
     use super::super::memory_disk::MemoryDisk;
     use super::*;
 
-    /// Reads the device one range at a time, and then several at once with results in any order;
-    /// asserts that the result is the same.
+    /// Reads the device one range at a time, and then several ranges at once, which complete in
+    /// another order. Asserts that the result is the same.
     fn swept(disk: &mut MemoryDisk) -> Option<u64> {
         let one = swept_once(disk);
         for at_once in [1, 2, 16] {
@@ -245,7 +248,7 @@ mod tests {
                     Sweep::Blank(blank) => assert!(blank.is_sampled(), "{at}"),
                     Sweep::Data(at) => panic!("{at}"),
                 }
-                // Only a new device is accepted.
+                // Nonzero bytes are accepted only on a new device.
                 assert!(matches!(prove(&disk, "vol-1"), Ok(Sweep::Data(_))));
                 disk.failing_read = Some(disk.reads.get());
                 let mut areas = Areas::default();

@@ -1,5 +1,5 @@
-//! The superblock of btrfs (Linux: include/uapi/linux/btrfs_tree.h, `struct btrfs_super_block`).
-//! Little-endian.
+//! Parses the superblock of btrfs (Linux: include/uapi/linux/btrfs_tree.h, `struct
+//! btrfs_super_block`), which is little-endian.
 
 use std::ops::Range;
 
@@ -7,58 +7,65 @@ use belay_server::size::Exact;
 
 use super::field::{crc32c, le16, le32, le64};
 
-/// `BTRFS_SUPER_INFO_OFFSET`: the offset of its first copy, which the kernel mounts.
+/// `BTRFS_SUPER_INFO_OFFSET`: the offset of the primary superblock, from which the kernel mounts.
 pub(super) const AT: u64 = 64 << 10;
 /// `BTRFS_SUPER_INFO_SIZE`.
 pub(super) const BYTES: usize = 4096;
-/// Reserved for boot loaders: btrfs neither reads nor writes it.
+/// The range that is reserved for boot loaders. btrfs neither reads nor writes it.
 pub(super) const UNUSED: Range<u64> = 0..AT;
 
-/// `BTRFS_DEVICE_RANGE_RESERVED` (Linux: fs/btrfs/fs.h): no user data is before it.
+/// `BTRFS_DEVICE_RANGE_RESERVED` (Linux: fs/btrfs/fs.h): the offset before which there is no user
+/// data.
 pub(super) const USERS_AT: u64 = 1 << 20;
 
 const MAGIC_AT: usize = 0x40;
 /// `BTRFS_MAGIC`, as the bytes on disk.
 const MAGIC: &[u8] = b"_BHRfS_M";
-/// mkfs writes this first, and the real one once everything else is on the disk.
+/// The temporary magic number. mkfs.btrfs replaces it with [`MAGIC`] once everything else is on the
+/// disk.
 const MAGIC_UNFINISHED: &[u8] = b"!BHRfS_M";
 
-/// Room for the longest checksum; it covers the bytes after it.
+/// The length of the checksum field, with space for the longest checksum. The checksum covers the
+/// following bytes.
 const CHECKSUM_BYTES: usize = 32;
 const CHECKSUM_TYPE_CRC32C: u16 = 0;
-/// crc32c, xxhash64, sha256, blake2b (`enum btrfs_csum_type`).
+/// The highest checksum type: crc32c, xxhash64, sha256 and blake2b are defined (`enum
+/// btrfs_csum_type`).
 const CHECKSUM_TYPE_MAX: u16 = 3;
-/// `BTRFS_SUPER_FLAG_SEEDING`: read-only; other devices are added to it.
+/// `BTRFS_SUPER_FLAG_SEEDING`: the filesystem is a read-only seed, to which other devices are
+/// added.
 const FLAG_SEEDING: u64 = 1 << 32;
-/// `BTRFS_SUPER_FLAG_METADUMP` and `BTRFS_SUPER_FLAG_METADUMP_V2`: has no data.
+/// `BTRFS_SUPER_FLAG_METADUMP` and `BTRFS_SUPER_FLAG_METADUMP_V2`: a dump of the metadata without
+/// data.
 const FLAG_METADUMP: u64 = 1 << 33 | 1 << 34;
 const BLOCK_BYTES_MAX: u32 = 65_536;
 
-/// Facts about a btrfs before it is mounted.
+/// The fields of a btrfs superblock that the agent needs before the mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::filesystem) struct Superblock {
     /// The number of bytes of the device that the filesystem uses.
     pub(super) bytes: u64,
-    /// `incompat_flags`: a kernel that does not know one of these refuses to mount it.
+    /// `incompat_flags`: a kernel that does not support one of these features refuses to mount.
     pub(in crate::filesystem) incompat: u64,
-    /// `compat_ro_flags`: a kernel that does not know one of these mounts it only read-only.
+    /// `compat_ro_flags`: a kernel that does not support one of these features mounts only
+    /// read-only.
     pub(in crate::filesystem) compat_ro: u64,
 }
 
-/// The content of the 4096 bytes.
+/// The result of judging the 4096 bytes of a superblock.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::filesystem) enum Verdict {
-    /// No btrfs superblock.
+    /// There is no btrfs superblock.
     Absent,
-    /// A valid filesystem on only this device.
+    /// A valid filesystem that uses only this device.
     Sound(Superblock),
     /// A filesystem whose mkfs was interrupted.
     Unfinished,
-    /// A filesystem that must not be mounted, and why.
+    /// A filesystem that must not be mounted; the text describes it.
     Other(String),
 }
 
-/// Judges the block at [`AT`] of a device of `device_bytes` bytes.
+/// Judges the block that was read at [`AT`] from a device of `device_bytes` bytes.
 pub(in crate::filesystem) fn judge(block: &[u8], device_bytes: u64) -> Verdict {
     let magic = block.get(MAGIC_AT..MAGIC_AT + 8).unwrap_or_default();
     let other = |what: &str| Verdict::Other(what.to_owned());
@@ -203,7 +210,8 @@ pub(super) mod tests {
         fn one_changed_bit_is_never_sound(bit in 0..BYTES * 8) {
             let mut block = superblock();
             block[bit / 8] ^= 1 << (bit % 8);
-            // The unused part of the checksum field, and the field with the checksum's type.
+            // Exclude the unused part of the checksum field, and the field with the checksum's
+            // type.
             prop_assume!(!(4..CHECKSUM_BYTES).contains(&(bit / 8)));
             prop_assume!(!(0xc4..0xc6).contains(&(bit / 8)));
             prop_assert!(!matches!(judge(&block, DEVICE_BYTES), Verdict::Sound(_)));

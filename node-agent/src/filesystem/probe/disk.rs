@@ -1,5 +1,5 @@
-//! Reads of the device for the probe: complete, bypassing the page cache, or a failure; and the
-//! areas that have been read, accessed by their offset on the device.
+//! Reads a device for the probe, bypassing the page cache. A read returns all requested bytes or an
+//! error. The areas that were read are kept, and addressed by their offset on the device.
 //!
 //! A trait separates the probe from the kernel so that tests can count the reads and fail any of
 //! them.
@@ -13,32 +13,34 @@ use crate::filesystem::witness::{self, Witness};
 use crate::kernel::{AlignedBuf, Error, Kernel, Reads};
 use crate::work::Progress;
 
-/// `O_DIRECT` requires offsets and lengths in multiples of the logical block size (open(2)); no
-/// device has a larger one than this.
+/// The alignment of offsets and lengths, in bytes. `O_DIRECT` requires multiples of the device's
+/// logical block size (open(2)), which is at most this number.
 pub(super) const ALIGN_BYTES: u64 = ALIGN as u64;
-/// The multiple for buffer lengths, equal to [`ALIGN_BYTES`].
+/// [`ALIGN_BYTES`] as a `usize`, for the lengths of buffers.
 pub(super) const ALIGN: usize = 4096;
 
 /// A device to probe.
 pub(crate) struct DeviceUnderTest<'a, Fd> {
-    /// Opened with [`crate::kernel::Open::DeviceRead`]: buffered reads can be stale.
+    /// The device, opened with [`crate::kernel::Open::DeviceRead`], which bypasses the page cache:
+    /// buffered reads can be stale.
     pub(crate) fd: &'a Fd,
     /// The size of the device in bytes.
     pub(crate) bytes: u64,
-    /// The file behind a loop device: the device reads as zeros at the file's holes, and the file
-    /// records a format and the volume's use.
+    /// The backing file of a loop device; `None` for any other device. The device reads as zeros at
+    /// the file's holes. An attribute of the file records that a format has begun, or that the
+    /// volume is in use.
     pub(crate) backing: Option<&'a Fd>,
     /// The ID of the device's volume.
     pub(crate) volume: &'a str,
-    /// The secrets of the volume's format mark, if it has no backing file.
+    /// The secrets of the volume, if it has no backing file. A format mark with one of them was
+    /// written by an agent.
     pub(crate) secrets: &'a [MarkSecret],
     /// Whether the volume was created empty and attached for the first time just now, so that
-    /// samples stand for the whole device.
+    /// reading samples suffices to prove that the device is blank.
     pub(crate) is_new: bool,
-    /// Whether a new device without any signature counts as blank even if it has other bytes than
-    /// zeros.
+    /// Whether a new device without any signature counts as blank even if it has nonzero bytes.
     pub(crate) accepts_uncleared: bool,
-    /// Shows how much of the device was read, and can cancel the rest.
+    /// Reports how much of the device was read, and can cancel the remaining reads.
     pub(crate) progress: &'a Progress,
 }
 
@@ -46,25 +48,30 @@ pub(crate) struct DeviceUnderTest<'a, Fd> {
 pub(super) trait Disk {
     /// The size of the device in bytes.
     fn bytes(&self) -> u64;
-    /// Whether samples stand for the whole device: see [`DeviceUnderTest::is_new`].
+    /// Whether samples suffice to prove that the device is blank: see [`DeviceUnderTest::is_new`].
     fn is_new(&self) -> bool;
-    /// Whether bytes other than zeros are accepted: see [`DeviceUnderTest::accepts_uncleared`].
+    /// Whether nonzero bytes on a new device are accepted: see
+    /// [`DeviceUnderTest::accepts_uncleared`].
     fn accepts_uncleared(&self) -> bool;
-    /// The progress to report, and the cancellation: see [`DeviceUnderTest::progress`].
+    /// Reports the progress of the reads, and can cancel them: see [`DeviceUnderTest::progress`].
     fn progress(&self) -> &Progress;
-    /// Whether a file is behind the device.
+    /// Whether the device has a backing file.
     fn has_file(&self) -> bool;
-    /// Reads once at an aligned offset into an aligned buffer; the read may be short.
+    /// Makes one read at an aligned offset into an aligned buffer. Returns the number of bytes
+    /// read, which may be less than the length of the buffer.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure>;
-    /// Reads ranges, several at once: see [`Kernel::pread_at_once`].
+    /// Reads several ranges at once: see [`Kernel::pread_at_once`]. Returns `false` if the disk
+    /// does not support this: `reads` then still returns the ranges that were not read.
     fn read_at_once(&self, longest: usize, reads: &mut dyn Reads) -> Result<bool, Failure>;
-    /// The record of the file behind the device.
+    /// Reads the record in the attribute of the backing file; returns [`Witness::NoFile`] if there
+    /// is no backing file.
     fn witness(&self) -> Result<Witness, Failure>;
-    /// The secrets of the volume's format mark: see [`DeviceUnderTest::secrets`].
+    /// The secrets of the volume: see [`DeviceUnderTest::secrets`].
     fn secrets(&self) -> &[MarkSecret];
-    /// Makes [`Disk::next_data`] include everything written before.
+    /// Flushes earlier writes to the backing file, so that [`Disk::next_data`] includes them.
     fn settle(&self) -> Result<(), Failure>;
-    /// The next range at or after `from` that may hold data; `None` if the rest is zeros.
+    /// Returns the next range at or after `from` that may hold data; `None` if the rest of the
+    /// device is zeros.
     fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, Failure>;
 }
 
@@ -102,7 +109,8 @@ impl<K: Kernel> Disk for KernelDisk<'_, K> {
     }
 
     fn read_at_once(&self, longest: usize, reads: &mut dyn Reads) -> Result<bool, Failure> {
-        // Reads of a file are served from the machine's memory, or by a disk that reads ahead.
+        // Reading several ranges at once is not faster for a backing file: its reads are served
+        // from the page cache, or by a disk that reads ahead.
         if self.device.backing.is_some() {
             return Ok(false);
         }
@@ -145,12 +153,13 @@ impl<K: Kernel> Disk for KernelDisk<'_, K> {
     }
 }
 
-/// Reads all of `buffer`, or the part that the device has, from `offset` on; returns how many bytes
-/// are valid. `offset` and the buffer's length are multiples of [`ALIGN_BYTES`].
+/// Fills `buffer` with the bytes from `offset` on, up to the end of the device. Returns the number
+/// of valid bytes. `offset` and the buffer's length must be multiples of [`ALIGN_BYTES`].
 ///
 /// # Errors
 ///
-/// Returns an error if the device ends before its size: its content is then unknown.
+/// Returns an error if a read fails, or if the device ends before its reported size: its content is
+/// then unknown.
 pub(super) fn read_full(
     disk: &impl Disk,
     offset: u64,
@@ -160,7 +169,8 @@ pub(super) fn read_full(
     let wanted = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
     let mut filled = 0;
     while filled < wanted {
-        // A short read may end anywhere; the next one must begin at a multiple again.
+        // A short read may end at any offset, but the next read must begin at a multiple of
+        // `ALIGN`.
         let from = filled - filled % ALIGN;
         let length = disk.read(offset + from as u64, &mut buffer[from..])?;
         if from + length <= filled {
@@ -207,7 +217,8 @@ impl Area {
         })
     }
 
-    /// Returns the bytes that were read at an offset, a multiple of [`ALIGN_BYTES`], as an area.
+    /// Makes an area of `bytes`, which were read at the offset `start`, a multiple of
+    /// [`ALIGN_BYTES`].
     pub(super) fn of(start: u64, bytes: &[u8]) -> Area {
         let mut buffer = AlignedBuf::new(bytes.len());
         buffer.copy_from_slice(bytes);
@@ -218,7 +229,8 @@ impl Area {
         }
     }
 
-    /// The `length` bytes at byte `at` of the device, if this area has them.
+    /// Returns the `length` bytes at the offset `at` of the device; `None` if this area does not
+    /// contain all of them.
     pub(super) fn get(&self, at: u64, length: usize) -> Option<&[u8]> {
         let from = usize::try_from(at.checked_sub(self.start)?).ok()?;
         let to = from.checked_add(length)?;
@@ -234,7 +246,7 @@ impl Area {
 pub(super) struct Areas(Vec<Area>);
 
 impl Areas {
-    /// The bytes of each area, and their offset on the device.
+    /// Returns the offset on the device and the bytes of each area.
     pub(super) fn each(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let parts = self.0.iter();
         parts.filter_map(|area| Some((area.start, area.buffer.get(..area.valid)?)))
@@ -244,7 +256,8 @@ impl Areas {
         self.0.push(area);
     }
 
-    /// The `length` bytes at byte `at` of the device, if an area has them.
+    /// Returns the `length` bytes at the offset `at` of the device; `None` if no area contains all
+    /// of them.
     pub(super) fn get(&self, at: u64, length: usize) -> Option<&[u8]> {
         self.0.iter().find_map(|area| area.get(at, length))
     }
@@ -259,7 +272,8 @@ mod tests {
     use crate::kernel::Open;
     use crate::kernel::fake::Machine;
 
-    /// The proof that a device is blank would otherwise skip data, or never end.
+    /// With a data map that runs backwards, the proof that a device is blank would skip data, or
+    /// never end.
     #[test]
     fn a_map_of_the_file_that_runs_backwards_is_an_error() {
         let machine = Machine::new();

@@ -1,4 +1,4 @@
-//! The one function that determines the content of a device.
+//! Determines the content of a device.
 
 use std::fmt;
 use std::ops::{ControlFlow, Range};
@@ -18,21 +18,24 @@ use crate::filesystem::FsType;
 use crate::filesystem::witness::{Attempt, Witness};
 use crate::kernel::Kernel;
 
-/// All superblocks at the start, up to that of btrfs at 64 KiB, and swap with pages of 64 KiB.
+/// The number of bytes that are read at the start of a device. They include the superblocks of
+/// ext4, xfs and btrfs (at 64 KiB), and the signature of swap space with pages of 64 KiB.
 const HEAD_BYTES: u64 = 72 << 10;
-/// All superblocks of software RAID, and the copy of a GPT at the end.
+/// The alignment of the first byte that is read at the end of a device: see [`tail`]. The end
+/// includes the superblocks of software RAID that are stored there, and the backup GPT.
 const TAIL_ALIGN_BYTES: u64 = 64 << 10;
 
 /// The content of a device.
 #[derive(Debug)]
 pub(crate) enum Probed {
-    /// A mountable filesystem, and nothing that contradicts it.
+    /// A mountable filesystem, without any contradicting signature.
     Known(Sound),
-    /// A mountable filesystem whose file does not record yet that it is in use.
+    /// A mountable filesystem whose file does not record yet that the volume is in use, or whose
+    /// disk still has its mark.
     Unsettled(Unsettled),
-    /// Blank: every byte is zero, or every sample of a new disk.
+    /// The device is proven blank: see [`Blank`].
     Blank(Blank),
-    /// Every byte is zero, and nothing shows that the volume is new: its data is lost.
+    /// Every byte is zero, but no record shows that the volume is new: its data is lost.
     Emptied,
     /// The remains of an interrupted format of this volume.
     Interrupted(Interrupted),
@@ -47,7 +50,7 @@ pub(crate) enum Probed {
 pub(crate) struct Foreign {
     /// The description of the content, with an article.
     pub(crate) what: String,
-    /// The byte of the device where it begins.
+    /// The offset on the device at which the content begins, in bytes.
     pub(crate) at: u64,
 }
 
@@ -57,9 +60,10 @@ impl fmt::Display for Foreign {
     }
 }
 
-/// A filesystem whose file does not record yet that it is in use, or whose disk still has its
-/// mark. It must not be mounted so: a mark in its blocks might be valid, and all zeros might count
-/// as blank. [`crate::filesystem::settle`] makes it mountable.
+/// A filesystem whose backing file does not record yet that the volume is in use, or whose disk
+/// still has its format mark. It must not be mounted for writing in this state: a mark that a user
+/// writes might be valid, and a device of zeros might count as blank. [`crate::filesystem::settle`]
+/// makes it mountable.
 #[derive(Debug)]
 pub(crate) struct Unsettled {
     sound: Sound,
@@ -67,28 +71,29 @@ pub(crate) struct Unsettled {
 }
 
 impl Unsettled {
-    /// The type of the filesystem.
+    /// Returns the type of the filesystem.
     pub(crate) fn fs_type(&self) -> FsType {
         self.sound.fs
     }
 
-    /// The filesystem, which may be mounted only for a reader of a disk: the mark stays.
+    /// Returns the filesystem. Without [`crate::filesystem::settle`], it may be mounted only from a
+    /// disk and only read-only, because the disk keeps its mark.
     pub(crate) fn unsettled(self) -> Sound {
         self.sound
     }
 }
 
-/// Determines the content of a device, only by reading.
+/// Determines the content of a device. Only reads.
 ///
-/// A volume with a filesystem, the usual case, costs two reads, start and end, and one read of an
-/// attribute of its file.
+/// For a volume with a filesystem, the usual case, this takes two reads (of the start and the end
+/// of the device) and one read of an attribute of the backing file.
 pub(crate) fn examine<K: Kernel>(kernel: &K, device: &DeviceUnderTest<'_, K::Fd>) -> Probed {
     let disk = KernelDisk { kernel, device };
     examine_disk(&disk, device.volume).unwrap_or_else(Probed::Unreadable)
 }
 
-/// Examines only the start, the end and the mark of a device; returns `None` if all are blank, so
-/// that the rest of the device must be read.
+/// Examines only the start, the end and the mark of a device. Returns `None` if nothing was found
+/// there, so that the rest of the device must be read.
 pub(crate) fn examine_ends<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -100,7 +105,7 @@ pub(crate) fn examine_ends<K: Kernel>(
     }
 }
 
-/// Examines any disk.
+/// Examines any implementation of [`Disk`].
 pub(super) fn examine_disk(disk: &impl Disk, volume: &str) -> Result<Probed, Failure> {
     match look_at_ends(disk, volume)? {
         Ends::Probed(found) => Ok(found),
@@ -111,7 +116,7 @@ pub(super) fn examine_disk(disk: &impl Disk, volume: &str) -> Result<Probed, Fai
 /// The content of both ends of a device.
 enum Ends {
     Probed(Probed),
-    /// Zeros; with the areas read.
+    /// No superblock, signature or mark was found. Contains the areas that were read.
     Nothing {
         areas: Areas,
         witness: Witness,
@@ -135,7 +140,7 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
     let sound = identity.sound().filter(|_| !contradiction);
 
     let witness = match mark::witness(disk, volume) {
-        // A bad sector among the data of a good filesystem is no reason not to mount it.
+        // A bad sector at the mark's offset must not prevent the mount of a valid filesystem.
         Err(_) if sound.is_some() && !disk.has_file() => Witness::NoFile,
         witness => witness?,
     };
@@ -144,8 +149,8 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
         Witness::New | Witness::UseBegun | Witness::Used | Witness::NoFile => Attempt::UNKNOWN,
     };
     let is_half_made = identity.may_be_half_made(attempt) && !has_log(disk, &identity)?;
-    // In a valid filesystem, a mark is data that a user has stored, or older than a restore, so it
-    // is ignored.
+    // In a valid filesystem, a mark is a user's data, or older than a restored backup, so it is
+    // ignored.
     if let Some(sound) = sound.clone().filter(|_| !is_half_made) {
         if let (Witness::NoFile, Identity::Xfs(xfs)) = (witness, &identity)
             && xfs.is_untouched
@@ -167,7 +172,8 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
         (mark.interrupted(volume, bytes, is_proven), witness)
     {
         let hits = scan_all(disk, &mut areas)?;
-        // mkfs writes no such signature or superblock: the device has been used since.
+        // mkfs leaves no signature or superblock of this kind, so the device has been used since
+        // the interrupted format.
         let is_used = hits.iter().any(|hit| hit.weight >= Weight::Relic) || !is_half_made;
         return Ok(Ends::Probed(match is_used {
             true => Probed::Foreign(name(identity, &hits)),
@@ -188,8 +194,8 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
     Ok(Ends::Nothing { areas, witness })
 }
 
-/// Whether the filesystem was mounted for writing, by its log; only an xfs can be incomplete and
-/// valid.
+/// Whether the log of an xfs shows that the filesystem was mounted for writing. Returns `false` for
+/// other content, because only an xfs can be valid and incomplete.
 fn has_log(disk: &impl Disk, identity: &Identity) -> Result<bool, Failure> {
     let Identity::Xfs(xfs) = identity else {
         return Ok(false);
@@ -203,8 +209,8 @@ fn has_log(disk: &impl Disk, identity: &Identity) -> Result<bool, Failure> {
     Ok(records.is_none_or(|bytes| bytes.iter().any(|byte| *byte != 0)))
 }
 
-/// Examines the rest of a device whose ends are blank. Reads as much as is necessary, once in a
-/// volume's lifecycle.
+/// Examines the rest of a device, after nothing was found at its ends. Reads the whole device if
+/// necessary, once in a volume's lifecycle.
 fn look_deeper(
     disk: &impl Disk,
     volume: &str,
@@ -212,7 +218,7 @@ fn look_deeper(
     witness: Witness,
 ) -> Result<Probed, Failure> {
     if disk.is_new() {
-        // Samples can miss a copy of a superblock.
+        // Search for copies of superblocks, which samples can miss.
         let hits = scan_all(disk, &mut areas)?;
         if !hits.is_empty() {
             return Ok(Probed::Foreign(name(Identity::Nothing, &hits)));
@@ -240,7 +246,8 @@ fn look_deeper(
     }))
 }
 
-/// Every signature of the table, anywhere on the device. Reads the missing blocks.
+/// Returns every signature of the table on the device. Reads the blocks that are not in `areas`
+/// yet.
 fn scan_all(disk: &impl Disk, areas: &mut Areas) -> Result<Vec<Hit>, Failure> {
     let blocks = blocks_left(TABLE, areas, disk.bytes()).into_iter();
     read_each(disk, ALIGN, blocks.map(|at| Ok((at, ALIGN))), |at, read| {
@@ -250,13 +257,14 @@ fn scan_all(disk: &impl Disk, areas: &mut Areas) -> Result<Vec<Hit>, Failure> {
     Ok(scan(TABLE, areas, disk.bytes()))
 }
 
-/// The end of a device, from the offset of the oldest RAID superblock; 64 to 128 KiB.
+/// Returns the last 64 to 128 KiB of a device, from the offset of the superblock of software RAID
+/// 0.90 on.
 fn tail(bytes: u64) -> Range<u64> {
     let aligned = bytes - bytes % TAIL_ALIGN_BYTES;
     aligned.saturating_sub(TAIL_ALIGN_BYTES)..bytes
 }
 
-/// Names all findings, each once, and the offset of the first.
+/// Describes all findings, each once, with the offset of the first one.
 fn name(identity: Identity, hits: &[Hit]) -> Foreign {
     let mut found: Vec<(String, u64)> = Vec::new();
     match identity {
@@ -267,7 +275,7 @@ fn name(identity: Identity, hits: &[Hit]) -> Foreign {
         Identity::Unfinished { fs, at } => found.push((unfinished(fs), at)),
         Identity::Odd { what, at } => found.push((what, at)),
     }
-    // A weak signature, or a copy, is named only if there is nothing better.
+    // Name a weak signature or a backup copy only if nothing more conclusive was found.
     let strongest = hits.iter().map(|hit| hit.weight).max();
     let is_wanted = |hit: &&Hit| match strongest {
         Some(strongest) if strongest < Weight::Plain => found.is_empty() && hit.weight == strongest,
@@ -504,7 +512,8 @@ mod tests {
         ];
         for (start, superblock) in contents {
             let raids = [
-                // The first two begin where the filesystem ends, the last is at its start.
+                // The first two arrays begin where the filesystem ends; the last begins at the
+                // filesystem's start.
                 (8192, 8192, md::tests::version_1(BYTES), "(md 1.0)"),
                 (65_536, 65_536, md::tests::version_0(512 << 20), "(md 0.90)"),
                 (0, BYTES - 4096, md::tests::version_1(4096), "(md 1.2)"),
@@ -518,7 +527,7 @@ mod tests {
                     other => panic!("{other:?} instead of {expected}"),
                 }
             }
-            // The magic number alone does not count.
+            // The magic number alone does not count as an array.
             for more in [8192, 65_536] {
                 let mut disk = MemoryDisk::new(BYTES + more);
                 disk.write(start, &superblock);
@@ -543,14 +552,14 @@ mod tests {
         Witness::Formatting(Attempt::of(UUID))
     }
 
-    /// Content that may have been restored under a mark.
+    /// Content that may have been restored over a mark.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Is {
         /// The remains of a killed mkfs.
         Leftover,
         /// A valid filesystem.
         Whole,
-        /// Neither.
+        /// Neither the remains of mkfs nor a valid filesystem.
         Damaged,
     }
 
@@ -637,7 +646,7 @@ mod tests {
         ] {
             assert!(is_sound(&found, FsType::Xfs), "{found:?}");
         }
-        // A mount keeps the LSN for half a minute, and shows in the log.
+        // A mounted xfs keeps its LSN for half a minute, but its log shows the mount.
         for (at, is_used) in [(1023, false), (1024, true), (8191, true), (8192, false)] {
             let log = (512 << 20) + at;
             let contents = [(0, xfs::tests::sector_of(&UUID, 0)), (log, vec![1])];
@@ -649,7 +658,7 @@ mod tests {
         disk.witness = attempt();
         let found = examine_disk(&disk, "vol-1").unwrap();
         assert!(is_sound(&found, FsType::Xfs), "{found:?}");
-        // Both ends, the start of the log, and the mark.
+        // The probe reads both ends, the start of the log, and the mark.
         assert_eq!(disk.bytes_read.get(), (72 + 64 + 8 + 4) << 10);
     }
 
@@ -692,7 +701,7 @@ mod tests {
             matches!(&found, Probed::Unsettled(made) if made.fs_type() == FsType::Xfs),
             "{found:?}"
         );
-        // The volume was never in use, so this mark belongs to an interrupted format.
+        // The volume was never in use, so the other volume's mark belongs to an interrupted format.
         disk.write(MARK_AT, &encode_mark("vol-2", None).unwrap());
         let found = examine_disk(&disk, "vol-1").unwrap();
         assert!(matches!(found, Probed::Foreign(_)), "{found:?}");
@@ -721,7 +730,7 @@ mod tests {
                 let found = examine_disk(&marked(&contents, witness), "vol-1").unwrap();
                 let is_found = match (found, witness) {
                     (Probed::Known(_), Witness::Used) => is == Is::Whole,
-                    // It is mounted once the record of its use is on the disk.
+                    // The filesystem is mounted once the record of its use is on the disk.
                     (Probed::Unsettled(_), Witness::UseBegun) => is == Is::Whole,
                     (Probed::Foreign(_), _) => is != Is::Whole,
                     (other, _) => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! The superblock of the ext family (Linux: fs/ext4/ext4.h, Documentation/filesystems/ext4).
+//! Parses the superblock of the ext family (Linux: fs/ext4/ext4.h, Documentation/filesystems/ext4).
 
 use std::ops::Range;
 
@@ -13,21 +13,22 @@ pub(in crate::filesystem) const AT: u64 = 1024;
 pub(in crate::filesystem) const BYTES: usize = 1024;
 /// The range that is reserved for boot loaders. ext neither reads nor writes it.
 pub(super) const UNUSED: Range<u64> = 0..AT;
-/// The offset of the magic number, which is little-endian, in the superblock.
+/// The offset of the little-endian magic number in the superblock.
 pub(super) const MAGIC_AT: u64 = 0x38;
 /// The magic number, as the bytes on disk.
 pub(super) const MAGIC: &[u8] = &[0x53, 0xef];
 
-/// `s_journal_uuid` and `s_journal_dev`: zeros unless another device has the journal.
+/// `s_journal_uuid` and `s_journal_dev`: zeros unless the journal is on another device.
 const JOURNAL_UUID: Range<usize> = 0xd0..0xe0;
 const JOURNAL_DEV: Range<usize> = 0xe4..0xe8;
 const CHECKSUM_AT: usize = 0x3fc;
-/// `s_checksum_type`: its only value.
+/// The only value of `s_checksum_type`.
 const CRC32C: u8 = 1;
 
-/// `s_state`: its journal has been emptied, or it has one that the kernel replays; mke2fs sets it.
+/// `s_state`: the filesystem was unmounted cleanly, or has a journal that the kernel replays.
+/// mke2fs sets it.
 const STATE_VALID: u16 = 0x1;
-/// `s_state`: the kernel found errors, or a tool was interrupted in the middle of a change.
+/// `s_state`: the kernel has found errors, or a tool was interrupted in the middle of a change.
 const STATE_ERROR: u16 = 0x2;
 
 const COMPAT_HAS_JOURNAL: u32 = 0x4;
@@ -37,64 +38,65 @@ const INCOMPAT_64BIT: u32 = 0x80;
 const RO_COMPAT_BIGALLOC: u32 = 0x200;
 const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
 const RO_COMPAT_PROJECT: u32 = 0x2000;
-/// The features of ext3: filetype, recover, meta_bg; sparse_super, large_file, btree_dir.
+/// The features of ext3: filetype, recover, meta_bg, and sparse_super, large_file, btree_dir.
 const EXT3_INCOMPAT: u32 = 0x2 | 0x4 | 0x10;
 const EXT3_RO_COMPAT: u32 = 0x1 | 0x2 | 0x4;
-/// `EXT4_MAX_BLOCK_LOG_SIZE` less `EXT4_MIN_BLOCK_LOG_SIZE`: blocks of 1 to 64 KiB.
+/// `EXT4_MAX_BLOCK_LOG_SIZE` minus `EXT4_MIN_BLOCK_LOG_SIZE`: the block size is 1 to 64 KiB.
 const LOG_BLOCK_SIZE_MAX: u32 = 6;
 
-/// The fields that checking and growing an ext4 filesystem need.
+/// The fields that are needed to check and grow an ext4.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::filesystem) struct Superblock {
-    /// Bytes of a block.
+    /// The size of a block in bytes.
     pub(in crate::filesystem) block_bytes: u64,
-    /// Blocks in all.
+    /// The total number of blocks.
     pub(in crate::filesystem) blocks: u64,
-    /// The block that group 0 begins with: 1 if blocks are of 1 KiB, else 0.
+    /// The first block of group 0: 1 if the block size is 1 KiB, otherwise 0.
     pub(in crate::filesystem) first_block: u64,
-    /// Blocks of a group.
+    /// The number of blocks in a group.
     pub(in crate::filesystem) group_blocks: u64,
-    /// Blocks of a cluster, the unit of allocation; 1 without bigalloc.
+    /// The number of blocks in a cluster, the unit of allocation; 1 without bigalloc.
     pub(in crate::filesystem) cluster_blocks: u64,
-    /// Blocks of a group's inode table.
+    /// The number of blocks of a group's inode table.
     pub(in crate::filesystem) inode_blocks: u64,
-    /// Blocks of a group's metadata, in addition, if it holds a copy of the superblock.
+    /// The number of blocks of the superblock copy and the descriptors, in a group that has them.
     pub(in crate::filesystem) copy_blocks: u64,
     /// Whether the filesystem can have project quotas.
     pub(in crate::filesystem) has_projects: bool,
-    /// Whether the superblock records errors, or the filesystem was not unmounted although it has
-    /// no journal: the kernel warns, mounts it anyway, and does not repair it. A journal that
+    /// Whether the superblock records errors, or the filesystem has no journal and was not
+    /// unmounted cleanly. The kernel mounts it with a warning, without a repair. A journal that
     /// must be replayed is no reason for a check.
     pub(in crate::filesystem) wants_check: bool,
-    /// Whether the filesystem was not unmounted, and has a journal that must be replayed.
+    /// Whether the filesystem was not unmounted cleanly, and has a journal that must be replayed.
     pub(in crate::filesystem) needs_recovery: bool,
-    /// Whether the superblock asks for `errors=panic`: see [`panics`].
+    /// Whether the superblock requests `errors=panic`: see [`panics`].
     pub(in crate::filesystem) panics: bool,
-    /// The reason why the mount options in it are refused; `None` if they are accepted.
+    /// The reason why the mount options in the superblock are refused; `None` if they are accepted.
     pub(in crate::filesystem) refused_options: Option<String>,
 }
 
 impl Superblock {
-    /// The size of the filesystem.
+    /// Returns the size of the filesystem in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.blocks.saturating_mul(self.block_bytes)
     }
 }
 
-/// The content of the 1024 bytes.
+/// The result of judging the 1024 bytes of a superblock.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::filesystem) enum Verdict {
-    /// No ext superblock.
+    /// There is no ext superblock.
     Absent,
     /// A valid ext4 filesystem.
     Sound(Superblock),
-    /// A filesystem of the family that is not mounted here, or that cannot be on this device.
+    /// A filesystem of the ext family that must not be mounted; the text describes it.
     Other(String),
-    /// The magic number with impossible values.
+    /// A superblock with a wrong checksum or impossible values; the text describes it.
     Damaged(String),
 }
 
-/// Judges a superblock on a device of `device_bytes` bytes. Sound if the kernel would mount it.
+/// Judges a superblock on a device of `device_bytes` bytes. A sound superblock is one that the
+/// kernel would mount.
 pub(in crate::filesystem) fn judge(block: &[u8], device_bytes: u64) -> Verdict {
     if block.len() < BYTES || !block[0x38..].starts_with(MAGIC) {
         return Verdict::Absent;
@@ -107,7 +109,8 @@ pub(in crate::filesystem) fn judge(block: &[u8], device_bytes: u64) -> Verdict {
     if incompat & INCOMPAT_JOURNAL_DEV != 0 {
         return Verdict::Other("an external journal of ext3 or ext4".to_owned());
     }
-    // The kernel and e2fsck would open that device, and write to it: it may be another volume.
+    // The kernel and e2fsck would open the journal's device, which may be another volume, and write
+    // to it.
     if [JOURNAL_UUID, JOURNAL_DEV].iter().any(|range| {
         let named = &block[range.clone()];
         named.iter().any(|byte| *byte != 0)
@@ -136,7 +139,7 @@ pub(in crate::filesystem) fn judge(block: &[u8], device_bytes: u64) -> Verdict {
     }
 }
 
-/// A copy of the superblock at the start of a block group, plausible enough to be named.
+/// Whether the block is a plausible copy of the superblock at the start of a block group.
 pub(super) fn is_copy(block: &[u8]) -> bool {
     let features = (le32(block, 0x60), le32(block, 0x64));
     le16(block, 0x5a) != 0 && geometry(block, features.0, features.1).is_some()
@@ -206,31 +209,31 @@ fn geometry(block: &[u8], incompat: u32, ro_compat: u32) -> Option<Superblock> {
     })
 }
 
-/// `s_errors`, and its value `EXT4_ERRORS_PANIC`.
+/// The offset of `s_errors`, and its value `EXT4_ERRORS_PANIC`.
 const ERRORS_AT: usize = 0x3c;
 const ERRORS_PANIC: u16 = 3;
-/// `s_mount_opts`: mount options that the kernel applies before those of the mount. The last byte
-/// is a zero.
+/// The range of `s_mount_opts`: options that the kernel applies before the options of the mount.
+/// The last byte is zero.
 const MOUNT_OPTS: Range<usize> = 0x200..0x240;
 
-/// Whether it asks for `errors=panic`, so that an error halts the node unless the mount has another
-/// `errors`.
+/// Whether the superblock requests `errors=panic`, so that an error halts the node unless the mount
+/// sets another value of `errors`.
 pub(super) fn panics(block: &[u8]) -> bool {
     le16(block, ERRORS_AT) == ERRORS_PANIC
 }
 
-/// Checks the mount options that it contains, which no flag of a mount removes.
+/// Checks the mount options in the superblock, which no mount flag removes.
 ///
 /// # Errors
-/// Returns the option that is refused, and the reason.
+/// Returns the refused option and the reason.
 pub(super) fn check_options(block: &[u8]) -> Result<(), String> {
     let bytes = block.get(MOUNT_OPTS).unwrap_or_default();
-    // Kernels have read past options without an end (CVE-2025-40198), and those that were repaired
-    // first then stopped with an oops.
+    // Kernels have read past options without a terminating zero (CVE-2025-40198), and the first
+    // fixed kernels stopped with an oops.
     let end = bytes.iter().position(|byte| *byte == 0);
     let end = end.ok_or_else(|| "they have no end".to_owned())?;
     let checked = mount_flags::check_stored(&String::from_utf8_lossy(&bytes[..end]));
-    // The text after the semicolon is advice about a flag of a class.
+    // The text after the semicolon is advice about mount flags of a storage class.
     checked.map_err(|why| why.split(';').next().unwrap_or_default().to_owned())
 }
 
@@ -291,7 +294,8 @@ pub(super) mod tests {
         assert_eq!(judge(&superblock(), DEVICE_BYTES), Verdict::Sound(expected));
     }
 
-    /// `s_state` with errors or without its valid bit; not a journal to be replayed.
+    /// A state with errors or without the valid bit requires a check; a journal that must be
+    /// replayed does not.
     #[test]
     fn only_recorded_errors_and_an_unclean_state_want_a_check() {
         for (state, needs_recovery, expected) in [
@@ -301,7 +305,8 @@ pub(super) mod tests {
             (0x3, true, true),
             (0x2, false, true),
             (0x0, false, true),
-            // The kernel is deleting files that were open: the journal's replay does the rest.
+            // The kernel is deleting files that were open; the replay of the journal completes
+            // this.
             (0x5, true, false),
         ] {
             let mut block = superblock();
@@ -345,7 +350,7 @@ pub(super) mod tests {
         }
     }
 
-    /// The features do not matter: e2fsck searches all disks for the ID of the journal.
+    /// The features do not matter, because e2fsck searches all disks for the ID of the journal.
     #[test]
     fn an_ext4_that_names_another_device_as_its_journal_is_not_sound() {
         for at in [0xd0, 0xdf, 0xe4, 0xe7] {
@@ -376,7 +381,7 @@ pub(super) mod tests {
         fn one_changed_bit_is_never_sound(bit in 0..BYTES * 8) {
             let mut block = superblock();
             block[bit / 8] ^= 1 << (bit % 8);
-            // Without the feature bit there is no checksum.
+            // Without the feature bit, the superblock has no checksum.
             prop_assume!(bit != 0x64 * 8 + 10);
             prop_assert!(!matches!(judge(&block, DEVICE_BYTES), Verdict::Sound(_)));
         }

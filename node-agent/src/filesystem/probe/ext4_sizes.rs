@@ -1,4 +1,4 @@
-//! The sizes in superblocks of ext4 with different features, and their mount options.
+//! Tests of the sizes in superblocks of ext4 with different features, and of their mount options.
 
 use super::ext4::tests::{seal, superblock};
 use super::ext4::{Superblock, Verdict, check_options, is_copy, judge, panics};
@@ -17,7 +17,7 @@ fn sizes(fields: &[(usize, u32)]) -> Superblock {
 
 #[test]
 fn sizes_follow_from_the_features() {
-    // 64 bits: the high half of the blocks, and longer descriptors.
+    // With 64bit: the high half of the number of blocks, and longer descriptors.
     let large = sizes(&[(0x150, 1)]);
     assert_eq!(
         (large.blocks, large.copy_blocks),
@@ -27,7 +27,7 @@ fn sizes_follow_from_the_features() {
     assert_eq!(sizes(&[many_groups]).copy_blocks, 132);
     let short = sizes(&[(0x60, 0x242), (0x150, 1), many_groups]);
     assert_eq!((short.blocks, short.copy_blocks), (262_144, 130));
-    // Blocks of 1 KiB, the smallest, and of 64 KiB, the largest.
+    // Blocks of 1 KiB, the smallest size, and of 64 KiB, the largest.
     let small = sizes(&[
         (0x4, 262_145),
         (0x14, 1),
@@ -39,7 +39,7 @@ fn sizes_follow_from_the_features() {
     assert_eq!((small.inode_blocks, small.copy_blocks), (2048, 130));
     let large = sizes(&[(0x4, 16_384), (0x18, 6), (0x1c, 6)]);
     assert_eq!((large.block_bytes, large.inode_blocks), (65_536, 32));
-    // Revision 0 has no size of an inode.
+    // Revision 0 has no field for the size of an inode.
     assert_eq!(sizes(&[(0x4c, 0)]).inode_blocks, 256);
 }
 
@@ -66,7 +66,7 @@ fn a_copy_has_the_number_of_its_group_and_possible_sizes() {
     assert!(!is_copy(&copy));
 }
 
-/// 0 is what the kernel takes for `remount-ro`.
+/// The kernel treats 0 like `remount-ro`.
 #[test]
 fn only_one_behaviour_after_errors_halts_the_node() {
     for errors in 0..5 {

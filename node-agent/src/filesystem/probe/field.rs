@@ -1,6 +1,6 @@
-//! Numbers in superblocks, and their checksum. A field past the end of the block reads as 0, which
-//! is invalid in every field that is read here; so no function can fail or panic on a short or
-//! hostile block.
+//! Reads numbers from superblocks, and computes CRC-32C checksums. A field past the end of a block
+//! reads as 0, so no function here can fail or panic on a short or hostile block. Callers check the
+//! length of the block, or reject 0.
 
 fn array<const N: usize>(block: &[u8], at: usize) -> [u8; N] {
     at.checked_add(N)
@@ -62,10 +62,10 @@ const fn table() -> [u32; 256] {
     table
 }
 
-/// CRC-32C, by a table, which is fast enough for a few hundred bytes.
+/// Computes CRC-32C with a lookup table, which is fast enough for a superblock.
 ///
-/// Continues `crc` over `bytes`, as the kernel's function of this name does: neither the start
-/// value nor the result is inverted.
+/// Continues the checksum `crc` over `bytes`. Like the kernel's `crc32c()`, inverts neither the
+/// start value nor the result.
 pub(super) fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(crc, |crc, byte| {
         let [low, ..] = crc.to_le_bytes();
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(le16(&block, usize::MAX), 0);
     }
 
-    /// The check value of the catalogue of CRCs, and the vectors of RFC 3720, appendix B.4.
+    /// The check value from the catalogue of CRCs, and the test vectors of RFC 3720, appendix B.4.
     #[test]
     fn known_vectors_come_out() {
         let vectors: [(&[u8], u32); 4] = [

@@ -27,9 +27,9 @@ const PLACES: [u64; 16] = [
     BYTES - 4096,
 ];
 
-/// Probes a device. The first byte of `data` is the record of the device. Then follow any number of
-/// writes: a place (1 byte), a length (2 bytes, little-endian) and so many bytes; the last write
-/// may be truncated.
+/// Probes a device with the content that `data` describes. The first byte selects the record of the
+/// device. Any number of writes follow: an index into [`PLACES`] (1 byte), a length (2 bytes,
+/// little-endian) and that number of bytes. The last write may be truncated.
 pub(crate) fn content(data: &[u8]) {
     let Some((record, mut rest)) = data.split_first() else {
         return;
@@ -58,7 +58,7 @@ pub(crate) fn content(data: &[u8]) {
     let is_blank = disk.is_zero();
     match examine_disk(&disk, VOLUME) {
         Ok(Probed::Blank(_) | Probed::Emptied) => {
-            // The samples of a new disk may miss a byte.
+            // The samples of a new disk may miss a nonzero byte.
             assert!(is_blank || disk.is_new, "data is called blank");
         }
         Ok(Probed::Interrupted(_)) => assert!(is_marked, "a format without a mark"),

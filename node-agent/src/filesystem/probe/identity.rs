@@ -13,8 +13,8 @@ use crate::filesystem::witness::Attempt;
 use crate::kernel::{self, Kernel};
 use crate::work::Progress;
 
-/// mkfs writes filesystem structures where a software RAID of version 1.1 or 1.2 has its
-/// superblock: it never holds user data.
+/// The size in bytes of the start of a device that never holds user data: ext4 and xfs keep their
+/// own structures there. The superblocks of software RAID 1.1 and 1.2 are in this range.
 const START_BYTES: u64 = 8 << 10;
 
 /// A mountable filesystem.
@@ -22,39 +22,40 @@ const START_BYTES: u64 = 8 << 10;
 pub(crate) struct Sound {
     /// The filesystem type.
     pub(crate) fs: FsType,
-    /// Whether the superblock asks for a check that the kernel does not make when it mounts the
-    /// filesystem.
+    /// Whether the filesystem must be checked before the mount, because its superblock records
+    /// errors or an unclean state that the kernel does not repair.
     pub(crate) wants_check: bool,
-    /// The blocks of an ext4 whose journal the kernel replays when it mounts it, which may change
-    /// their number.
+    /// The number of blocks of an ext4 whose journal must be replayed. The mount replays the
+    /// journal, which may change this number. `None` if no journal must be replayed.
     pub(crate) blocks_before_replay: Option<u64>,
     /// Whether the filesystem is an ext4 that can have project quotas.
     pub(crate) has_projects: bool,
-    /// Whether the filesystem is an ext4 whose superblock asks for `errors=panic`.
+    /// Whether the filesystem is an ext4 whose superblock requests `errors=panic`.
     pub(crate) panics: bool,
-    /// The reason why it must not be mounted with the options in its superblock, which no flag
-    /// overrides; `None` if it may.
+    /// The reason why the filesystem must not be mounted with the mount options in its superblock,
+    /// which no mount flag overrides; `None` if it may be mounted.
     pub(crate) refused_options: Option<String>,
 }
 
-/// The result of reading the superblocks at the start.
+/// The result of reading the superblocks at the start of a device.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::filesystem) enum Identity {
     /// There is no superblock of ext, xfs or btrfs.
     Nothing,
-    /// ext4, mountable.
+    /// A mountable ext4.
     Ext4(ext4::Superblock),
-    /// xfs, mountable.
+    /// A mountable xfs.
     Xfs(xfs::Superblock),
-    /// btrfs on this device alone, mountable.
+    /// A mountable btrfs that uses only this device.
     Btrfs(btrfs::Superblock),
-    /// A superblock whose mkfs was interrupted, and its offset.
+    /// A filesystem whose mkfs was interrupted, and the offset of its superblock in bytes.
     Unfinished { fs: FsType, at: u64 },
-    /// A superblock that must not be mounted here, and its offset.
+    /// A superblock that is damaged, or whose filesystem must not be mounted: its description, and
+    /// its offset in bytes.
     Odd { what: String, at: u64 },
 }
 
-/// Reads the start of a device and judges it. One read.
+/// Identifies the filesystem on a device, with one read of its start.
 ///
 /// # Errors
 ///
@@ -76,7 +77,8 @@ impl Identity {
         let xfs = xfs::judge(areas.get(0, head).unwrap_or_default(), bytes);
         let ext = ext4::judge(areas.get(ext4::AT, ext4::BYTES).unwrap_or_default(), bytes);
         match (xfs, ext) {
-            // Last: it begins at 64 KiB, where a later mkfs of another type may have left it.
+            // Check for btrfs last: its superblock is at 64 KiB, where a later mkfs of another type
+            // may have left it.
             (xfs::Verdict::Absent, ext4::Verdict::Absent) => {
                 let block = areas.get(btrfs::AT, btrfs::BYTES).unwrap_or_default();
                 Self::of_btrfs(btrfs::judge(block, bytes))
@@ -85,7 +87,7 @@ impl Identity {
             (xfs::Verdict::Absent, ext4::Verdict::Other(what) | ext4::Verdict::Damaged(what)) => {
                 Identity::Odd { what, at: ext4::AT }
             }
-            // xfs may have the two bytes of ext in its inode lists.
+            // The two bytes of ext's magic number can occur in the inode lists of an xfs.
             (xfs::Verdict::Sound(xfs), ext4::Verdict::Absent | ext4::Verdict::Damaged(_)) => {
                 Identity::Xfs(xfs)
             }
@@ -124,7 +126,7 @@ impl Identity {
         }
     }
 
-    /// The mountable filesystem.
+    /// Returns the type of the mountable filesystem; `None` if there is none.
     pub(in crate::filesystem) fn fs_type(&self) -> Option<FsType> {
         match self {
             Identity::Ext4(_) => Some(FsType::Ext4),
@@ -134,7 +136,7 @@ impl Identity {
         }
     }
 
-    /// The mountable filesystem, and whether it must be checked first.
+    /// Returns the facts about the mountable filesystem; `None` if there is none.
     pub(in crate::filesystem) fn sound(&self) -> Option<Sound> {
         let fs = self.fs_type()?;
         let ext4 = match self {
@@ -151,10 +153,10 @@ impl Identity {
         })
     }
 
-    /// Whether a mkfs of that attempt may have left it incomplete. mkfs.ext4 and mkfs.btrfs make
-    /// their superblock valid once everything else is on the disk, so their filesystem is complete
-    /// if it is valid. mkfs.xfs syncs only afterwards: its remains are identified by their UUID,
-    /// until the filesystem is mounted.
+    /// Whether an interrupted mkfs of `attempt` may have left the filesystem incomplete. mkfs.ext4
+    /// and mkfs.btrfs make their superblock valid only once everything else is on the disk, so a
+    /// valid ext4 or btrfs is complete. mkfs.xfs syncs only after it has made its superblock valid:
+    /// an xfs may be incomplete if it has the UUID of the attempt and was not mounted since.
     pub(super) fn may_be_half_made(&self, attempt: Attempt) -> bool {
         match self {
             Identity::Nothing | Identity::Unfinished { .. } => true,
@@ -163,9 +165,9 @@ impl Identity {
         }
     }
 
-    /// A signature that contradicts this superblock: something else was written to the device
-    /// later. Anywhere else a signature is most likely a user's data, and no reason to refuse a
-    /// good volume.
+    /// Whether the signature contradicts this superblock, since other content was written to the
+    /// device later. In any other place, a signature is most likely user data, and no reason to
+    /// refuse a valid filesystem.
     pub(super) fn contradicts(&self, hit: &Hit) -> bool {
         match hit.weight {
             Weight::Decisive => !self.users().contains(&hit.at),
@@ -174,8 +176,8 @@ impl Identity {
         }
     }
 
-    /// The bytes that may be user data, which users can make look like a signature. There are none
-    /// past the end of the filesystem.
+    /// Returns the range that may hold user data, which can look like any signature. There is no
+    /// user data past the end of the filesystem.
     fn users(&self) -> Range<u64> {
         match self {
             Identity::Ext4(superblock) => START_BYTES..superblock.bytes(),
@@ -185,8 +187,8 @@ impl Identity {
         }
     }
 
-    /// The bytes at the start that hold neither user data nor fields of the superblock itself,
-    /// whose UUID can be anything.
+    /// Returns the range at the start that holds neither user data nor fields of the superblock. A
+    /// field such as the UUID can look like any signature.
     fn unused(&self) -> Range<u64> {
         match self {
             Identity::Xfs(_)
@@ -207,7 +209,7 @@ impl Identity {
     }
 }
 
-/// The description of a filesystem whose mkfs was interrupted.
+/// Describes a filesystem whose mkfs was interrupted.
 pub(super) fn unfinished(fs: FsType) -> String {
     let article = if fs == FsType::Btrfs { "a" } else { "an" };
     format!("{article} {fs} filesystem that mkfs did not finish")
@@ -225,16 +227,16 @@ impl fmt::Display for Identity {
         }
     }
 }
-/// The blocks of an ext4 filesystem, mounted or not.
+/// Returns the number of blocks of an ext4 filesystem, mounted or not.
 ///
 /// # Errors
 ///
-/// Returns an error if the superblock could not be read, or is not one of ext4.
+/// Returns an error if the superblock cannot be read, or is not a valid ext4 superblock.
 pub(crate) fn ext4_blocks<K: Kernel>(kernel: &K, fd: &K::Fd) -> Result<u64, Failure> {
     Ok(ext4_superblock(kernel, fd, kernel.device_bytes(fd)?)?.blocks)
 }
 
-/// The superblock of an ext4 filesystem, mounted or not, on a device of `bytes` bytes.
+/// Reads the superblock of an ext4 filesystem, mounted or not, on a device of `bytes` bytes.
 pub(in crate::filesystem) fn ext4_superblock<K: Kernel>(
     kernel: &K,
     fd: &K::Fd,
@@ -259,7 +261,8 @@ pub(in crate::filesystem) fn ext4_superblock<K: Kernel>(
         Ok(ext4::judge(superblock, bytes))
     };
     let verdict = match read()? {
-        // If it is mounted, the kernel may have been writing it.
+        // If the filesystem is mounted, the kernel may have been writing the superblock: read it
+        // again.
         ext4::Verdict::Damaged(_) => read()?,
         verdict => verdict,
     };
@@ -270,11 +273,11 @@ pub(in crate::filesystem) fn ext4_superblock<K: Kernel>(
     }
 }
 
-/// Whether the ext4 on the device may have project quotas, now or after quotactl(2): it has the
-/// feature, or its superblock is not sound.
+/// Whether the ext4 on the device may have project quotas, now or after quotactl(2). Returns `true`
+/// if it has the feature, or if its superblock cannot be read or is not valid.
 ///
 /// # Errors
-/// Returns an error if the device has no size.
+/// Returns an error if the size of the device cannot be read.
 pub(crate) fn may_have_project_quotas<K: Kernel>(
     kernel: &K,
     device: &K::Fd,

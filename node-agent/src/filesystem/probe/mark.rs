@@ -1,14 +1,16 @@
-//! The mark "a format of this volume is in progress". It is written before mkfs and erased after
-//! it, always before the first mount. If it is found, the volume may be formatted again.
+//! The format mark: a block on the device that records that a format of the volume is in progress.
+//! It is written before mkfs runs, and erased after mkfs and before the first mount. A device with
+//! a valid mark may be formatted again.
 //!
-//! On disk, at byte 100 MiB, little-endian: magic (16 bytes), version (u32), length of the volume
-//! id (u32), the id, zeros; in version 2 at byte 160 the volume's secret (32 bytes) and the UUID of
-//! the attempt (16 bytes); at byte 508 the CRC-32C of all bytes before it; zeros up to 4096. All of
-//! it is in the first 512 bytes, which disks write atomically, so a mark cannot be torn.
+//! The mark is at byte 100 MiB of the device. Its fields, in little-endian order, are the magic (16
+//! bytes), the version (u32), the length of the volume ID (u32), the ID, and zeros. Version 2 has
+//! the volume's secret (32 bytes) at byte 160, and then the UUID of the attempt (16 bytes). At byte
+//! 508 is the CRC-32C of all bytes before it, followed by zeros up to byte 4096. All fields are in
+//! the first 512 bytes, which disks write atomically, so a mark cannot be torn.
 //!
-//! Once the device is in use, users can write such a mark too: on a file it counts only with its
-//! witness (`filesystem/witness.rs`), on a disk only with the secret of the volume, which users do
-//! not know.
+//! Once the device is in use, users of the volume can write a mark too. On a device with a backing
+//! file, a mark is therefore valid only with the file's witness (`filesystem/witness.rs`). On a
+//! disk, it is valid only with the secret of the volume, which users do not know.
 
 use belay_contract::drivers::local::NEW;
 pub(in crate::filesystem) use belay_contract::format::MARK_AT;
@@ -21,7 +23,7 @@ use crate::kernel::Kernel;
 use super::disk::{Area, DeviceUnderTest, Disk, KernelDisk};
 use super::field::{self, crc32c};
 
-/// The size of the mark, one block for any device.
+/// The size of the mark in bytes: one block of any device.
 pub(in crate::filesystem) const MARK_BYTES: usize = 4096;
 
 const MAGIC: &[u8; 16] = b"BELAY-MKFS-MARK\n";
@@ -29,13 +31,14 @@ const VERSION: u32 = 1;
 /// The version of marks with a secret.
 const VERSION_SECRET: u32 = 2;
 const ID_AT: usize = 24;
-/// The maximum length of a CSI volume id.
+/// The maximum length of a CSI volume ID, in bytes.
 const ID_BYTES_MAX: usize = 128;
 const SECRET_AT: usize = 160;
 const UUID_AT: usize = 192;
 const CHECKSUM_AT: usize = 508;
 
-/// An interrupted format of this volume. Only a mark can make one.
+/// An interrupted format of a volume: the permission to format it again. Only a format mark yields
+/// this permission.
 #[derive(Debug)]
 pub(crate) struct Interrupted {
     volume: String,
@@ -43,24 +46,24 @@ pub(crate) struct Interrupted {
     origin: Origin,
 }
 
-/// The writer of a mark.
+/// The possible writer of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// An agent: the file has a witness, or the mark has a secret of the volume.
+    /// An agent: the backing file has a witness, or the mark has a secret of the volume.
     Agent,
-    /// Perhaps an agent: the mark has a secret under a key that is not known.
+    /// Perhaps an agent: the mark has a secret that was derived from an unknown key.
     OtherKey,
-    /// An agent, or a user of the volume.
+    /// An agent, or a user of the volume: the mark has no secret.
     Anyone,
 }
 
 impl Interrupted {
-    /// Whether the mark was read from this device.
+    /// Whether the mark was read from a device of this volume and this size in bytes.
     pub(in crate::filesystem) fn is_about(&self, volume: &str, bytes: u64) -> bool {
         self.volume == volume && self.bytes == bytes
     }
 
-    /// The writer of the mark.
+    /// Returns the possible writer of the mark.
     pub(crate) fn origin(&self) -> Origin {
         self.origin
     }
@@ -69,11 +72,11 @@ impl Interrupted {
 /// The content at the mark's offset.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// No mark.
+    /// There is no mark.
     Absent,
-    /// A damaged mark, or of an unknown version.
+    /// A damaged mark, or a mark of an unknown version.
     Unreadable,
-    /// A valid mark of this volume, perhaps with a secret.
+    /// A valid mark: the ID of its volume, and the proof that a mark of version 2 has.
     Of(String, Option<Proof>),
 }
 
@@ -82,12 +85,13 @@ pub(super) enum Mark {
 pub(in crate::filesystem) struct Proof {
     /// The volume's secret.
     pub(in crate::filesystem) secret: MarkSecret,
-    /// The UUID that its filesystem gets if the tool accepts one.
+    /// The UUID that the attempt gives to the filesystem, if mkfs accepts a UUID.
     pub(in crate::filesystem) uuid: [u8; 16],
 }
 
 impl Mark {
-    /// The format of `volume`, if the mark has one of these secrets.
+    /// Returns the interrupted format of `volume`, if the mark is for this volume and has one of
+    /// these secrets.
     pub(super) fn attempt(&self, volume: &str, secrets: &[MarkSecret]) -> Option<Attempt> {
         match self {
             Mark::Of(id, Some(proof)) if id == volume && secrets.contains(&proof.secret) => {
@@ -97,8 +101,8 @@ impl Mark {
         }
     }
 
-    /// The permission to format `volume` again, if the mark is for this volume. `is_proven` is true
-    /// if more than the mark itself shows that an agent wrote it.
+    /// Returns the permission to format `volume` again, if the mark is for this volume. `is_proven`
+    /// states whether more than the mark itself shows that an agent wrote it.
     pub(super) fn interrupted(
         &self,
         volume: &str,
@@ -119,7 +123,8 @@ impl Mark {
         }
     }
 
-    /// The format of `volume` that gave its filesystem this UUID, for a caller without the secret.
+    /// Returns the interrupted format of `volume`, if the mark is for this volume and records
+    /// `uuid`, the UUID of the filesystem. This does not require the secret.
     pub(super) fn of_attempt(
         &self,
         volume: &str,
@@ -134,7 +139,7 @@ impl Mark {
         }
     }
 
-    /// Describes the mark if it does not permit formatting `volume`.
+    /// Describes a mark that does not permit formatting `volume`; `None` if there is no mark.
     pub(super) fn foreign_name(&self, volume: &str) -> Option<String> {
         match self {
             Mark::Absent => None,
@@ -147,7 +152,7 @@ impl Mark {
     }
 }
 
-/// The mark of a volume; `None` for an id that is not valid in CSI.
+/// Encodes the mark of a volume. Returns `None` if the volume ID is empty or longer than 128 bytes.
 pub(in crate::filesystem) fn encode(
     volume: &str,
     proof: Option<&Proof>,
@@ -170,8 +175,8 @@ pub(in crate::filesystem) fn encode(
     Some(block)
 }
 
-/// Reads the block at the mark's offset. A mark counts only if it equals, to the last byte, the
-/// output of [`encode`] for what it names.
+/// Decodes the block at the mark's offset. A mark is valid only if every byte equals the output of
+/// [`encode`] for the volume ID and the proof in the mark.
 pub(super) fn decode(block: &[u8]) -> Mark {
     if !block.starts_with(MAGIC) {
         return Mark::Absent;
@@ -201,8 +206,9 @@ pub(super) fn read_mark(disk: &impl Disk) -> Result<Mark, Failure> {
     Ok(decode(block.get(MARK_AT, MARK_BYTES).unwrap_or_default()))
 }
 
-/// Returns the record of the file behind a disk. If there is no file, but the disk has a mark with
-/// a secret of the volume, returns a record of that mark.
+/// Returns the record in the backing file of a device. For a disk, which has no backing file,
+/// returns [`Witness::Formatting`] if the disk has a mark with a secret of the volume, and
+/// otherwise [`Witness::NoFile`].
 ///
 /// # Errors
 ///
@@ -233,12 +239,12 @@ pub(in crate::filesystem) fn attempt<K: Kernel>(
     )
 }
 
-/// Whether the block is a mark of that volume.
+/// Whether the block is a valid mark of the volume.
 pub(in crate::filesystem) fn is_of(volume: &str, block: &[u8]) -> bool {
     matches!(decode(block), Mark::Of(id, _) if id == volume)
 }
 
-/// Whether the block is a mark of that volume with a secret, whatever the secret is.
+/// Whether the block is a valid mark of the volume with any secret.
 pub(in crate::filesystem) fn has_secret_of(volume: &str, block: &[u8]) -> bool {
     matches!(decode(block), Mark::Of(id, Some(_)) if id == volume)
 }
@@ -279,7 +285,8 @@ mod tests {
         assert!(mark.foreign_name("vol-1").unwrap().contains("witness"));
     }
 
-    /// Another agent, after an upgrade, completes the format.
+    /// The layout must not change: after an upgrade, a newer agent must find the mark of an older
+    /// one.
     #[test]
     fn the_mark_has_these_bytes() {
         let mark = encode("vol-1", None).unwrap();

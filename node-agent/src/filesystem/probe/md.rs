@@ -1,24 +1,25 @@
-//! Superblocks of Linux software RAID, with their checksums (Linux: include/uapi/linux/raid/md_p.h,
+//! Recognises superblocks of Linux software RAID (Linux: include/uapi/linux/raid/md_p.h,
 //! drivers/md/md.c). A member of a RAID 1 with its superblock at the end begins like the filesystem
-//! on the array, so the magic number alone does not suffice.
+//! on the array, so the RAID superblock must outweigh the filesystem. The magic number alone is not
+//! enough evidence for that: the checksum must be right too.
 
 use super::field::{le16, le32, le64};
 
 /// `MD_SB_MAGIC`, as the bytes on disk.
 pub(super) const MAGIC: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9];
-/// `MD_SB_BYTES`: the maximum size of either superblock.
+/// `MD_SB_BYTES`: the maximum size of a superblock of either version, in bytes.
 pub(super) const BYTES: usize = 4096;
 
-/// Version 1: the fixed part, before the roles of the devices.
+/// The size of the fixed part of a version 1 superblock, which precedes the device roles.
 const FIXED_BYTES: usize = 256;
-/// Version 1: `sb_csum`, and `max_dev`, the number of roles that follow.
+/// The offset of `sb_csum` in a version 1 superblock.
 const CHECKSUM_AT: usize = 216;
-/// Version 0.90: `sb_csum`, word 38.
+/// The offset of `sb_csum`, word 38, in a version 0.90 superblock.
 const OLD_CHECKSUM_AT: usize = 152;
-/// `MD_RESERVED_BYTES`: reserved by version 0.90 at the end.
+/// `MD_RESERVED_BYTES`: the bytes that version 0.90 reserves at the end of a device.
 const OLD_RESERVED_BYTES: u64 = 64 << 10;
 
-/// Whether this is a valid superblock of version 1.0, 1.1 or 1.2 that records `at` as its own
+/// Whether `block` is a valid superblock of version 1.0, 1.1 or 1.2 that records `at` as its own
 /// offset.
 pub(super) fn is_version_1(block: &[u8], at: u64) -> bool {
     let length = usize::from(le16(block, 220)) * 2 + FIXED_BYTES;
@@ -31,7 +32,7 @@ pub(super) fn is_version_1(block: &[u8], at: u64) -> bool {
             == le32(block, CHECKSUM_AT)
 }
 
-/// Whether this is a valid superblock of version 0.90 of an array that fits a device of
+/// Whether `block` is a valid superblock of version 0.90, of an array that fits a device of
 /// `device_bytes` bytes.
 pub(super) fn is_version_0(block: &[u8], device_bytes: u64) -> bool {
     let Some(covered) = block.get(..BYTES) else {
@@ -39,7 +40,8 @@ pub(super) fn is_version_0(block: &[u8], device_bytes: u64) -> bool {
     };
     let stored = le32(block, OLD_CHECKSUM_AT);
     let data_bytes = u64::from(le32(block, 32)) * 1024;
-    // The kernel compares the sums folded to 16 bits, since architectures differ in the rest.
+    // Like the kernel, compare the sums folded to 16 bits, since architectures differ in the other
+    // bits.
     le32(block, 4) == 0
         && data_bytes + OLD_RESERVED_BYTES <= device_bytes
         && halves(fold(sum(covered).wrapping_sub(u64::from(stored)))) == halves(stored)
@@ -85,7 +87,7 @@ pub(super) mod tests {
         block
     }
 
-    /// The superblock that mdadm writes for an array of `data_bytes` with the old metadata.
+    /// The superblock that mdadm writes for an array of `data_bytes` with version 0.90 metadata.
     pub(in crate::filesystem) fn version_0(data_bytes: u64) -> Vec<u8> {
         let mut block = vec![0; BYTES];
         block[..4].copy_from_slice(MAGIC);
@@ -106,7 +108,7 @@ pub(super) mod tests {
         assert!(!is_version_0(&version_0(1 << 20), 1 << 20));
     }
 
-    /// Other architectures store other high bits of the sum.
+    /// Architectures store different high bits of the sum.
     #[test]
     fn an_old_sum_counts_folded_to_16_bits() {
         let mut block = vec![0; BYTES];
@@ -123,8 +125,9 @@ pub(super) mod tests {
         }
     }
 
-    /// Both sums exceed 32 bits; worked out by hand as Linux does it (drivers/md/md.c: the words
-    /// summed in 64 bits, then the high half added to the low one).
+    /// Both sums exceed 32 bits. The expected checksums were computed by hand as in Linux
+    /// (drivers/md/md.c): the words are added in 64 bits, then the high half is added to the low
+    /// half.
     #[test]
     fn the_high_half_of_the_sum_counts() {
         assert_eq!(le32(&version_1(4096), CHECKSUM_AT), 0xdc5a_5385);

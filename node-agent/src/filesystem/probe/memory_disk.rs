@@ -20,9 +20,10 @@ const BLOCK: u64 = ALIGN_BYTES;
 pub(in crate::filesystem) struct MemoryDisk {
     bytes: u64,
     blocks: BTreeMap<u64, Vec<u8>>,
-    /// Whether there is a backing file with known holes.
+    /// Whether the disk has a backing file with known holes.
     pub(in crate::filesystem) mapped: bool,
-    /// Granularity of the file's data in bytes: data begins at multiples of it.
+    /// The granularity of the backing file's data map, in bytes: data begins at a multiple of this
+    /// number.
     pub(in crate::filesystem) map_bytes: u64,
     pub(in crate::filesystem) is_new: bool,
     pub(in crate::filesystem) accepts_uncleared: bool,
@@ -33,7 +34,8 @@ pub(in crate::filesystem) struct MemoryDisk {
     pub(in crate::filesystem) read_bytes_max: usize,
     pub(in crate::filesystem) reads: Cell<usize>,
     pub(in crate::filesystem) bytes_read: Cell<u64>,
-    /// How many reads complete at once, the last one first; 0 to read one after the other.
+    /// The number of reads that are in flight at once, of which the last one completes first; 0 if
+    /// the disk reads one range at a time.
     pub(in crate::filesystem) at_once: usize,
     pub(in crate::filesystem) progress: Progress,
 }

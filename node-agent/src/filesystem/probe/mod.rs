@@ -1,9 +1,10 @@
-//! Determines the content of a device. Reads only; never writes, never mounts, starts no process.
+//! Determines the content of a device. The probe only reads the device: it does not write to it or
+//! mount it, and starts no process.
 //!
-//! In this order, cheapest first: superblocks and signatures at both ends, the witness of a format
-//! and its mark, signatures at the offsets of backups, and last every byte that can be other than
-//! zero. Only the last step can return [`Probed::Blank`]; the signatures before it select the
-//! filesystem, or name other content.
+//! The probe reads, cheapest first, the superblocks and signatures at both ends of the device, the
+//! witness (the record in an attribute of the backing file), and the format mark. If these show
+//! nothing, it reads every byte that may be nonzero, or samples of a new disk, and the signatures
+//! at the offsets of backup superblocks. Only this last step can return [`Probed::Blank`].
 
 mod blank;
 mod btrfs;

@@ -1,5 +1,4 @@
-//! Reads of many ranges of a device: several at once if that is faster, otherwise one after the
-//! other.
+//! Reads many ranges of a device, several at once if that is faster, otherwise one after the other.
 
 use std::ops::ControlFlow;
 
@@ -8,12 +7,12 @@ use belay_server::call::Failure;
 use super::disk::{Disk, read_full};
 use crate::kernel::{AlignedBuf, Reads};
 
-/// An offset and a length in bytes, multiples of [`super::disk::ALIGN_BYTES`].
+/// An offset and a length in bytes, both multiples of [`super::disk::ALIGN_BYTES`].
 pub(super) type Extent = (u64, usize);
 
-/// Reads ranges of up to `longest` bytes, and calls `each` with the offset and the bytes of each,
-/// in any order. After a break, no further range is begun; `each` still gets the ranges that were
-/// begun.
+/// Reads ranges of up to `longest` bytes, and calls `each` with the offset and the bytes of every
+/// range, in any order. After `each` returns `Break`, starts no further read; `each` still receives
+/// the ranges whose reads were already started.
 ///
 /// # Errors
 /// Returns an error if a range cannot be read in full, or the error that `ranges` yields.
@@ -32,7 +31,7 @@ pub(super) fn read_each(
         short: Vec::new(),
     };
     let is_read = disk.read_at_once(longest, &mut pending)?;
-    // Read the other ranges one after the other: all of them if the disk cannot read several at
+    // Read the remaining ranges one after the other: all ranges, if the disk cannot read several at
     // once.
     let mut buffer = AlignedBuf::new(if is_read { 0 } else { longest });
     while let Some(range) = pending.next() {
@@ -48,7 +47,7 @@ pub(super) fn read_each(
 }
 
 struct Pending<R, E> {
-    /// The size of the device.
+    /// The size of the device, in bytes.
     bytes: u64,
     ranges: R,
     each: E,
@@ -94,7 +93,7 @@ where
     }
 
     fn take(&mut self, (at, length): Extent, bytes: &[u8]) {
-        // The end of the device may truncate its last block.
+        // The last range may extend past the end of the device.
         let left = usize::try_from(self.bytes.saturating_sub(at)).unwrap_or(length);
         match bytes.get(..length.min(left)) {
             Some(bytes) => self.give(at, bytes),

@@ -1,4 +1,5 @@
-//! The description of a signature, and the search of a device for a table of them.
+//! Describes signatures, which are magic numbers at known offsets, and searches a device for the
+//! signatures of a table.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +8,18 @@ use super::disk::{ALIGN_BYTES, Areas};
 /// The location of a magic number on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Location {
-    /// This many bytes from the start of the device.
+    /// The offset from the start of the device, in bytes.
     Start(u64),
-    /// This many bytes before the end of the device, once its size is rounded down to a multiple.
+    /// The offset `back` bytes before the end of the device, after its size is rounded down to a
+    /// multiple of `align` bytes.
     End { align: u64, back: u64 },
-    /// The first block of the second part, if the device is divided into this number of parts.
+    /// The first block of the second part, if the device is divided into this number of equal
+    /// parts.
     Part(u64),
 }
 
 impl Location {
-    /// The offset on a device of `bytes` bytes, if the device is large enough.
+    /// Returns the offset on a device of `bytes` bytes; `None` if the device is too small.
     pub(super) fn on(self, bytes: u64) -> Option<u64> {
         match self {
             Location::Start(at) => Some(at),
@@ -27,33 +30,37 @@ impl Location {
     }
 }
 
-/// The conclusiveness of a signature.
+/// The conclusiveness of a signature, from the weakest to the strongest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
-    /// A few bytes that can occur by chance: names the content if no better signature does.
+    /// A few bytes that can occur by chance. A weak signature describes the content only if no
+    /// stronger signature is found.
     Weak,
     /// A backup copy of another structure, as inconclusive as [`Weight::Weak`]. An interrupted mkfs
-    /// leaves some.
+    /// can leave such copies behind.
     Copy,
-    /// A backup copy that no mkfs of ours leaves without the original, as inconclusive as
-    /// [`Weight::Weak`].
+    /// A backup copy, as inconclusive as [`Weight::Weak`]. No mkfs that the agent runs leaves such
+    /// a copy without the original.
     Relic,
-    /// Conclusive where a filesystem on the same device has no user data.
+    /// Conclusive, except in the parts of a valid filesystem that the filesystem or its users
+    /// write.
     Plain,
-    /// With a checksum and its own offset: conclusive anywhere but in a valid filesystem.
+    /// Verified by a checksum and by the offset or size that it records. Conclusive, except in the
+    /// user data of a valid filesystem.
     Decisive,
 }
 
-/// An additional check, given the areas read so far, the offset and the size of the device.
+/// An additional check of a signature. The arguments are the areas read so far, the offset of the
+/// magic number, and the size of the device in bytes.
 pub(super) type Check = fn(&Areas, u64, u64) -> bool;
 
 /// A row of the table of signatures.
 pub(super) struct Signature {
     /// The description for messages, with an article.
     pub(super) name: &'static str,
-    /// The locations of its magic number.
+    /// The locations at which the magic number can be.
     pub(super) at: &'static [Location],
-    /// The magic number, within one block of [`ALIGN_BYTES`].
+    /// The magic number. At each location, it is within one block of [`ALIGN_BYTES`].
     pub(super) magic: &'static [u8],
     pub(super) weight: Weight,
     pub(super) check: Option<Check>,
@@ -63,12 +70,13 @@ pub(super) struct Signature {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hit {
     pub(super) name: &'static str,
-    /// The offset of its magic number on the device.
+    /// The offset of the magic number on the device, in bytes.
     pub(super) at: u64,
     pub(super) weight: Weight,
 }
 
-/// Every signature within `areas` of a device of `bytes` bytes, in the table's order.
+/// Returns every signature of the table that is in `areas` of a device of `bytes` bytes, in the
+/// table's order.
 pub(super) fn scan(table: &'static [Signature], areas: &Areas, bytes: u64) -> Vec<Hit> {
     let rows = table
         .iter()
@@ -86,7 +94,7 @@ pub(super) fn scan(table: &'static [Signature], areas: &Areas, bytes: u64) -> Ve
     hits.collect()
 }
 
-/// The blocks that must still be read to check every row of the table.
+/// Returns the offsets of the blocks that must still be read to check every row of the table.
 pub(super) fn blocks_left(table: &'static [Signature], areas: &Areas, bytes: u64) -> BTreeSet<u64> {
     let rows = table
         .iter()

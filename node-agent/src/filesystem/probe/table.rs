@@ -1,9 +1,9 @@
-//! The table of signatures: description, location, bytes. Most specific first, since the first
-//! match names the content. ext4, xfs and btrfs themselves are not in it: `identity.rs` judges
-//! them.
+//! The table of signatures, with the description, locations and bytes of each. The most specific
+//! signatures come first, since messages name the findings in this order. The table does not
+//! contain the superblocks of ext4, xfs and btrfs, which `identity.rs` judges.
 //!
-//! Numbers are from the named headers of Linux and from the on-disk format documents of each
-//! project; all offsets are of the magic number itself, in bytes.
+//! The numbers are from the Linux headers that the comments name, and from the on-disk format
+//! documents of each project. All offsets are offsets of the magic number itself, in bytes.
 
 use super::disk::Areas;
 use super::field::{be16, le32};
@@ -58,7 +58,8 @@ const LUKS2_SECOND: &[Location] = &[
     Start(2 * MIB),
     Start(4 * MIB),
 ];
-/// The name-value list of each of the four labels of 256 KiB: its first name, after two lengths.
+/// The offsets of the first name in the name-value list of each of the four ZFS labels. Each label
+/// is 256 KiB long, and two lengths precede the name.
 const ZFS_LABELS: &[Location] = &[
     Start(16 * KIB + 20),
     Start(272 * KIB + 20),
@@ -71,7 +72,8 @@ const ZFS_LABELS: &[Location] = &[
         back: 240 * KIB - 20,
     },
 ];
-/// The last bytes of the first page, for the page sizes of Linux.
+/// The signature of swap space is in the last 10 bytes of the first page, for each page size of
+/// Linux.
 const SWAP_PAGES: &[Location] = &[
     Start(4 * KIB - 10),
     Start(8 * KIB - 10),
@@ -80,7 +82,8 @@ const SWAP_PAGES: &[Location] = &[
     Start(64 * KIB - 10),
 ];
 const LVM_LABELS: &[Location] = &[Start(0x18), Start(0x218), Start(0x418), Start(0x618)];
-/// Groups 1, 3 and 5, for blocks of 1, 2 and 4 KiB; a group has 8 blocks for each byte of a block.
+/// The superblock copies in groups 1, 3 and 5, for block sizes of 1, 2 and 4 KiB. The number of
+/// blocks in a group is 8 times the block size in bytes.
 const EXT_COPIES: &[Location] = &[
     Start(8 * MIB + KIB + ext4::MAGIC_AT),
     Start(24 * MIB + KIB + ext4::MAGIC_AT),
@@ -97,7 +100,8 @@ const EXT_COPIES: &[Location] = &[
 const BTRFS_COPIES: &[Location] = &[Start(64 * MIB + 0x40), Start(256 * GIB + 0x40)];
 const BCACHE: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
 const BCACHEFS: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
-/// 8.0 to 8.3, 8.4 after a crash, 9: activity log and bitmap precede it.
+/// The metadata of DRBD, after its activity log and bitmap. The table has the magic numbers of
+/// versions 8.0 to 8.3, 8.4 after a crash, and 9.
 const DRBD: &[Location] = &[End {
     align: 4 * KIB,
     back: 4 * KIB - 60,
@@ -194,10 +198,11 @@ pub(super) const TABLE: &[Signature] = &[
     Signature { name: "an MBR partition table", at: &[Start(MBR_MAGIC_AT)],
         magic: MBR_MAGIC, weight: Plain, check: Some(is_mbr) },
     row("a BSD disklabel", &[Start(64), Start(512)], b"\x57\x45\x56\x82"),
-    // Remains of a filesystem without its first superblock.
+    // Remains of a filesystem whose primary superblock was overwritten.
     Signature { name: "a copy of an ext superblock", at: EXT_COPIES, magic: ext4::MAGIC,
         weight: Weight::Copy, check: Some(is_ext_copy) },
-    copy("a copy of an xfs superblock", &[Part(4), Part(2)], xfs::MAGIC), // mkfs: 4 groups, ours: 2
+    // mkfs.xfs makes 4 allocation groups by default, and 2 if the agent formats a small device.
+    copy("a copy of an xfs superblock", &[Part(4), Part(2)], xfs::MAGIC),
     Signature { name: "a boot sector", at: &[Start(MBR_MAGIC_AT)],
         magic: MBR_MAGIC, weight: Weak, check: None },
 ];
@@ -225,46 +230,46 @@ fn is_ext_copy(areas: &Areas, at: u64, _: u64) -> bool {
         .is_some_and(ext4::is_copy)
 }
 
-/// Version 4 (H+) or 5 (HX), Apple Technical Note 1150.
+/// Whether the version is 4 (H+) or 5 (HX), as in Apple Technical Note 1150.
 fn is_hfs_plus(areas: &Areas, at: u64, _: u64) -> bool {
     areas
         .get(at, 4)
         .is_some_and(|head| matches!(be16(head, 2), 4 | 5))
 }
 
-/// `s_rev_level` is 2 since 2009.
+/// Whether `s_rev_level` is 2, as in every nilfs2 since 2009.
 fn is_nilfs2(areas: &Areas, at: u64, _: u64) -> bool {
     at.checked_sub(6)
         .and_then(|at| areas.get(at, 4))
         .is_some_and(|head| le32(head, 0) == 2)
 }
 
-/// ECMA-119: the descriptors begin after 16 sectors of 2048 bytes; behind the type of the first one
-/// is the standard's name (uapi/linux/iso_fs.h).
+/// The offset of the first volume descriptor of ISO 9660, after 16 sectors of 2048 bytes
+/// (ECMA-119). The descriptor begins with one byte for its type (uapi/linux/iso_fs.h).
 pub(crate) const ISO_DESCRIPTOR: usize = 32_768;
-/// The name, behind the byte of the type.
+/// The standard identifier of ISO 9660, which follows the type of a volume descriptor.
 pub(crate) const ISO_MAGIC: &[u8] = b"CD001";
 
-/// The type in an extended boot record, as mkfs.fat(8) and others write it
-/// (uapi/linux/msdos_fs.h), and its offset on the device.
+/// The filesystem type in the boot sector of a FAT filesystem, as mkfs.fat(8) and other tools write
+/// it (uapi/linux/msdos_fs.h), and its offset on the device.
 pub(crate) const FAT12: (usize, &[u8]) = (54, b"FAT12   ");
 pub(crate) const FAT16: (usize, &[u8]) = (54, b"FAT16   ");
 pub(crate) const FAT32: (usize, &[u8]) = (82, b"FAT32   ");
 
-/// The last two bytes of the first sector.
+/// The magic number of a boot sector: the last two bytes of the first sector.
 const MBR_MAGIC: &[u8] = &[0x55, 0xaa];
-/// The offset of these bytes.
+/// The offset of [`MBR_MAGIC`] on the device.
 const MBR_MAGIC_AT: u64 = 510;
 
 const ENTRIES_AT: usize = 446;
 const ENTRY_BYTES: usize = 16;
-/// The type of the protective entry of a GPT.
+/// The partition type of the protective entry that a GPT has in the MBR.
 const PROTECTIVE: u8 = 0xee;
 
-/// Whether the sector has the partition table of a PC (Linux: block/partitions/msdos.c). Every boot
-/// sector has its two magic bytes, so the entries decide.
+/// Whether the sector has an MBR partition table (Linux: block/partitions/msdos.c). Every boot
+/// sector has the two magic bytes of the MBR, so the entries decide.
 ///
-/// Four plausible entries, at least one of them in use and not protective.
+/// A table has four plausible entries, of which at least one is in use and not protective.
 fn is_table(sector: &[u8]) -> bool {
     let Some(entries) = sector.get(ENTRIES_AT..ENTRIES_AT + 4 * ENTRY_BYTES) else {
         return false;
@@ -298,8 +303,8 @@ mod tests {
         }
     }
 
-    /// The offsets in figures, on a device of 1 TiB and 512 bytes, as the documents of the formats
-    /// have them.
+    /// The expected offsets are from the documents of the formats, for a device of 1 TiB and 512
+    /// bytes.
     #[test]
     fn the_offsets_are_these() {
         let bytes = (1 << 40) + 512;

@@ -1,5 +1,5 @@
-//! The superblock of XFS (Linux: fs/xfs/libxfs/xfs_format.h, `struct xfs_dsb`). Big-endian, except
-//! for the checksum.
+//! Parses the superblock of XFS (Linux: fs/xfs/libxfs/xfs_format.h, `struct xfs_dsb`), which is
+//! big-endian except for the checksum.
 
 use std::ops::{Range, RangeInclusive};
 
@@ -7,55 +7,59 @@ use belay_server::size::Exact;
 
 use super::field::{be16, be32, be64, crc32c, le32};
 
-/// The superblock fills one sector, and this is the maximum size of a sector.
+/// The maximum size of a superblock in bytes. A superblock fills one sector.
 pub(super) const BYTES_MAX: usize = 32_768;
 /// `XFS_SB_MAGIC`, as the bytes on disk at offset 0.
 pub(super) const MAGIC: &[u8] = b"XFSB";
 
-/// From the end of the superblock's fields to the end of the first block: zeros, and the headers of
-/// the first allocation group, which have different magic numbers.
+/// The range from the end of the superblock's fields to the end of the first block. It contains
+/// zeros, and the headers of the first allocation group, which have other magic numbers.
 pub(super) const UNUSED: Range<u64> = 304..4096;
 
-/// `sb_rblocks`, and `sb_rtstart`, which is not 0 if they are on this device (Linux 6.15).
+/// The offsets of `sb_rblocks`, and of `sb_rtstart`, which is nonzero if the realtime blocks are on
+/// this device (Linux 6.15).
 const REALTIME_BLOCKS_AT: usize = 16;
 const REALTIME_START_AT: usize = 288;
-/// `sb_logstart`: 0 if another device has the log.
+/// The offset of `sb_logstart`, which is 0 if the log is on another device.
 const LOG_START_AT: usize = 48;
 const CHECKSUM_AT: usize = 224;
 const SECTOR_BYTES_MIN: usize = 512;
 const BLOCK_BYTES: RangeInclusive<u64> = 512..=65_536;
 
-/// Facts about an XFS filesystem before it is mounted.
+/// Facts about an XFS filesystem, read from its superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::filesystem) struct Superblock {
-    /// `sb_features_incompat`: a kernel that does not know one of these refuses to mount it.
+    /// `sb_features_incompat`: a kernel that does not know one of these features refuses to mount
+    /// the filesystem.
     pub(in crate::filesystem) incompat: u32,
-    /// The size of the filesystem.
+    /// The size of the filesystem, in bytes.
     pub(super) bytes: u64,
-    /// `sb_uuid`.
+    /// `sb_uuid`: the UUID of the filesystem.
     pub(super) uuid: [u8; 16],
-    /// Whether `sb_lsn` has the value of mkfs: the filesystem was never mounted for writing and
-    /// unmounted. It may have been mounted, see [`LOG_BLANK`].
+    /// Whether `sb_lsn` still has the value that mkfs.xfs writes: the filesystem was never mounted
+    /// for writing and then unmounted. A mount that was not followed by an unmount shows only in
+    /// the log: see [`LOG_BLANK`].
     pub(super) is_untouched: bool,
-    /// The byte of the device where its log begins; `None` if that is past the end.
+    /// The offset of the log on the device, in bytes; `None` if it is past the end of the
+    /// filesystem.
     pub(super) log_at: Option<u64>,
 }
 
-/// The bytes of a log that mkfs.xfs leaves as zeros, after the record with which the log begins
-/// (xfsprogs, `libxfs_log_clear`): the first record of a mounted filesystem is there. A longer
-/// record of mkfs, on a disk with larger sectors, looks like the record of a mount.
+/// The range of the log that mkfs.xfs leaves as zeros, after its own record at the start of the log
+/// (xfsprogs, `libxfs_log_clear`). The first record of a mounted filesystem is in this range. On a
+/// disk with larger sectors, the record of mkfs.xfs is longer and looks like the record of a mount.
 pub(super) const LOG_BLANK: Range<u64> = 1024..8192;
 
-/// The content of the start of a device.
+/// The result of judging the start of a device.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::filesystem) enum Verdict {
-    /// No XFS superblock.
+    /// There is no XFS superblock.
     Absent,
     /// A valid filesystem.
     Sound(Superblock),
     /// A filesystem whose mkfs was interrupted.
     Unfinished,
-    /// A filesystem that cannot be mounted, and why.
+    /// A filesystem that cannot be mounted; the text describes it.
     Other(String),
 }
 
@@ -82,11 +86,13 @@ pub(in crate::filesystem) fn judge(head: &[u8], device_bytes: u64) -> Verdict {
     if version == 5 && !has_right_checksum(head, sector_bytes) {
         return other("a damaged xfs superblock (wrong checksum)");
     }
-    // sb_inprogress: mkfs clears it with its last write; the kernel refuses to mount with it.
+    // mkfs.xfs clears `sb_inprogress` with its last write. While it is set, the kernel refuses to
+    // mount the filesystem.
     if head[126] != 0 {
         return Verdict::Unfinished;
     }
-    // The kernel refuses to mount them without a flag that names the other device.
+    // The kernel refuses to mount a filesystem with an external log or a realtime device unless a
+    // flag names that device.
     if be64(head, LOG_START_AT) == 0 {
         return other("an xfs with an external log");
     }
@@ -115,7 +121,8 @@ pub(in crate::filesystem) fn judge(head: &[u8], device_bytes: u64) -> Verdict {
     }
 }
 
-/// `sb_logstart` has the number of the allocation group in its upper bits.
+/// Returns the offset of the log in bytes. The upper bits of `sb_logstart` are the number of an
+/// allocation group, and the lower bits are a block of that group.
 fn log_at(head: &[u8], block_bytes: u64) -> Option<u64> {
     let (start, group_blocks, shift) = (
         be64(head, LOG_START_AT),
@@ -208,7 +215,7 @@ pub(super) mod tests {
         assert_eq!(judge(&sector(), DEVICE_BYTES), Verdict::Sound(expected));
     }
 
-    /// The number of its first block contains the number of the group in its upper bits.
+    /// The upper bits of the log's first block number are the number of its allocation group.
     #[test]
     fn a_log_is_where_its_group_is_and_none_is_past_the_end() {
         for (start, log_at) in [
@@ -275,7 +282,7 @@ pub(super) mod tests {
         fn one_changed_bit_is_never_sound(bit in 0..512 * 8_usize) {
             let mut sector = sector();
             sector[bit / 8] ^= 1 << (bit % 8);
-            // The bit that makes it version 4, which has no checksum.
+            // This bit makes the superblock version 4, which has no checksum.
             prop_assume!(bit != 101 * 8);
             prop_assert!(!matches!(judge(&sector, DEVICE_BYTES), Verdict::Sound(_)));
         }

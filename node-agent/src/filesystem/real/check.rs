@@ -1,4 +1,4 @@
-//! Checking with the installed e2fsck, on images that debugfs has damaged.
+//! Tests of the check with the installed e2fsck, on images that debugfs has damaged.
 
 use belay_server::call::Kind;
 
@@ -23,10 +23,11 @@ const MARKED: Sound = Sound {
     refused_options: None,
 };
 const DATA: &[u8] = b"what a pod has written";
-/// Bytes of an ext4 block, named to mke2fs, whose default depends on the size of the device.
+/// The block size of the ext4 in bytes. It is passed to mke2fs, whose default depends on the size
+/// of the device.
 const BLOCK: u64 = 4096;
 
-/// An ext4 with one file, on which these commands of debugfs were run.
+/// Returns an image of an ext4 with one file, on which these commands of debugfs were run.
 fn damaged(commands: &[&str]) -> Image {
     let image = Image::new(256 * MIB);
     image.make("mke2fs", &["-q", "-b", &BLOCK.to_string(), "-t", "ext4"]);
@@ -50,7 +51,8 @@ impl Image {
         )
     }
 
-    /// The state that the probe finds; a file in a test has no witness.
+    /// Returns the filesystem that the probe finds. The image has no backing file here, and so no
+    /// witness.
     fn sound(&self) -> Sound {
         let kernel = Linux::detect().unwrap();
         let held = self.hold(&kernel);
@@ -73,7 +75,8 @@ impl Image {
     }
 }
 
-/// The superblocks of real tools and states: only errors and an unclean state want a check.
+/// A superblock that a real tool has written asks for a check only if it records errors or an
+/// unclean state.
 #[test]
 fn a_superblock_asks_for_a_check_only_if_the_journal_does_not_suffice() {
     let replayed = |sound: Sound| Sound {
@@ -130,8 +133,8 @@ fn damage_that_may_cost_data_is_left_to_a_human() {
     assert_eq!(image.sound(), MARKED);
 }
 
-/// A kill between the replay of the journal and the end of a check leaves this state: nothing is
-/// recorded.
+/// If e2fsck is killed between the replay of the journal and the end of a check, the filesystem has
+/// errors that its superblock does not record.
 #[test]
 fn a_check_is_complete_whatever_the_superblock_says() {
     let image = damaged(&["set_inode_field data links_count 7"]);
@@ -141,7 +144,8 @@ fn a_check_is_complete_whatever_the_superblock_says() {
     image.assert_whole();
 }
 
-/// From not started to finished: the point of the kill is random, the result is not.
+/// Each deadline kills e2fsck at a random point, from before its start to after its end. The result
+/// must not depend on this point.
 #[test]
 fn a_check_that_is_killed_can_be_tried_again() {
     let image = damaged(&[

@@ -1,4 +1,5 @@
-//! Devices as other tools leave them: each is identified, and none is written to.
+//! Tests with images that other tools have written: the probe identifies each image, and writes to
+//! none.
 
 use super::*;
 use crate::filesystem::FsType;
@@ -7,7 +8,7 @@ use crate::filesystem::probe::{MARK_AT, encode_mark};
 
 const KEY: &[u8] = b"a key of no worth";
 
-/// The expected description of an image, with and without its data map.
+/// Asserts that the image has this foreign content at byte `at`, with and without its data map.
 fn expect_foreign(image: &Image, what: &str, at: u64) {
     let before = image.state();
     let kernel = Linux::detect().unwrap();
@@ -98,7 +99,7 @@ fn filesystems_made_by_hand_are_known() {
     );
 }
 
-/// A user of a volume can bring this about, by filling it with a chosen block.
+/// A user can fill a volume with a chosen block, so that a signature is at any offset.
 #[test]
 fn blocks_that_a_user_has_stored_do_not_take_his_volume_away() {
     let bytes = 512 * MIB;
@@ -240,7 +241,8 @@ fn a_table_written_over_a_filesystem_is_told_by_name() {
     expect_foreign(&over_xfs, both, 0);
 }
 
-/// Made by hand: pvcreate and mdadm need a block device. blkid checks that it is right.
+/// The test writes the signatures itself, because pvcreate and mdadm need a block device. blkid
+/// verifies them.
 #[test]
 fn members_of_volume_groups_and_arrays_are_told_by_name() {
     let image = Image::new(256 * MIB);

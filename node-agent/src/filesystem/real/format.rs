@@ -1,4 +1,4 @@
-//! Formatting with the installed mkfs, of any version.
+//! Tests of formats with the installed mkfs, of any version.
 
 use belay_server::call::{Certainty, Kind};
 
@@ -21,7 +21,8 @@ impl Image {
         witness::ask(&kernel, &file).unwrap()
     }
 
-    /// Leaves the file as an agent does that crashed before the file recorded that it is in use.
+    /// Leaves the file like an agent that crashed before the file recorded that the volume is in
+    /// use.
     fn begin_format_only(&self) -> String {
         let kernel = Linux::detect().unwrap();
         let held = self.hold(&kernel);
@@ -32,8 +33,9 @@ impl Image {
         witness::begin_format(&kernel, &held.backing).unwrap()
     }
 
-    /// Makes the remains of an interrupted mkfs: for ext4 no superblock, for btrfs one with another
-    /// magic number, for xfs a valid one, with other parts perhaps not on the disk.
+    /// Makes the remains of an interrupted mkfs. An ext4 has no superblock, a btrfs has a
+    /// superblock with the temporary magic number, and an xfs has a valid superblock, but its other
+    /// parts may not be on the disk.
     fn make_leftovers(&self, fs: FsType) {
         let uuid = self.begin_format_only();
         match fs {
@@ -45,7 +47,7 @@ impl Image {
                 }
             }
         }
-        // The killed mkfs could not erase the mark either.
+        // The format was interrupted before the mark was erased.
         self.write(MARK_AT, &encode_mark(VOLUME, None).unwrap());
     }
 }
@@ -128,9 +130,9 @@ fn the_features_are_those_of_linux_5_14_and_no_more() {
     assert_eq!(superblock[0xc4], 0, "another checksum than crc32c");
 }
 
-/// The sizes at which a structure of mkfs could overlap 100 MiB: group boundaries, and the steps at
-/// which journals and allocation groups grow; from 1258 to 1261 MiB mkfs.btrfs would put metadata
-/// there by default.
+/// The tested sizes are those at which a structure of mkfs could overlap the mark at 100 MiB: group
+/// boundaries, and the sizes at which journals and allocation groups grow. From 1258 to 1261 MiB,
+/// mkfs.btrfs would put metadata there by default.
 #[test]
 fn the_mark_outlives_mkfs_on_devices_of_every_size() {
     let kernel = Linux::detect().unwrap();
@@ -177,7 +179,8 @@ fn the_mark_outlives_mkfs_on_devices_of_every_size() {
 fn a_format_that_is_killed_can_be_tried_again_even_as_another_type() {
     for fs in FsType::ALL {
         let image = Image::new(GIB);
-        // From not started to finished: the point of the kill is random, the result is not.
+        // Each deadline kills mkfs at a random point, from before its start to after its end. The
+        // result must not depend on this point.
         for millis in [0, 1, 2, 3, 5, 8, 13, 21] {
             match image.format(fs, Duration::from_millis(millis)) {
                 Ok(()) => break,
@@ -225,8 +228,8 @@ fn leftovers_of_any_type_are_written_over() {
     }
 }
 
-/// A restore into a file whose format was interrupted leaves this state: the witness stays, and the
-/// mark too if the backup does not cover it.
+/// An operator restores a backup into a file whose format was interrupted. The witness remains, and
+/// the mark too if the backup does not overwrite it.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_filesystem_that_was_restored_beneath_a_mark_is_no_leftover() {
@@ -259,11 +262,11 @@ fn a_filesystem_that_was_restored_beneath_a_mark_is_no_leftover() {
     }
 }
 
-/// The offsets of the first byte of the magic number of btrfs, and of its copy. mkfs.btrfs makes
-/// the copy valid last.
+/// The offsets of the magic number of btrfs, and of its copy. mkfs.btrfs makes the copy valid last.
 const BTRFS_MAGICS_AT: [u64; 2] = [(64 << 10) + 0x40, (64 << 20) + 0x40];
 
-/// All attempts to complete a format use the same UUID, by which the next one identifies it.
+/// All attempts to complete a format use the same UUID, by which the next attempt identifies the
+/// remains of the earlier ones.
 #[test]
 #[ignore = "needs root: make test"]
 fn an_xfs_gets_the_uuid_of_its_witness() {
@@ -276,7 +279,7 @@ fn an_xfs_gets_the_uuid_of_its_witness() {
     assert_ne!(image.begin_format_only(), uuid, "a new format");
 }
 
-/// A crash of the agent between erasing the mark and removing the witness leaves this state.
+/// If the agent crashes after it has erased the mark, the witness of the format remains.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_witness_left_behind_goes_before_the_filesystem_is_known() {
@@ -305,7 +308,7 @@ fn a_witness_left_behind_goes_before_the_filesystem_is_known() {
     }
 }
 
-/// Files of procfs have no extended attributes, like those of a filesystem without any.
+/// The test uses a file of procfs, which has no extended attributes.
 #[test]
 #[ignore = "needs root: make test"]
 fn without_a_place_for_the_witness_nothing_is_formatted() {
@@ -333,7 +336,7 @@ fn without_a_place_for_the_witness_nothing_is_formatted() {
     assert_eq!(failure.kind, Kind::Precondition, "{failure}");
     assert!(failure.to_string().contains(NEW), "{failure}");
     assert!(matches!(image.examine(VOLUME), Probed::Blank(_)));
-    // A volume that is already formatted can still be used there.
+    // A volume that is already formatted can be used without extended attributes.
     assert_eq!(witness::ask(&kernel, &file).unwrap(), Witness::Used);
     witness::begin_use(&kernel, &file).unwrap();
 }

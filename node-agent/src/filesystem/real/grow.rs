@@ -1,5 +1,5 @@
-//! Growing filesystems on our own loop devices. The mounts are detached: closing their descriptors
-//! unmounts them.
+//! Tests of growth on loop devices that the test creates. The mounts are detached: closing their
+//! descriptors unmounts them.
 
 use belay_server::call::Kind;
 
@@ -11,7 +11,7 @@ use crate::kernel::{Cause, LoopMode, MountAttrs};
 /// Maximum number of attempts to bind a loop device: other processes may bind the free one first.
 const ATTEMPTS_MAX: usize = 50;
 
-/// A loop device over an image. Unbound when its last descriptor is closed.
+/// A loop device over an image. The kernel unbinds the device when its last descriptor is closed.
 struct Loop {
     number: u32,
     fd: OwnedFd,
@@ -38,7 +38,7 @@ impl Loop {
         panic!("{ATTEMPTS_MAX} free loop devices were taken by others");
     }
 
-    /// A directory of a detached mount of the filesystem.
+    /// Returns the root directory of a detached mount of the filesystem.
     fn mount(&self, kernel: &Linux, fs: FsType) -> OwnedFd {
         let context = kernel.fsopen(fs.name()).unwrap();
         let source = format!("/dev/loop{}", self.number);
@@ -126,7 +126,8 @@ fn a_mounted_filesystem_grows_once_to_the_size_of_its_device() {
     }
 }
 
-/// The groups of an xfs keep the size of the first ones: half of 300 MiB.
+/// All allocation groups of an xfs have the size of the first: half of 300 MiB. So a large growth
+/// makes many groups.
 #[test]
 #[ignore = "needs root: make test"]
 fn an_xfs_that_grew_a_thousandfold_is_reported_at_each_growth_and_mount() {
@@ -144,7 +145,8 @@ fn an_xfs_that_grew_a_thousandfold_is_reported_at_each_growth_and_mount() {
     }
 }
 
-/// The space that mkfs itself leaves at the end must not cause an ioctl at every stage.
+/// The space that mkfs leaves unused at the end of the device must not cause an ioctl at every
+/// stage.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_device_of_an_odd_size_is_full_from_the_start() {

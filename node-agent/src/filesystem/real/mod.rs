@@ -1,7 +1,8 @@
-//! Probe, format and grow with the real tools, on image files; growing on real loop devices.
+//! Tests of the probe, formats and growth with the real tools, on image files. The tests of growth
+//! use real loop devices.
 //!
-//! Image files need no root: the kernel verbs used here work on them as on devices. Only the
-//! witness of a format needs it.
+//! The tests on image files do not need root: the system calls work on image files like on devices.
+//! Only the tests that write the witness of a format need root.
 
 mod check;
 mod corpus;
@@ -31,13 +32,13 @@ use crate::work::Progress;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The volume id of every image, unless a test names another.
+/// The volume ID of every image, unless a test passes another ID.
 const VOLUME: &str = "vol-00000000000000000000000000000001";
 
-/// The deadline of a tool, much longer than any tool takes.
+/// The deadline of a tool, which is much longer than any tool runs.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The package of each tool.
+/// The Debian package that contains each tool.
 const PACKAGES: [(&str, &str); 14] = [
     ("mke2fs", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
@@ -77,22 +78,22 @@ fn tool(program: &str, args: &[&str]) -> String {
     printed
 }
 
-/// The parts of an image that only a write changes. The data ranges and the number of allocated
-/// blocks also change without one: with writeback, and with the content of the page cache.
+/// The state of an image that only a write changes. It does not contain the data ranges and the
+/// number of allocated blocks, which writeback and the page cache also change.
 #[derive(PartialEq)]
 struct State {
-    /// The blocks that are not all zeros, by offset.
+    /// The blocks with nonzero bytes, and their offsets.
     blocks: Vec<(u64, Vec<u8>)>,
     modified: SystemTime,
 }
 
-/// A sparse file in its own directory, recorded as new.
+/// A sparse file in its own directory, with the record of a new volume.
 struct Image {
     dir: TempDir,
     bytes: u64,
 }
 
-/// An image file, opened like a device by the agent.
+/// An image file, opened like the agent opens a device.
 struct OpenDevice {
     device: OwnedFd,
     backing: OwnedFd,
@@ -147,7 +148,7 @@ impl Image {
         examine(&kernel, &self.hold(&kernel).device(self.bytes, volume))
     }
 
-    /// Examines and formats, as a stage does.
+    /// Examines and formats the image, as a stage does.
     fn format(&self, fs: FsType, deadline: Duration) -> Result<(), Failure> {
         self.format_with(fs, FormatOptions::default(), deadline)
     }

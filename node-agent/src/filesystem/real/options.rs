@@ -1,4 +1,4 @@
-//! Formatting with options of the StorageClass, by the installed mkfs.
+//! Tests of formats with the options of a StorageClass, by the installed mkfs.
 
 use belay_contract::format::Inodes;
 
@@ -16,7 +16,8 @@ fn options(block_bytes: Option<u32>, inode_bytes: Option<u32>) -> FormatOptions 
     }
 }
 
-/// Each option at its ends, alone and together, and what the tools then print.
+/// Returns the minimum and maximum of each option, alone and combined, and the expected output of
+/// the tools.
 fn cases() -> Vec<(FsType, FormatOptions, &'static [&'static str])> {
     let inodes = |inodes, options| FormatOptions {
         inodes: Some(inodes),
@@ -108,8 +109,8 @@ fn a_filesystem_with_options_has_them_and_is_sound() {
     }
 }
 
-/// The sizes and numbers of inodes next to those that are refused, and sizes at which groups begin
-/// or journals grow. An image that is not blank gets its journal written.
+/// Tests the sizes and numbers of inodes that are just accepted, at device sizes at which groups
+/// begin or journals grow. mkfs writes the journal of an image that is not blank.
 #[test]
 fn the_mark_outlives_mkfs_next_to_what_is_refused() {
     let kernel = Linux::detect().unwrap();
@@ -151,7 +152,7 @@ fn the_mark_outlives_mkfs_next_to_what_is_refused() {
     assert!(refused > 0, "the sweep has missed the mark");
 }
 
-/// Sizes at which groups begin or journals grow, as for the defaults.
+/// Tests device sizes at which groups begin or journals grow, like the test with default options.
 #[test]
 fn the_mark_outlives_mkfs_with_options_too() {
     let kernel = Linux::detect().unwrap();

@@ -1,4 +1,4 @@
-//! Project quotas as mke2fs makes them.
+//! Tests whether the probe finds the project quotas that mke2fs enables.
 
 use super::*;
 use crate::filesystem::probe::ext4_superblock;

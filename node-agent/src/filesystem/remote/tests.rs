@@ -1,4 +1,4 @@
-//! A helper's calls on the simulated machine.
+//! Tests of the calls of a helper process, on the simulated machine.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ const OTHER: &str = "10.0.0.6";
 
 type Options<'a> = &'a [(&'a str, Option<&'a str>)];
 
-/// A machine with a server that has `/exports`.
+/// Returns a machine with an NFS server that exports `/exports`.
 fn machine(versions: &[&'static str]) -> Machine {
     let machine = Machine::new();
     machine.serve_nfs(SERVER, server(versions, &["exports"]));
@@ -40,7 +40,7 @@ fn mount(host: &str, options: Options<'_>) -> RemoteCall {
     })
 }
 
-/// The system calls of a mount, whatever its result.
+/// Returns the system calls of a call, whether it succeeds or fails.
 fn calls(machine: &Machine, call: &RemoteCall) -> Vec<Call> {
     machine.begin(None);
     drop(serve(&machine.process(), call));

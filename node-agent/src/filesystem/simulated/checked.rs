@@ -1,4 +1,5 @@
-//! Checks of a device before it is used: reading its mark, and checking its ext4 by e2fsck.
+//! Tests of the checks before a device is used: reading its mark, and checking its ext4 with
+//! e2fsck.
 
 use belay_server::call::{Failure, Kind};
 
@@ -12,14 +13,14 @@ use crate::kernel::fake::mkfs::Stop;
 use crate::kernel::fake::{Call, Damage, Fault};
 
 impl Bench {
-    /// Checks the filesystem on the device; also returns the calls.
+    /// Checks the filesystem on the device. Also returns the system calls.
     fn check(&self) -> (Result<Checked, Unchecked>, Vec<Call>) {
         self.machine.begin(None);
         let checked = check(&self.kernel, &self.device(false), DEADLINE, &|| ());
         (checked, self.machine.end())
     }
 
-    /// Examines a device that is new, with this fault; also returns the number of calls.
+    /// Examines the device as new, with this fault. Also returns the number of system calls.
     fn examine(&self, fault: Option<Fault>) -> (Probed, usize) {
         self.machine.begin(fault);
         let found = examine(&self.kernel, &self.device(true));
@@ -82,7 +83,7 @@ fn the_blocks_of_an_ext4_are_those_of_its_superblock() {
     let bench = Bench::new(512 * MIB, &[]);
     assert!(ext4_blocks(&bench.kernel, &bench.fd).is_err());
     bench.machine.make_filesystem(medium(), "ext4");
-    // s_blocks_count_lo of the superblock, which begins at byte 1024.
+    // Read `s_blocks_count_lo` of the superblock, which begins at byte 1024.
     let count = bench.machine.read_file(medium(), 1028, 4);
     let count = u32::from_le_bytes(count.try_into().unwrap());
     assert!(count > 1, "{count}");
@@ -102,8 +103,8 @@ fn only_the_mark_of_the_volume_is_erased() {
     }
 }
 
-/// An unreadable mark is no reason not to mount a good filesystem. On a file the record is next to
-/// the data.
+/// An unreadable mark is no reason to refuse a valid filesystem on a disk. If the record of a
+/// backing file cannot be read, the content is unknown.
 #[test]
 fn a_disk_with_a_filesystem_is_known_even_if_its_mark_cannot_be_read() {
     let (plain, file) = (Bench::new(512 * MIB, &[]), Bench::with_file(512 * MIB));
@@ -112,7 +113,7 @@ fn a_disk_with_a_filesystem_is_known_even_if_its_mark_cannot_be_read() {
         bench.machine.make_filesystem(medium(), "ext4");
         assert_eq!(bench.examine(None).1, calls, "{calls}");
     }
-    // Start, end, and the mark or the record.
+    // The third call reads the mark or the record, after the start and the end.
     let fault = Some(Fault::Fail(3, "EIO"));
     let found = secret.examine(fault).0;
     assert!(matches!(found, Probed::Known(_)), "{found:?}");
@@ -141,7 +142,7 @@ fn a_device_that_another_process_has_claimed_is_not_checked() {
     assert!(checked.is_ok(), "{checked:?}");
 }
 
-/// Makes an ext4, and damages it.
+/// Returns a machine with a damaged ext4.
 fn damaged(damage: Damage) -> Bench {
     let bench = Bench::new(512 * MIB, &[]);
     bench.machine.make_filesystem(medium(), "ext4");
@@ -175,7 +176,7 @@ fn a_check_that_does_not_end_by_itself_is_no_result_and_says_why() {
         bench.machine.stop_tools(Some(stop));
         assert_eq!(failed(&bench), kind, "{stop:?}");
     }
-    // An unstage is waiting.
+    // An unstage cancels the check.
     let bench = damaged(Damage::Slight);
     bench.progress.advance(0, 1);
     assert!(bench.progress.give_up());
@@ -184,7 +185,7 @@ fn a_check_that_does_not_end_by_itself_is_no_result_and_says_why() {
     let on_kill = || killed.set(true);
     let checked = check(&bench.kernel, &bench.device(false), DEADLINE, &on_kill);
     assert!(checked.is_err() && killed.get());
-    // The device is claimed after the agent has checked whether another process has it.
+    // Another process claims the device after the agent has checked that no process has claimed it.
     let bench = damaged(Damage::Slight);
     let opens = |call: &Call| call.name == "e2fsck open";
     let number = damaged(Damage::Slight).check().1.iter().position(opens);

@@ -1,4 +1,4 @@
-//! The errnos that are results rather than failures, the calls that may wait, and the names of the
+//! The errnos that are results rather than failures, the calls that may block, and the names of the
 //! objects of calls.
 
 use std::path::Path;
@@ -7,13 +7,14 @@ use rustix::io::Errno;
 
 use super::Fd;
 
-/// ENOENT is a result, not a failure: the real kernel returns it only if the object does not exist.
+/// The errno for an object that does not exist. It is a result, not a failure, because the real
+/// kernel returns it only in this case.
 pub(super) const GONE: &[Errno] = &[Errno::NOENT];
-/// The errnos of umount2 that mean "nothing is mounted there".
+/// The errnos of umount2(2) for a path on which nothing is mounted.
 pub(super) const NOT_MOUNTED: &[Errno] = &[Errno::NOENT, Errno::INVAL];
 pub(super) const NONE: &[Errno] = &[];
 
-/// The path by which a descriptor was opened.
+/// Returns the path with which a descriptor was opened.
 pub(super) fn named(fd: &Fd) -> String {
     let state = fd.machine.lock();
     let found = state.open.get(&fd.id);
@@ -48,7 +49,7 @@ const ERRNOS: [(&str, Errno); 17] = [
 /// The name of openat2(2) calls that query no filesystem.
 pub(super) const CACHED: &str = "openat2 RESOLVE_CACHED";
 
-/// Calls that may wait for a disk, as documented in the trait.
+/// The calls that may wait for a disk or a server, as documented in the trait.
 const WAITING: [&str; 34] = [
     "open",
     "openat2",
@@ -90,7 +91,8 @@ pub(super) fn may_wait(name: &str, object: &str) -> bool {
     WAITING.contains(&name) || name == "fsconfig" && object == "create"
 }
 
-/// The errno of that name, if a call with these answers can fail with it.
+/// Returns the errno with this name, if it would be a failure of a call whose results include the
+/// errnos `answers`.
 pub(super) fn failure(name: &str, answers: &[Errno]) -> Option<Errno> {
     let (_, errno) = ERRNOS.iter().find(|(known, _)| *known == name).unwrap();
     (!answers.contains(errno)).then_some(*errno)

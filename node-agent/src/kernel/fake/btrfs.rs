@@ -20,7 +20,8 @@ pub(crate) struct Features {
 }
 
 impl Features {
-    /// Returns the features that remain if mkfs leaves out the ones with `^` before their names.
+    /// Returns the features that remain after mkfs has omitted the features that `args` name with a
+    /// `^`.
     pub(super) fn without(self, args: &[String]) -> Self {
         let all = args.iter().flat_map(|arg| arg.split(','));
         all.fold(self, |left, name| match name {
@@ -37,7 +38,7 @@ impl Features {
     }
 }
 
-/// The number of blocks, if the superblock is valid and mkfs completed.
+/// Returns the number of blocks; `None` if the superblock is invalid or mkfs has not completed.
 pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     let mut block = [0; BYTES];
     contents.read(AT, &mut block);
@@ -50,14 +51,15 @@ pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     (found == block).then_some(bytes / BLOCK_BYTES)
 }
 
-/// Writes the superblock of a filesystem of this size, which mkfs is making or has completed.
+/// Writes the superblock of a filesystem of this size. `in_progress`: mkfs has not completed.
 pub(super) fn write(contents: &mut Sparse, blocks: u64, in_progress: bool) {
     let mut block = [0; BYTES];
     block[MAGIC_AT..MAGIC_AT + 8].copy_from_slice(match in_progress {
         true => MAGIC_UNFINISHED,
         false => MAGIC,
     });
-    // Its own address, the written flag, one device of that id, features, and that device's size.
+    // The superblock's address, the flag `WRITTEN`, one device with ID 1, features, and the
+    // device's size.
     for (at, value) in [
         (0x30, AT),
         (0x38, 1),
@@ -74,7 +76,7 @@ pub(super) fn write(contents: &mut Sparse, blocks: u64, in_progress: bool) {
     contents.write(AT, &block);
 }
 
-/// Turns on more features: bits of `compat_ro_flags` and of `incompat_flags`.
+/// Enables more features: bits of `compat_ro_flags` and of `incompat_flags`.
 pub(super) fn enable(contents: &mut Sparse, features: Features) {
     let mut block = [0; BYTES];
     contents.read(AT, &mut block);

@@ -1,9 +1,9 @@
-//! Releases mounts, superblocks, bindings and locks with their last user.
+//! Releases mounts, superblocks, loop devices and locks when their last user is gone.
 
 use super::state::{Object, State};
 
 impl State {
-    /// Call after every close or unmount.
+    /// Releases all unused objects. Must be called after every close or unmount.
     pub(super) fn clean(&mut self) {
         loop {
             let before = self.size();
@@ -29,7 +29,8 @@ impl State {
         )
     }
 
-    /// A description exists while a process or a loop device has it; its lock ends with it.
+    /// Drops each open file description that neither a process nor a loop device has open, and its
+    /// lock.
     fn drop_descriptions(&mut self) {
         let bindings = self.loops.values().filter_map(|l| l.binding.as_ref());
         let kept: Vec<u64> = bindings.map(|binding| binding.description).collect();
@@ -40,7 +41,7 @@ impl State {
             .retain(|_, description| open.contains_key(description));
     }
 
-    /// A detached mount is released with its last descriptor.
+    /// Drops each detached mount that no descriptor refers to.
     fn drop_mounts(&mut self) {
         let held: Vec<u64> = self.held_mounts();
         self.mounts
@@ -73,7 +74,7 @@ impl State {
         let numbers: Vec<u32> = self.loops.keys().copied().collect();
         for number in numbers {
             if self.openers(number) == 0 {
-                // The last close writes back the cache (block/bdev.c).
+                // The last close writes the page cache to the device (block/bdev.c).
                 self.flush_cache(number, 0..u64::MAX);
                 let diskseq = self.number();
                 let device = self.loops.get_mut(&number).unwrap();

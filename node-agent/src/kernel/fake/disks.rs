@@ -1,5 +1,5 @@
-//! Disks that are plugged, unplugged, grown and exchanged. The medium of each is a file of the
-//! first filesystem, which stays when the disk is unplugged.
+//! Disks that tests plug, unplug, grow and swap. The medium of each disk is a file of the machine's
+//! first filesystem, and remains when the disk is unplugged.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use super::state::{Answer, InodeKind, State, loop_dev};
 use super::{Fake, Machine};
 use crate::kernel::{Dev, Disk, DiskAt, DiskFacts, Disks, Result};
 
-/// The first number of a disk; loop devices have lower ones.
+/// The first disk number; loop devices have lower numbers.
 pub(super) const DISKS: u32 = 1 << 16;
 /// The major number of virtio disks, which the real kernel assigns dynamically. Each disk has
-/// [`MINORS`] minor numbers, for its partitions.
+/// [`MINORS`] minor numbers for its partitions.
 const MAJOR: u32 = 252;
 const MINORS: u32 = 16;
 /// `VIRTIO_BLK_ID_BYTES` (include/uapi/linux/virtio_blk.h).
@@ -24,12 +24,12 @@ const SERIAL_BYTES: usize = 20;
 pub(crate) struct Plug {
     pub(crate) medium: PathBuf,
     pub(crate) facts: DiskFacts,
-    /// The serial number of a virtio disk, which reports only the first 20 bytes of it.
+    /// The serial number of a virtio disk, which reports only its first 20 bytes.
     pub(crate) serial: String,
 }
 
 impl Plug {
-    /// Returns a virtio disk with that serial number.
+    /// Returns a virtio disk with this serial number.
     pub(crate) fn virtio(medium: &Path, serial: &str) -> Self {
         Plug {
             medium: medium.to_owned(),
@@ -45,7 +45,7 @@ pub(super) struct Plugged {
     is_divided: bool,
 }
 
-/// The device number of this device.
+/// Returns the device number of a loop device or disk.
 pub(super) fn device_dev(number: u32) -> Dev {
     match number.checked_sub(DISKS) {
         None => loop_dev(number),
@@ -57,12 +57,12 @@ pub(super) fn device_dev(number: u32) -> Dev {
 }
 
 impl Machine {
-    /// Plugs a disk in; its medium must exist.
+    /// Plugs in a disk, whose medium must exist.
     pub(crate) fn plug(&self, plug: Plug) {
         self.lock().plug(plug);
     }
 
-    /// Makes the disk with that medium report that serial number from now on.
+    /// Makes the disk with this medium report another serial number.
     pub(crate) fn name_disk(&self, medium: &Path, serial: &str) {
         let mut state = self.lock();
         let number = state.disk_of(medium).unwrap();
@@ -70,12 +70,12 @@ impl Machine {
         serial.clone_into(&mut disk.plug.serial);
     }
 
-    /// Removes the disk with that medium, even while in use.
+    /// Removes the disk with this medium, even while it is in use.
     pub(crate) fn unplug(&self, medium: &Path) {
         self.lock().unplug(medium);
     }
 
-    /// Gives partitions to the disk with that medium.
+    /// Gives partitions to the disk with this medium.
     pub(crate) fn divide(&self, medium: &Path) {
         let mut state = self.lock();
         let number = state.disk_of(medium).unwrap();
@@ -92,7 +92,7 @@ impl Machine {
         }
     }
 
-    /// The number of the disk with that medium.
+    /// Returns the device number of the disk with this medium.
     pub(crate) fn disk_dev(&self, medium: &Path) -> Dev {
         device_dev(self.lock().disk_of(medium).unwrap())
     }
@@ -102,7 +102,7 @@ impl State {
     pub(super) fn unplug(&mut self, medium: &Path) {
         let number = self.disk_of(medium).unwrap();
         self.disks.get_mut(&number).unwrap().is_removed = true;
-        // Opens and reads fail from now on.
+        // Make opens and reads fail.
         self.loops.get_mut(&number).unwrap().running_down = true;
         let node = Path::new("/dev").join(self.device_name(number));
         self.remove(&node, false).unwrap();
@@ -138,7 +138,7 @@ impl State {
         self.add_name(root, &name, node);
     }
 
-    /// The name of a device in `/dev`.
+    /// Returns the name of a device in `/dev`.
     pub(super) fn device_name(&self, number: u32) -> String {
         match number.checked_sub(DISKS) {
             None => format!("loop{number}"),
@@ -146,14 +146,14 @@ impl State {
         }
     }
 
-    /// The plugged disk with that medium.
+    /// Returns the number of the plugged disk with this medium.
     fn disk_of(&self, medium: &Path) -> Option<u32> {
         let mut disks = self.disks.iter();
         let found = disks.find(|(_, disk)| !disk.is_removed && disk.plug.medium == medium);
         found.map(|(number, _)| *number)
     }
 
-    /// Drops the disks that were removed and are no longer open; an open disk keeps its number.
+    /// Drops the removed disks that are no longer open; an open disk keeps its number.
     pub(super) fn drop_removed_disks(&mut self) {
         let removed = self.disks.iter().filter(|(_, disk)| disk.is_removed);
         let numbers: Vec<u32> = removed.map(|(number, _)| *number).collect();
@@ -165,7 +165,7 @@ impl State {
         }
     }
 
-    /// Adopts the medium's size.
+    /// Sets the disk's size to the size of its medium.
     fn measure(&mut self, number: u32) {
         let Some(ino) = self.behind(number) else {
             return;
@@ -194,7 +194,7 @@ impl State {
         })
     }
 
-    /// The number of the disk, if it is still plugged in.
+    /// Returns the number of the disk, if it is still plugged in.
     fn same(&self, disk: &Disk) -> Option<u32> {
         let mut numbers = self.disks.keys();
         let is_it = |shown: Disk| shown.dev == disk.dev && shown.name == disk.name;

@@ -10,20 +10,22 @@ const AT: u64 = 1024;
 const BYTES: usize = 1024;
 const CHECKSUM_AT: usize = 0x3fc;
 const STATE_AT: usize = 0x3a;
-/// `s_state`: nothing is wrong.
+/// `s_state` of a filesystem without errors.
 pub(super) const VALID: u16 = 1;
-/// `s_state`: errors were found.
+/// `s_state` of a filesystem with errors.
 pub(super) const ERRORS: u16 = 1 | 2;
 /// `s_feature_incompat`, and its bit `RECOVER`: the journal must be replayed.
 const INCOMPAT_AT: usize = 0x60;
 const RECOVER: u8 = 0x4;
-/// The journal: a mark, and the number of blocks in the superblock that it contains.
+/// The offset of the simulated journal: a mark, then the number of blocks in the journal's copy of
+/// the superblock.
 const JOURNAL_AT: u64 = 36 << 20;
 const JOURNAL: [u8; 8] = 0xc03b_3998_u64.to_be_bytes();
-/// has_journal; filetype, extents, 64bit; sparse_super, large_file, huge_file, metadata_csum.
+/// Offsets and bits of the features: has_journal; filetype, extents, 64bit; sparse_super,
+/// large_file, huge_file, metadata_csum.
 const FEATURES: [(usize, u32); 3] = [(0x5c, 0x4), (0x60, 0x2 | 0x40 | 0x80), (0x64, 0x40b)];
 
-/// The number of blocks, if the superblock is valid.
+/// Returns the number of blocks; `None` if the superblock is invalid.
 pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     let mut block = [0; BYTES];
     contents.read(AT, &mut block);
@@ -65,7 +67,7 @@ pub(super) fn write(contents: &mut Sparse, blocks: u64) {
     seal(contents, &mut block);
 }
 
-/// Turns on the feature that project quotas need.
+/// Enables the feature that project quotas need.
 pub(super) fn add_projects(contents: &mut Sparse) {
     let mut block = [0; BYTES];
     contents.read(AT, &mut block);
@@ -73,7 +75,7 @@ pub(super) fn add_projects(contents: &mut Sparse) {
     seal(contents, &mut block);
 }
 
-/// `s_errors`, and its value for a panic.
+/// The offset of `s_errors`, and the value of `s_errors` for a panic.
 const ERRORS_AT: usize = 0x3c;
 const PANIC: u8 = 3;
 
@@ -112,25 +114,23 @@ pub(super) fn is_valid(contents: &Sparse) -> bool {
     u16::from_le_bytes(state) == VALID
 }
 
-/// Writes the number of blocks to the journal, as the kernel does in a transaction that changes the
-/// superblock.
+/// Writes the number of blocks to the journal, as the kernel does before it changes the superblock.
 pub(super) fn log(contents: &mut Sparse, blocks: u64) {
     contents.write(JOURNAL_AT, &JOURNAL);
     contents.write(JOURNAL_AT + 8, &blocks.to_be_bytes());
 }
 
-/// Writes `errors=panic` to the journal, as the kernel does in a transaction that sets it in the
-/// superblock.
+/// Writes `errors=panic` to the journal, as the kernel does before it changes the superblock.
 pub(super) fn log_panic(contents: &mut Sparse) {
     contents.write(JOURNAL_AT + 16, &[PANIC]);
 }
 
-/// Leaves the journal unreplayed, as if the filesystem had not been unmounted.
+/// Marks the journal as not replayed, as if the filesystem had not been unmounted.
 pub(super) fn leave_dirty(contents: &mut Sparse) {
     set_incompat(contents, |flags| flags | RECOVER);
 }
 
-/// Replays the journal. Returns whether that grew the filesystem.
+/// Replays the journal. Returns whether the replay grew the filesystem.
 pub(super) fn replay(contents: &mut Sparse) -> bool {
     let mut journal = [0; 17];
     contents.read(JOURNAL_AT, &mut journal);

@@ -1,4 +1,4 @@
-//! Names and bytes: opens, directories, reads and writes, locks.
+//! Calls on names and bytes: opens, directories, reads, writes and locks.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,8 @@ use rustix::io::Errno;
 use super::state::{Answer, File, InodeKind, Location, Names, Object, State};
 use crate::kernel::{MountAttrs, Open, Openers, Usage};
 
-/// `O_DIRECT` wants multiples of the logical block size, which is 512 for a loop device.
+/// Alignment that `O_DIRECT` requires: the logical block size, which is 512 bytes for a loop
+/// device.
 const SECTOR: usize = 512;
 
 impl State {
@@ -20,7 +21,8 @@ impl State {
         }
     }
 
-    /// Returns the path with its symlink resolved. No symlink leads to another symlink.
+    /// Returns the path with its symlink resolved. In this simulation, no symlink points to
+    /// another.
     pub(super) fn without_links<'a>(&self, path: &'a Path) -> Cow<'a, Path> {
         let mut links = self.links.iter();
         let real = links.find_map(|(link, to)| Some(to.join(path.strip_prefix(link).ok()?)));
@@ -114,7 +116,7 @@ impl State {
         Ok(())
     }
 
-    /// link(2). `/dev` may take no names.
+    /// link(2). Fails with EROFS if `/dev` accepts no names.
     pub(super) fn link(&mut self, path: &Path, name: &Path) -> Answer<()> {
         let (from, to) = (self.walk(path)?, self.parent(name)?);
         if self.has_fixed_dev {
@@ -148,7 +150,8 @@ impl State {
         Ok(*self.locks.entry(ino).or_insert(fd) == fd)
     }
 
-    /// Whether the file has other openers. A description that a loop device keeps counts.
+    /// Whether other descriptions have the file open. The description of a loop device counts as
+    /// well.
     pub(super) fn openers_of(&mut self, fd: u64, readers_too: bool) -> Answer<Openers> {
         let ino = self.object(fd)?.location()?.ino;
         if self.grants_no_leases {
@@ -169,7 +172,8 @@ impl State {
         )
     }
 
-    /// The inode of the file with the bytes, and their end: of a file or of a bound device.
+    /// Returns the inode of the file that contains the bytes, and the end of the bytes: of the file
+    /// itself, or of the bound device.
     fn bytes_of(&mut self, fd: u64) -> Answer<(u64, u64)> {
         if let Object::File { location, .. } = *self.object(fd)? {
             return Ok((location.ino, u64::MAX));
@@ -196,7 +200,7 @@ impl State {
         if end == u64::MAX {
             return Ok(read);
         }
-        // A device whose file was truncated reads as zeros from there on.
+        // A device whose file was truncated reads as zeros behind the file's end.
         buffer[read..length].fill(0);
         Ok(length)
     }
@@ -241,10 +245,10 @@ impl State {
         Ok(contents.change(move |contents| contents.write(at, &bytes)))
     }
 
-    /// fsync(2). On a loop device, it writes the device's cache to the file, and the bytes of the
-    /// file to the disk. It does not write the file's attributes, since the kernel does not
-    /// promise that (drivers/block/loop.c, `lo_req_flush`). On a file, it writes all data and
-    /// attributes of the file, but no device's cache.
+    /// fsync(2). On a loop device, it writes the device's cache to the file, and the file's data to
+    /// the disk. It does not write the file's attributes, since the kernel does not promise this
+    /// (drivers/block/loop.c, `lo_req_flush`). On a file, it writes all data and attributes of the
+    /// file, but no device's cache.
     pub(super) fn fsync(&mut self, fd: u64) -> Answer<()> {
         let (ino, _) = match *self.object(fd)? {
             Object::File { .. } | Object::Device { .. } => self.bytes_of(fd)?,
@@ -286,7 +290,7 @@ impl State {
         })
     }
 
-    /// statfs(2). Every filesystem is as full as a newly made one.
+    /// statfs(2). Every filesystem reports the usage of a new filesystem.
     pub(super) fn statfs(&mut self, location: Location) -> Answer<Usage> {
         let superblock = self.mounts[&location.mount].superblock;
         if self.superblocks[&superblock].served.is_some() {

@@ -1,4 +1,4 @@
-//! The verbs of mounted filesystems.
+//! The calls on mounted filesystems.
 
 use super::answers::{GONE, NONE, named};
 use super::disks::device_dev;

@@ -1,4 +1,4 @@
-//! Damage of an ext4, and e2fsck as a child, which repairs it in steps.
+//! Damage of an ext4, and a simulated e2fsck, which repairs the damage in steps.
 
 use std::path::Path;
 
@@ -11,13 +11,13 @@ use super::state::{Answer, State};
 use super::{Fake, Fd, Machine, ext4};
 use crate::kernel::{Child, ChildEnd, Result};
 
-/// A block that is wrong while a filesystem is damaged. Nothing else writes here.
+/// The offset of the marker for damage. Nothing else writes there.
 const DAMAGE_AT: u64 = 30 << 20;
 const SLIGHT: &[u8] = b"damage that preening repairs";
 const SEVERE: &[u8] = b"damage that it does not";
 const LASTING: &[u8] = b"damage that it thinks it does";
 
-/// The steps, in order.
+/// The steps of e2fsck, in order.
 const STEPS: [(&str, Step); 2] = [("repairs", Step::Repairs), ("superblock", Step::Superblock)];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,14 +31,14 @@ enum Step {
 pub(crate) enum Damage {
     /// `e2fsck -p` repairs it.
     Slight,
-    /// Only a human may repair it.
+    /// Only an operator can repair it.
     Severe,
-    /// e2fsck reports that it has repaired it, and the superblock still records errors.
+    /// e2fsck reports that it has repaired the filesystem, but the superblock still records errors.
     Lasting,
 }
 
 impl Machine {
-    /// Damages the ext4 in a file, as if the kernel had found it while it was mounted.
+    /// Damages the ext4 in a file, as if the kernel had detected errors while it was mounted.
     pub(crate) fn damage(&self, path: &Path, damage: Damage) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;
@@ -54,7 +54,7 @@ impl Machine {
         contents.sync();
     }
 
-    /// Repairs the ext4 in a file, as a human does.
+    /// Repairs the ext4 in a file, as an operator does.
     pub(crate) fn repair(&self, path: &Path) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;
@@ -65,7 +65,7 @@ impl Machine {
         contents.sync();
     }
 
-    /// Whether the ext4 in a file is damaged, or its superblock says so.
+    /// Whether the ext4 in a file is damaged, or its superblock records errors.
     pub(crate) fn is_damaged(&self, path: &Path) -> bool {
         is_damaged(&self.lock().file_at(path).contents)
     }
@@ -133,8 +133,8 @@ pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
 }
 
 impl State {
-    /// Performs a step like the real e2fsck: the superblock becomes valid once everything else is
-    /// on the disk.
+    /// Performs a step as the real e2fsck does: the superblock becomes valid only when everything
+    /// else is on the disk.
     fn fsck_step(&mut self, device: u64, step: Step) -> Answer<()> {
         let number = self.object(device)?.device()?;
         let change: Change = match step {

@@ -1,23 +1,23 @@
-//! The state that processes see, and the part of it that is on the disk. A power loss may lose the
-//! difference.
+//! State that is cached in memory and stored on a disk. A power loss may lose the changes that are
+//! not on the disk yet.
 //!
-//! The rule is what the manual pages promise, and no more. fsync(2) writes one file's data and its
-//! inode to the disk, but not its name: that takes an fsync of the directory. Extended attributes
-//! belong to the inode (xattr(7)). Every other change may or may not be on the disk, each
-//! independently: no manual page promises an order, though the journals of ext4, xfs and btrfs
-//! mostly keep one.
+//! The simulation keeps only the promises of the manual pages. fsync(2) writes a file's data and
+//! inode to the disk, but not the file's name: that needs an fsync of the directory. Extended
+//! attributes belong to the inode (xattr(7)). Every other change may or may not be on the disk,
+//! independently of all others: no manual page promises an order, though the journals of ext4, xfs
+//! and btrfs mostly keep one.
 
 use std::ops::Deref;
 
-/// A change that is applied twice: to the visible state, and to the state on the disk.
+/// A change that is applied twice: to the cached state, and to the state on the disk.
 type Change<T> = Box<dyn Fn(&mut T) + Send>;
 
-/// State that is kept on a disk.
+/// State with a cached version, which processes see, and a version on the disk.
 #[derive(Default)]
 pub(super) struct Kept<T> {
     now: T,
     on_disk: T,
-    /// The unsynced changes, in the order in which they were made.
+    /// The unsynced changes, oldest first.
     unsynced: Vec<Change<T>>,
 }
 
@@ -34,7 +34,8 @@ impl<T: Clone> Kept<T> {
         }
     }
 
-    /// The power is lost; `survives` decides each unsynced change.
+    /// Simulates a power loss; `survives` decides for each unsynced change whether it is on the
+    /// disk.
     pub(super) fn lose(&mut self, mut survives: impl FnMut() -> bool) {
         for change in self.unsynced.drain(..) {
             if survives() {

@@ -1,4 +1,4 @@
-//! State of a loop device that outlives its binding.
+//! State of a loop device that outlives its binding to a file.
 
 use rustix::io::Errno;
 
@@ -7,18 +7,18 @@ use super::state::{Answer, State};
 use super::{Fake, Fd, Machine};
 use crate::kernel::{Leftovers, Result};
 
-/// State that the number of a loop device keeps until the device is removed.
+/// State that belongs to a loop device's number until the device is removed.
 #[derive(Default)]
 pub(super) struct Left {
-    /// The names of its partitions.
+    /// The names of the device's partitions.
     pub(super) partitions: Vec<String>,
-    /// A process has a partition open.
+    /// Whether a process has a partition open.
     pub(super) is_open: bool,
-    /// `BLKROSET`.
+    /// Whether `BLKROSET` has made the device read-only.
     pub(super) refuses_writes: bool,
-    /// `queue/write_cache` is "write through".
+    /// Whether `queue/write_cache` is "write through".
     pub(super) drops_flushes: bool,
-    /// Users other than root may open the device's node.
+    /// Whether users other than root may open the device node.
     pub(super) is_open_to_all: bool,
 }
 
@@ -29,12 +29,13 @@ impl Machine {
         self.change(number, |left| left.partitions.push(name));
     }
 
-    /// chmod(1) of the node of a loop device, as by the mount of a raw volume.
+    /// Makes the node of a loop device accessible to all users, as a user of a raw volume may with
+    /// chmod(1).
     pub(crate) fn open_to_all(&self, number: u32) {
         self.change(number, |left| left.is_open_to_all = true);
     }
 
-    /// A process opens a partition of the loop device, or closes it.
+    /// Makes a process open or close a partition of the loop device.
     pub(crate) fn open_partition(&self, number: u32, is_open: bool) {
         self.change(number, |left| left.is_open = is_open);
         self.lock().clean();
@@ -50,7 +51,7 @@ impl Machine {
         self.change(number, |left| left.drops_flushes = true);
     }
 
-    /// Whether the loop device still has a change that a process has made.
+    /// Whether the loop device still has a state that another process has set.
     pub(crate) fn is_altered(&self, number: u32) -> bool {
         let state = self.lock();
         state.loops.get(&number).is_some_and(|device| {
@@ -68,7 +69,7 @@ impl Machine {
 }
 
 impl State {
-    /// Whether writes of a process fail with `EPERM`.
+    /// Whether writes to the device fail with `EPERM`.
     pub(super) fn refuses_writes(&self, number: u32) -> bool {
         let device = self.loops.get(&number);
         device.is_some_and(|device| device.left.refuses_writes)

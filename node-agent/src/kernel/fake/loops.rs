@@ -1,5 +1,5 @@
-//! Loop devices (drivers/block/loop.c). A bound one keeps the description that it was bound with,
-//! and so that description's lock.
+//! Loop devices (drivers/block/loop.c). A bound device keeps the open file description of its file,
+//! and thus the description's lock.
 
 use std::collections::btree_map::Entry;
 use std::ops::Range;
@@ -15,10 +15,9 @@ use crate::kernel::{LoopFile, LoopMode, LoopStatus, Open};
 #[derive(Default)]
 pub(super) struct Loop {
     pub(super) binding: Option<Binding>,
-    /// The device's sequence number: each binding, each unbinding and each plugged disk gets a new
-    /// one.
+    /// The device's sequence number. Each binding, unbinding and plugged disk gets a new number.
     pub(super) diskseq: u64,
-    /// `Lo_rundown`: it waits for its last close, and cannot be opened.
+    /// `Lo_rundown`: the device waits for its last close, and cannot be opened.
     pub(super) running_down: bool,
     /// State that outlives the binding.
     pub(super) left: Left,
@@ -30,12 +29,12 @@ pub(super) struct Binding {
     pub(super) ino: u64,
     pub(super) bytes: u64,
     pub(super) mode: LoopMode,
-    /// Written through the device's page cache, and not in the file yet.
+    /// Writes to the device's page cache that are not in the file yet.
     cache: Vec<Cached>,
 }
 
 impl Binding {
-    /// The binding of a disk to its medium: only removal ends it.
+    /// Returns the binding of a disk to its medium, which only the disk's removal ends.
     pub(super) fn of_disk(ino: u64, bytes: u64) -> Self {
         Binding {
             description: 0,
@@ -56,11 +55,11 @@ struct Cached {
     change: Change,
 }
 
-/// A change of a file's bytes.
+/// A change of a file's content.
 pub(super) type Change = Box<dyn Fn(&mut Sparse) + Send>;
 
 impl State {
-    /// The lowest number that is not bound; creates its node if there is none.
+    /// Returns the lowest number of an unbound device; creates the device if it does not exist.
     pub(super) fn loop_get_free(&mut self) -> u32 {
         let is_free = |number: &u32| {
             let device = self.loops.get(number);
@@ -71,7 +70,7 @@ impl State {
         number
     }
 
-    /// Creates the device of that number and its node, unless it is there.
+    /// Creates the device with this number and its node. Returns `false` if it exists already.
     pub(super) fn loop_add(&mut self, number: u32) -> bool {
         let Entry::Vacant(vacant) = self.loops.entry(number) else {
             return false;
@@ -85,7 +84,8 @@ impl State {
         true
     }
 
-    /// Counts the device's openers: descriptions and mounted filesystems.
+    /// Returns the number of the device's openers: descriptions, mounted filesystems and open
+    /// partitions.
     pub(super) fn openers(&self, number: u32) -> usize {
         let descriptions = self.open.values().filter(|d| d.owner.is_some());
         let by_name = descriptions.filter(|d| d.object.device() == Ok(number));
@@ -192,7 +192,7 @@ impl State {
     }
 
     /// Writes like a process that has the device open without `O_DIRECT`: reads of the device
-    /// return the bytes, its file does not have them yet.
+    /// return the new bytes, but the file does not have them yet.
     pub(super) fn write_cached(
         &mut self,
         number: u32,
@@ -206,7 +206,8 @@ impl State {
         }
     }
 
-    /// Writes a range of the device's cache to the file, as a direct read or write does first.
+    /// Writes a range of the device's cache to the file, as a direct read or write does before it
+    /// begins.
     pub(super) fn flush_cache(&mut self, number: u32, range: Range<u64>) {
         let overlaps =
             |cached: &Cached| cached.range.start < range.end && range.start < cached.range.end;
@@ -220,7 +221,7 @@ impl State {
         }
     }
 
-    /// The power is lost while the device's cache has data.
+    /// Simulates a power loss while the device's cache has data.
     pub(super) fn lose_cache(&mut self, number: u32, survives: &mut impl FnMut() -> bool) {
         let Some((ino, cached)) = self.take_cache(number, |_| true) else {
             return;
@@ -243,7 +244,7 @@ impl State {
         Some((binding.ino, taken))
     }
 
-    /// Records that the file behind a mounted, writable device node may contain a user's data.
+    /// Records that the file of a mounted, writable device node may contain a user's data.
     pub(super) fn note_raw_use(&mut self, mount: u64) {
         let Some(number) = self.loop_of(self.mounts[&mount].root) else {
             return;
@@ -257,7 +258,7 @@ impl State {
         }
     }
 
-    /// The device's binding; `None` while the device is not bound or is running down.
+    /// Returns the device's binding; `None` while the device is not bound or is running down.
     pub(super) fn binding(&mut self, device: u64) -> Answer<Option<&mut Binding>> {
         let number = self.object(device)?.device()?;
         let device = self.loops.get_mut(&number).ok_or(Errno::NXIO)?;
@@ -298,7 +299,7 @@ impl State {
         Some(LoopFile { path, autoclear })
     }
 
-    /// Sets AUTOCLEAR. If no other process has the device open, every open of it fails from now on.
+    /// Sets AUTOCLEAR. If no other process has the device open, every later open of it fails.
     pub(super) fn loop_clr_fd(&mut self, device: u64) -> Answer<()> {
         let number = self.object(device)?.device()?;
         let openers = self.openers(number);
@@ -315,31 +316,31 @@ impl State {
         Ok(())
     }
 
-    /// The size that the device reports; 0 while it is not bound.
+    /// Returns the size that the device reports, in bytes; 0 while the device is not bound.
     pub(super) fn device_bytes(&mut self, device: u64) -> Answer<u64> {
         Ok(self.binding(device)?.map_or(0, |binding| binding.bytes))
     }
 
-    /// The file behind a device number.
+    /// Returns the inode of the file that a device is bound to.
     pub(super) fn behind(&self, number: u32) -> Option<u64> {
         let device = self.loops.get(&number)?;
         device.binding.as_ref().map(|binding| binding.ino)
     }
 
-    /// The file with a filesystem's bytes.
+    /// Returns the inode of the file that contains a filesystem.
     pub(super) fn backing_of(&self, superblock: u64) -> Answer<u64> {
         let on = self.superblocks.get(&superblock).and_then(|s| s.on);
         on.and_then(|number| self.behind(number))
             .ok_or(Errno::NOTTY)
     }
 
-    /// The device number of `location`.
+    /// Returns the number of the device whose node is at `location`.
     pub(super) fn loop_at(&self, location: Location) -> Answer<u32> {
         self.inode(location.ino)?;
         self.loop_of(location.ino).ok_or(Errno::NOTBLK)
     }
 
-    /// The device number of an inode.
+    /// Returns the number of the device whose node is this inode.
     pub(super) fn loop_of(&self, ino: u64) -> Option<u32> {
         match self.inodes.get(&ino)?.kind {
             InodeKind::Loop(number) => Some(number),

@@ -1,5 +1,5 @@
-//! Events from outside between two calls of a process: a disk is plugged in, removed, exchanged or
-//! claimed. Also reads that return only a part of the available bytes.
+//! External events between two calls of a process: a disk is plugged in, removed, swapped or
+//! claimed. Also short reads.
 
 use std::path::PathBuf;
 
@@ -11,18 +11,18 @@ use crate::kernel::Open;
 pub(crate) enum Meanwhile {
     /// A disk is plugged in.
     Plug(Plug),
-    /// The disk with that medium is removed.
+    /// The disk with this medium is removed.
     Unplug(PathBuf),
-    /// The disk with that medium is removed, and another disk is plugged in.
+    /// The disk with this medium is removed, and another disk is plugged in.
     Swap(PathBuf, Plug),
-    /// Another process opens that device node exclusively, and keeps it open.
+    /// Another process opens this device node exclusively, and keeps it open.
     Claim(PathBuf),
-    /// The call, if it reads, returns half of the available bytes.
+    /// If the next call is a read, it returns half of the available bytes.
     Short,
 }
 
 impl Machine {
-    /// Makes the event happen before the call of that number, counted from [`Machine::begin`].
+    /// Makes the event happen before the call with this number, counted from [`Machine::begin`].
     pub(crate) fn meanwhile(&self, number: usize, what: Meanwhile) {
         self.lock().meanwhile = Some((number, what));
     }

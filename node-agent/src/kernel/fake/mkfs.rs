@@ -1,4 +1,4 @@
-//! Tools as children. mkfs: it writes in steps, and if it is stopped, leaves half a filesystem.
+//! Simulated tools. mkfs writes in steps; a mkfs that is stopped leaves an incomplete filesystem.
 
 use rustix::io::Errno;
 
@@ -9,14 +9,15 @@ use super::superblock::BLOCK_BYTES;
 use super::{Fake, Fd, btrfs, ext4, fsck, xfs};
 use crate::kernel::{Child, ChildEnd, Open, Result};
 
-/// The offset of our format mark. Neither mkfs writes there: this was measured, and is relied on.
+/// The offset of the agent's format mark. No mkfs writes there: this was measured, and the agent
+/// relies on it.
 const MARK_AT: u64 = 100 << 20;
-/// Tables and logs: nothing that looks like a superblock.
+/// The content of tables and logs, which does not resemble a superblock.
 const FILLER: [u8; 4096] = [0xa5; 4096];
 const TABLES_AT: u64 = 8 * BLOCK_BYTES;
 const JOURNAL_AT: u64 = 64 << 20;
 
-/// The steps, in order.
+/// The steps of mkfs, in order.
 const STEPS: [(&str, Step); 4] = [
     ("old signatures", Step::Wipe),
     ("tables", Step::Tables),
@@ -28,11 +29,11 @@ const STEPS: [(&str, Step); 4] = [
 /// complete.
 #[derive(Default)]
 pub(super) struct Tools {
-    /// The features that mkfs.btrfs turns on by default.
+    /// The features that mkfs.btrfs enables by default.
     pub(super) btrfs_features: btrfs::Features,
-    /// The features that mkfs.xfs turns on by default, as bits of `sb_features_incompat`.
+    /// The features that mkfs.xfs enables by default, as bits of `sb_features_incompat`.
     pub(super) xfs_incompat: u32,
-    /// e2fsck is not installed.
+    /// Whether e2fsck is not installed.
     pub(super) lacks_e2fsck: bool,
     /// The reason why no tool completes; `None` if they complete.
     pub(super) stop: Option<Stop>,
@@ -43,11 +44,11 @@ pub(super) struct Tools {
 pub(crate) enum Stop {
     /// The tool exceeds its deadline.
     Deadline,
-    /// Another process kills it.
+    /// Another process kills the tool.
     Signal,
 }
 
-/// The filesystem that is made.
+/// The filesystem that mkfs creates.
 #[derive(Clone, Copy)]
 struct Made {
     fs_type: &'static str,
@@ -64,8 +65,8 @@ enum Step {
     Superblock,
 }
 
-/// Runs a tool until it exits. Each of its steps counts as a call, so that each can fail, or crash
-/// the agent and the child.
+/// Runs a tool until it exits. Each of its steps counts as a call, so a fault can make it fail, or
+/// crash the agent and the child.
 pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
     let fs_type = match child.program {
         "e2fsck" => return fsck::run(fake, child),
@@ -106,7 +107,7 @@ pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
     Ok(end(0, String::new()))
 }
 
-/// An exit of the child.
+/// Returns the result of a child that exits.
 pub(super) fn end(code: i32, stderr: String) -> ChildEnd {
     ChildEnd {
         code: Some(code),
@@ -115,7 +116,7 @@ pub(super) fn end(code: i32, stderr: String) -> ChildEnd {
     }
 }
 
-/// The result of a child that is stopped; `None` if it completes.
+/// Returns the result of a child that is stopped; `None` if the child completes.
 pub(super) fn stopped(fake: &Fake, child: &Child<'_, Fd>) -> Option<ChildEnd> {
     let stop = match (child.is_given_up)() {
         true => Some(Stop::Signal),
@@ -128,7 +129,7 @@ pub(super) fn stopped(fake: &Fake, child: &Child<'_, Fd>) -> Option<ChildEnd> {
     })
 }
 
-/// The child's own descriptor of the device, which it opens exclusively.
+/// Opens the device exclusively for the child.
 pub(super) fn claim(fake: &Fake, child: &Child<'_, Fd>, call: &'static str) -> Result<Fd> {
     fake.open_by(call, child.program, &[], |state| {
         let device = state.object(child.device.id)?;
@@ -153,7 +154,7 @@ pub(super) fn claim(fake: &Fake, child: &Child<'_, Fd>, call: &'static str) -> R
     })
 }
 
-/// The UUID for the new filesystem.
+/// Returns the UUID for the new filesystem.
 fn uuid_in(args: &[String]) -> [u8; 16] {
     let all = args.iter().flat_map(|arg| arg.split(','));
     let text = all.filter_map(|word| word.strip_prefix("uuid=")).next();
@@ -165,7 +166,7 @@ fn fill(contents: &mut Sparse, at: u64) {
     contents.write(at, &FILLER);
 }
 
-/// Whether everything that mkfs writes here is present, besides the superblock.
+/// Whether everything that mkfs writes here, except the superblock, is present.
 pub(super) fn is_whole(contents: &Sparse, fs_type: &str) -> bool {
     let is_filled = |at| {
         let mut found = FILLER;
@@ -177,9 +178,9 @@ pub(super) fn is_whole(contents: &Sparse, fs_type: &str) -> bool {
 }
 
 impl State {
-    /// Writes like the traced real tools: through the device's cache, and, except for xfs, with
-    /// everything synced before the superblock becomes valid. The agent does not rely on the tools'
-    /// final sync.
+    /// Writes as the real tools were traced to do: through the device's cache and, except for xfs,
+    /// with everything else synced before the superblock becomes valid. The agent does not rely on
+    /// the tools' final sync.
     fn mkfs_step(&mut self, device: u64, made: Made, step: Step) -> Answer<()> {
         let Made {
             fs_type,

@@ -1,8 +1,9 @@
-//! A small simulated machine: mounts, loop devices, file contents and descriptors, as far as the
-//! agent relies on them. Any call can be made to fail, or to be the last before the process
-//! crashes; the machine's state survives, as on a real one. Knows nothing of volumes.
+//! A simulated machine: the mounts, loop devices, file contents and descriptors, as far as the
+//! agent relies on them. Tests can make any call fail, or make it the last call before the process
+//! crashes; the machine's state survives the process, as on a real machine. Knows nothing of
+//! volumes.
 //!
-//! Tests that run on both compare each call with the real kernel.
+//! Tests that run on both kernels compare each call with the real kernel.
 
 mod answers;
 mod btrfs;
@@ -50,7 +51,7 @@ pub(crate) use servers::Server;
 use state::State;
 pub(crate) use trouble::{Confusion, Trouble};
 
-/// The machine. It outlives the processes that run on it.
+/// The simulated machine. It outlives the processes that run on it.
 #[derive(Clone)]
 pub(crate) struct Machine {
     state: Arc<Lock<State>>,
@@ -60,36 +61,36 @@ pub(crate) struct Machine {
     hung: watch::Sender<u64>,
 }
 
-/// The machine as one process sees it.
+/// A process on the machine, and its view of the kernel.
 pub(crate) struct Fake {
     machine: Machine,
     process: u64,
 }
 
-/// A descriptor; dropping it closes it.
+/// A descriptor, closed on drop.
 pub(crate) struct Fd {
     machine: Machine,
     id: u64,
 }
 
-/// A fault to inject, once.
+/// A fault, which is injected once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The call of this number, counted from 1, fails and does nothing.
+    /// The call with this number, counted from 1, fails and does nothing.
     Fail(usize, &'static str),
-    /// The call of this number and every later call fail, so the rollback fails as well.
+    /// The call with this number and all later calls fail, so the rollback fails as well.
     FailFrom(usize, &'static str),
-    /// The call of this number is done, and then the process is killed.
+    /// The call with this number is done, and then the process is killed.
     Die(usize),
-    /// The first call of this name is done, and then the process is killed.
+    /// The first call with this name is done, and then the process is killed.
     DieAfter(&'static str),
-    /// The call of this number is done, and then the machine loses its power.
+    /// The call with this number is done, and then the machine loses its power.
     PowerOff(usize, Survives),
-    /// The call of this number waits for [`Machine::let_go`], as if its disk were hung.
+    /// The call with this number waits for [`Machine::let_go`], as if its disk were hung.
     Hang(usize),
-    /// The first call from this number on that may wait for a disk waits for [`Machine::let_go`].
+    /// The first call that may wait for a disk, from this number on, waits for [`Machine::let_go`].
     HangWaiting(usize),
-    /// The call of this number hangs as in [`Fault::Hang`], and then fails.
+    /// The call with this number hangs as in [`Fault::Hang`], and then fails.
     HangAndFail(usize, &'static str),
 }
 
@@ -106,7 +107,7 @@ pub(crate) struct Call {
 }
 
 impl Machine {
-    /// A machine with `/`, `/dev` and no loop device.
+    /// Returns a machine with `/`, `/dev` and no loop device.
     pub(crate) fn new() -> Machine {
         Machine {
             state: Arc::new(Lock::new(State::new())),
@@ -124,7 +125,7 @@ impl Machine {
         }
     }
 
-    /// Counts calls from now on, and injects this fault.
+    /// Starts counting calls, and injects this fault.
     pub(crate) fn begin(&self, fault: Option<Fault>) {
         let mut state = self.state.lock();
         state.calls.clear();
@@ -157,7 +158,7 @@ impl Machine {
         self.hung.subscribe()
     }
 
-    /// The call that began to hang last.
+    /// Returns the call that began to hang last.
     pub(crate) fn hung_last(&self) -> u64 {
         *self.state.lock().hung.last().unwrap()
     }
@@ -168,7 +169,7 @@ impl Machine {
         self.turn.notify_all();
     }
 
-    /// Records a violation if this thread makes a call that may wait for a disk, or stops doing so.
+    /// Makes every call of this thread that may wait for a disk a violation, or no longer.
     pub(crate) fn never_wait_here(&self, never: bool) {
         self.state.lock().never_waits = never.then(|| std::thread::current().id());
     }
@@ -178,8 +179,8 @@ impl Machine {
         self.state.lock().realtime = realtime;
     }
 
-    /// From now on mounts are not propagated out of this namespace, which is that of process 1, or
-    /// a container's.
+    /// Stops propagating mounts out of this namespace, which belongs to process 1, or to a
+    /// container.
     pub(crate) fn keep_mounts_here(&self, is_beside_first_process: bool) {
         let mut state = self.state.lock();
         state.is_beside_first_process = is_beside_first_process;
@@ -187,7 +188,7 @@ impl Machine {
         host.unwrap().group = None;
     }
 
-    /// Kills all processes; each of their threads ends at its next call, or in its hung one.
+    /// Kills all processes. Each of their threads ends at its next call, or during its hung call.
     pub(crate) fn kill_all(&self) {
         let mut state = self.state.lock();
         state.dead_up_to = state.number();
@@ -210,7 +211,7 @@ impl Machine {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Violations of the simulation's rules, regardless of the call's result.
+    /// Returns the violations of the simulation's rules, regardless of the calls' results.
     pub(crate) fn violations(&self) -> Vec<String> {
         self.state.lock().violations.clone()
     }
@@ -218,7 +219,8 @@ impl Machine {
 
 impl Fake {
     /// Performs one call, unless the fault makes it fail; unwinds after the call at which the
-    /// process is killed. `answers` are errnos that are a result of this call, and not a failure.
+    /// process is killed. `answers` are the errnos that are results of this call rather than
+    /// failures.
     fn call<T>(
         &self,
         name: &'static str,
@@ -312,7 +314,7 @@ impl Fake {
         state.dead_up_to >= self.process || state.servers.killed.contains(&self.process)
     }
 
-    /// Opens a new descriptor of this process by a call.
+    /// Makes a call that opens a new descriptor for this process.
     fn open_by(
         &self,
         name: &'static str,

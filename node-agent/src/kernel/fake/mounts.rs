@@ -1,4 +1,4 @@
-//! The mount table: stacked mounts, peer groups, and the refusals of umount.
+//! The mount table: stacked mounts, peer groups, and the reasons why umount fails.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ impl State {
         id
     }
 
-    /// Makes a detached mount of the whole filesystem.
+    /// Creates a detached mount of the whole filesystem.
     pub(super) fn make_mount(&mut self, superblock: u64, attrs: MountAttrs) -> u64 {
         let id = self.number();
         let mount = Mount {
@@ -46,7 +46,7 @@ impl State {
         id
     }
 
-    /// Attaches a mount to a location, and to the same location of all peers of the mount below.
+    /// Attaches a mount to a location, and to the same location in all peers of the parent mount.
     pub(super) fn attach(&mut self, id: u64, onto: Location, point: &Path) -> Answer<()> {
         let below = self.mounts.get(&onto.mount).ok_or(Errno::INVAL)?;
         if below.root == onto.ino && below.point != Path::new("/") {
@@ -95,7 +95,8 @@ impl State {
         Ok(())
     }
 
-    /// Copies one mount, with that location as the root of the copy, which joins the mount's peers.
+    /// Copies one mount. The root of the copy is the location of `fd`; the copy joins the mount's
+    /// peers.
     pub(super) fn clone_mount(&mut self, fd: u64) -> Answer<Object> {
         let location = self.object(fd)?.location()?;
         let original = self.mounts.get(&location.mount).ok_or(Errno::INVAL)?;
@@ -122,7 +123,7 @@ impl State {
         }))
     }
 
-    /// The mount whose root the description refers to.
+    /// Returns the mount whose root the description refers to.
     pub(super) fn mount_of(&mut self, fd: u64) -> Answer<(u64, &mut Mount)> {
         let location = self.object(fd)?.location()?;
         let mount = self.mounts.get_mut(&location.mount).ok_or(Errno::INVAL)?;
@@ -173,7 +174,7 @@ impl State {
         Ok((mount.root == location.ino).then(|| self.root_name(mount)))
     }
 
-    /// The root of a mount as mountinfo shows it.
+    /// Returns the root of a mount as mountinfo shows it.
     fn root_name(&self, mount: &Mount) -> PathBuf {
         let name = Path::new("/").join(&mount.name);
         match self.is_named(mount) {
@@ -182,7 +183,7 @@ impl State {
         }
     }
 
-    /// Whether the root of the mount can still be reached by the name that it had.
+    /// Whether the root of the mount can still be reached by its original name.
     fn is_named(&self, mount: &Mount) -> bool {
         let mut found = self.superblocks[&mount.superblock].root;
         let mut names = mount.name.iter().filter_map(|name| name.to_str());
@@ -227,14 +228,14 @@ impl State {
         }
     }
 
-    /// Whether statfs of the filesystem behind the descriptor does not wait for its disk.
+    /// Whether statfs(2) of the descriptor's filesystem does not wait for a disk.
     pub(super) fn counts_of(&self, fd: u64) -> bool {
         let location = self.object(fd).and_then(Object::location);
         location
             .is_ok_and(|location| self.counts_in_memory(self.mounts[&location.mount].superblock))
     }
 
-    /// Whether statfs of the superblock does not wait for its disk.
+    /// Whether statfs(2) of the superblock does not wait for its disk.
     pub(super) fn counts_in_memory(&self, superblock: u64) -> bool {
         let fs_type = self.superblocks[&superblock].fs_type.as_str();
         ["ext4", "xfs"].contains(&fs_type) && !self.has_project_quotas
@@ -271,7 +272,7 @@ impl State {
         }
     }
 
-    /// The parameters that we send: a source, `ro`, and those of the filesystem.
+    /// Sets a parameter that the agent uses: a source, `ro`, and parameters of the filesystem.
     pub(super) fn fsconfig(&mut self, fd: u64, key: &str, value: Option<&str>) -> Answer<()> {
         let has_labels = self.has_labels;
         if self.context(fd)?.fs_type == "nfs" {
@@ -321,7 +322,7 @@ impl State {
             self.violations
                 .push(format!("inode {ino} is mounted by two devices"));
         }
-        // The bytes come through the device's cache.
+        // The kernel reads the bytes through the device's cache.
         self.flush_cache(number, 0..u64::MAX);
         let may_be_damaged = read_only || self.tools.lacks_e2fsck || fs_type != "ext4";
         let file = self.file(ino)?;
@@ -363,7 +364,7 @@ impl State {
         Ok(())
     }
 
-    /// The superblock exists, and has replayed the journal of an ext4.
+    /// Mounts an existing superblock again, after it has replayed the journal of an ext4.
     fn wait_for_replay(&mut self, fs_type: &str, number: u32) -> Answer<()> {
         if fs_type == "ext4" {
             let binding = self.loops[&number].binding.as_ref().ok_or(Errno::NXIO)?;
@@ -373,7 +374,8 @@ impl State {
         Ok(())
     }
 
-    /// Records a violation if the filesystem has miscounted groups: its users would get EUCLEAN.
+    /// Records a violation if the filesystem has miscounted its groups: its users would get
+    /// EUCLEAN.
     pub(super) fn expect_counted(&mut self, mount: u64) {
         let superblock = self.mounts[&mount].superblock;
         if self.superblocks[&superblock].is_miscounted {

@@ -1,4 +1,4 @@
-//! Files and filesystems by an open descriptor, for the verbs that change them.
+//! Files and filesystems by an open descriptor, for the calls that change them.
 
 use rustix::io::Errno;
 
@@ -8,7 +8,7 @@ use super::{btrfs, ext4, xfs};
 use crate::kernel::{BtrfsGeometry, MountAttrs, XfsGeometry};
 
 impl State {
-    /// The file that was opened, not a mount on it.
+    /// Returns the file that was opened, regardless of mounts on it.
     pub(super) fn opened_file(&mut self, fd: u64) -> Answer<&mut File> {
         let ino = self.object(fd)?.location()?.ino;
         self.file(ino)
@@ -32,7 +32,7 @@ impl State {
         Ok(())
     }
 
-    /// The loop device of the filesystem that a directory is on.
+    /// Returns the number of the device with the filesystem that contains a directory.
     pub(super) fn device_of(&self, fd: u64, fs_type: &str) -> Answer<u32> {
         let location = self.object(fd)?.location()?;
         let mount = self.mounts.get(&location.mount).ok_or(Errno::INVAL)?;
@@ -43,7 +43,7 @@ impl State {
         }
     }
 
-    /// syncfs(2) of the filesystem that the directory is in.
+    /// syncfs(2) of the filesystem that contains the directory.
     pub(super) fn syncfs(&mut self, fd: u64) -> Answer<()> {
         let location = self.object(fd)?.location()?;
         let superblock = self.inode(location.ino)?.superblock;
@@ -61,13 +61,13 @@ impl State {
         Ok(())
     }
 
-    /// The number of blocks of the device.
+    /// Returns the number of blocks of the device.
     pub(super) fn room(&self, number: u32) -> u64 {
         self.loops[&number].binding.as_ref().map_or(0, |b| b.bytes) / BLOCK_BYTES
     }
 
-    /// The file behind the filesystem that a directory is on. To grow to `blocks`, it must be
-    /// writable and large enough.
+    /// Returns the file with the filesystem that contains a directory. Fails if the filesystem
+    /// shall grow to `blocks`, but is read-only or its device too small.
     pub(super) fn mounted_file(
         &mut self,
         fd: u64,
@@ -108,7 +108,7 @@ impl State {
         Ok(())
     }
 
-    /// Grows to the size of its device, which has that id in the filesystem.
+    /// Grows the filesystem to the size of its device, which has this ID in the filesystem.
     pub(super) fn btrfs_grow(&mut self, fd: u64, id: u64) -> Answer<()> {
         if id != 1 {
             return Err(Errno::NODEV);

@@ -1,4 +1,4 @@
-//! Changes of the volumes' files by controllers, pods and operators. All of them sync their writes.
+//! Changes of the volumes' files by controllers, pods and operators, who sync all their writes.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::superblock::BLOCK_BYTES;
 use super::{Machine, btrfs, ext4, xfs};
 
 impl Machine {
-    /// A sparse file with its parent directories; an existing file is grown.
+    /// Creates a sparse file and its parent directories, or grows an existing file.
     pub(crate) fn make_file(&self, path: &Path, bytes: u64) {
         self.lock().make_file(path, bytes);
     }
@@ -20,24 +20,23 @@ impl Machine {
         attributes.sync();
     }
 
-    /// A directory with its parents.
+    /// Creates a directory and its parents.
     pub(crate) fn make_dir(&self, path: &Path) {
         self.lock().make_dir(path);
     }
 
-    /// Writes into a file as a user of the volume would, and then syncs the bytes, and nothing else
-    /// of the file.
+    /// Writes to a file as a user of the volume does, and then syncs only these bytes.
     pub(crate) fn write_file(&self, path: &Path, at: u64, bytes: &[u8]) {
         self.put(path, at, bytes);
         self.lock().file_at(path).used = true;
     }
 
-    /// Writes zeros into a file; they do not count as a user's data.
+    /// Writes zeros to a file, which do not count as a user's data.
     pub(crate) fn write_zeros(&self, path: &Path, bytes: usize) {
         self.put(path, 0, &vec![0; bytes]);
     }
 
-    /// Turns on project quotas in an ext4 as its user could: changes only the superblock.
+    /// Enables project quotas in an ext4 as its user can: changes only the superblock.
     pub(crate) fn add_projects(&self, path: &Path) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;
@@ -45,8 +44,8 @@ impl Machine {
         contents.sync();
     }
 
-    /// Has the ext4 in a file ask for `errors=panic`, as tune2fs does; or only once its journal is
-    /// replayed.
+    /// Sets `errors=panic` in the superblock of the ext4 in a file, as tune2fs does; with
+    /// `is_logged`, only in its journal, so that a replay sets it.
     pub(crate) fn ask_panic(&self, path: &Path, is_logged: bool) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;
@@ -60,12 +59,12 @@ impl Machine {
         contents.sync();
     }
 
-    /// Writes remains of a deleted volume on the storage; they do not count as a user's data.
+    /// Writes the remains of a deleted volume to the storage, which do not count as a user's data.
     pub(crate) fn soil(&self, path: &Path, at: u64, bytes: &[u8]) {
         self.put(path, at, bytes);
     }
 
-    /// Makes a filesystem on a medium, as if on another machine.
+    /// Creates a filesystem on a medium, as if on another machine.
     pub(crate) fn make_filesystem(&self, path: &Path, fs_type: &str) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;
@@ -95,7 +94,7 @@ impl Machine {
         contents.sync();
     }
 
-    /// Whether the name exists, as a file or anything else.
+    /// Whether a file, directory or device with this path exists.
     pub(crate) fn is_there(&self, path: &Path) -> bool {
         self.lock().walk(path).is_ok()
     }
@@ -107,17 +106,17 @@ impl Machine {
         bytes
     }
 
-    /// Makes a symlink to a directory.
+    /// Creates a symlink to a directory.
     pub(crate) fn link_dir(&self, link: &Path, to: &Path) {
         self.lock().links.insert(link.to_owned(), to.to_owned());
     }
 
-    /// Gives a file another name, a hard link.
+    /// Adds a hard link to a file.
     pub(crate) fn link_file(&self, path: &Path, name: &Path) {
         self.lock().link(path, name).unwrap();
     }
 
-    /// Removes a file; a device that is bound to it keeps its data.
+    /// Removes a file. A device that is bound to the file keeps its data.
     pub(crate) fn delete_file(&self, path: &Path) {
         self.lock().remove(path, false).unwrap();
     }
@@ -131,7 +130,7 @@ impl Machine {
         state.remove(from, false).unwrap();
     }
 
-    /// Truncates a file; devices that are bound to it keep their size.
+    /// Truncates a file. Devices that are bound to the file keep their size.
     pub(crate) fn truncate_file(&self, path: &Path, bytes: u64) {
         let mut state = self.lock();
         let file = state.file_at(path);

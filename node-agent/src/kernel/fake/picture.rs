@@ -1,5 +1,5 @@
-//! The machine's state, as lines that can be compared and printed, without numbers that may differ
-//! from run to run.
+//! The machine's state as lines that tests can compare and print, without numbers that differ from
+//! run to run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -10,7 +10,7 @@ use super::disks::DISKS;
 use super::state::{InodeKind, State};
 use super::superblock::{self, Whole};
 
-/// Every mount, binding, lock, descriptor and name.
+/// A snapshot of every mount, binding, lock, descriptor and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Picture(BTreeSet<String>);
 
@@ -19,7 +19,7 @@ pub(crate) struct Picture(BTreeSet<String>);
 pub(crate) enum Holds {
     /// The file has only zeros.
     Nothing,
-    /// A whole filesystem: its type, its size in bytes, and how often one was made.
+    /// A complete filesystem: its type, its size in bytes, and the number of completed mkfs.
     Filesystem(&'static str, u64, u32),
     /// Any other content.
     Parts,
@@ -57,7 +57,7 @@ impl Picture {
 }
 
 impl Machine {
-    /// The machine's state now.
+    /// Returns a snapshot of the machine's state.
     pub(crate) fn picture(&self) -> Picture {
         let state = self.lock();
         let on_host = state.host_names();
@@ -84,7 +84,7 @@ impl Machine {
         Picture(lines)
     }
 
-    /// The content of a file now.
+    /// Returns the kind of a file's content.
     pub(crate) fn holds(&self, path: &Path) -> Holds {
         let mut state = self.lock();
         let file = state.file_at(path);
@@ -96,7 +96,7 @@ impl Machine {
     }
 }
 
-/// The names of the first filesystem's inodes.
+/// The names of the inodes of the machine's first filesystem.
 struct Names<'a>(BTreeMap<u64, &'a PathBuf>);
 
 impl Names<'_> {

@@ -1,5 +1,5 @@
-//! The machine loses its power: processes, mounts and loop devices are gone, and any part of the
-//! writes since the last fsync may be.
+//! A power loss: all processes, mounts and loop devices are gone, and any part of the writes since
+//! the last fsync may be lost.
 
 use std::path::Path;
 
@@ -7,17 +7,17 @@ use super::state::{File, InodeKind, State};
 use super::superblock::BLOCK_BYTES;
 use super::{Machine, ext4};
 
-/// The unsynced changes that are on the disk when the power returns.
+/// The unsynced changes that are on the disk after the power loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Survives {
     Nothing,
     Everything,
-    /// Any part, selected by this seed.
+    /// A pseudorandom part of the changes, selected by this seed.
     Some(u64),
 }
 
 impl Survives {
-    /// Decides one change after the other.
+    /// Returns a function that decides whether the next change is on the disk.
     fn decide(self) -> impl FnMut() -> bool {
         let mut state = match self {
             Survives::Some(seed) => seed,
@@ -38,14 +38,14 @@ impl Survives {
 }
 
 impl Machine {
-    /// Loses the power when the growth of the ext4 in that file to `bytes` is in its journal,
-    /// but not in its superblock.
+    /// Loses the power when the growth of the ext4 in this file to `bytes` is in its journal, but
+    /// not in its superblock.
     pub(crate) fn power_off_in_growth(&self, path: &Path, bytes: u64) {
         self.log_growth(path, bytes);
         self.lock().power_off(Survives::Nothing);
     }
 
-    /// An expansion of the ext4 in a file is in its journal only.
+    /// Writes the growth of the ext4 in a file to its journal only.
     pub(crate) fn log_growth(&self, path: &Path, bytes: u64) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;
@@ -56,7 +56,7 @@ impl Machine {
         contents.sync();
     }
 
-    /// Loses the power between two calls; it returns at once.
+    /// Loses the power between two calls.
     pub(crate) fn power_off(&self, survives: Survives) {
         self.lock().power_off(survives);
         self.turn.notify_all();
@@ -104,7 +104,7 @@ impl State {
                 file.contents.sync();
             }
         }
-        // A disk that is plugged in is still there when the power returns.
+        // A disk that is plugged in remains plugged in during the power loss.
         for disk in disks.into_values().filter(|disk| !disk.is_removed) {
             self.plug(disk.plug);
         }
@@ -112,7 +112,7 @@ impl State {
 }
 
 impl State {
-    /// The files behind the mounted ext4 filesystems whose journal is in use.
+    /// Returns the files with the mounted ext4 filesystems whose journal is in use.
     fn writable_ext4(&self) -> Vec<u64> {
         let all = self.superblocks.values();
         let writable = all.filter(|it| it.fs_type == "ext4" && !it.read_only);

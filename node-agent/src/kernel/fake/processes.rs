@@ -1,5 +1,5 @@
-//! Helper processes: threads of the test, each a process of the machine. The test provides the work
-//! of a helper, since the kernel knows no filesystem's protocol.
+//! Simulated helper processes. Each is a thread of the test, and a process of the machine. The test
+//! provides the work of a helper, because the simulated kernel has no network protocols.
 
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ use crate::kernel::{
     Answer, Answered, Helper, MountAttrs, MountSource, RemoteCall, Remotes, Result,
 };
 
-/// A helper process: a thread.
+/// A running helper process, which is a thread.
 pub(crate) struct Running {
     machine: Machine,
     process: u64,
@@ -35,7 +35,7 @@ enum Progress {
     Exited,
 }
 
-/// The end of the connection, as the helper sees it.
+/// Whether the agent has closed its connection to the helper.
 #[derive(Default)]
 struct Closed(Lock<bool>, Condvar);
 
@@ -83,7 +83,7 @@ impl Process for Running {
 }
 
 impl Drop for Running {
-    /// Kills the helper, as SIGKILL does when the agent ends.
+    /// Kills the helper, as SIGKILL does when the agent exits.
     fn drop(&mut self) {
         self.kill();
     }
@@ -109,7 +109,7 @@ impl Remotes for Fake {
         )]
         let thread = tokio::task::spawn_blocking(move || {
             let made = catch_unwind(AssertUnwindSafe(|| work(&helper, &call)));
-            // Held by the helper as well, until the connection is closed.
+            // The helper holds the mount as well, until the connection is closed.
             let mut held = None;
             let made = made.ok().map(|made| match made {
                 Ok(Answer::Mount(mount)) => {
@@ -125,7 +125,7 @@ impl Remotes for Fake {
             if has_answered {
                 end.wait();
             }
-            // An answer that was sent and not received is closed with the connection.
+            // An answer that was sent, but not received, is closed with the connection.
             drop(answer.lock().take());
             drop(held);
             helper.machine.lock().servers.running -= 1;

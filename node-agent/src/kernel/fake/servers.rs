@@ -1,4 +1,4 @@
-//! NFS servers, reduced to the behaviour that the agent's mounts show.
+//! Simulated NFS servers, with the behaviour that mounts of the agent depend on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use super::state::{Answer, State};
 use super::{Fake, Fd, Machine};
 use crate::kernel::{Answered, RemoteCall, Usage};
 
-/// The work of a helper process: performs the call and returns its result.
+/// The work of a helper process: a function that makes the call and returns its result.
 pub(crate) type Work = fn(&Fake, &RemoteCall) -> Answered<Fd>;
 
 /// An NFS server.
@@ -27,51 +27,51 @@ pub(crate) struct Server {
 pub(super) struct Servers {
     pub(super) by_address: BTreeMap<IpAddr, Server>,
     pub(super) names: BTreeMap<String, Vec<IpAddr>>,
-    /// The sources in the mount table that differ from the given sources, by given source.
+    /// The sources that the mount table shows instead of the sources that were mounted.
     pub(super) shown: BTreeMap<String, String>,
     pub(super) work: Option<Work>,
-    /// Processes that were killed.
+    /// The processes that were killed.
     pub(super) killed: BTreeSet<u64>,
-    /// Whether killed processes remain until their server answers, instead of exiting at once.
+    /// Whether a killed process remains until its server answers, instead of exiting immediately.
     pub(super) die_hard: bool,
     /// Whether every call that may wait hangs.
     pub(super) hang: bool,
-    /// The number of helpers that were started, and of those that have not exited.
+    /// The number of helpers that were started, and the number that have not exited.
     pub(super) started: usize,
     pub(super) running: usize,
 }
 
-/// The server and the directory behind a superblock.
+/// The server and the directory of a superblock.
 #[derive(Clone, Debug)]
 pub(super) struct Served {
     pub(super) source: String,
     pub(super) address: IpAddr,
     pub(super) directory: String,
-    /// Mounted with `nosharecache`.
+    /// Whether the filesystem was mounted with `nosharecache`.
     pub(super) is_separate: bool,
 }
 
 impl Machine {
-    /// Adds a server at that address.
+    /// Adds a server with this address.
     pub(crate) fn serve_nfs(&self, address: &str, server: Server) {
         let address = address.parse().unwrap();
         self.lock().servers.by_address.insert(address, server);
     }
 
-    /// Sets the addresses of a name.
+    /// Sets the addresses of a host name.
     pub(crate) fn name_host(&self, name: &str, addresses: &[&str]) {
         let addresses = addresses.iter().map(|it| it.parse().unwrap()).collect();
         self.lock().servers.names.insert(name.to_owned(), addresses);
     }
 
-    /// Makes the mount table show the source `given` as `shown`, as if its superblock had first
-    /// been mounted under that name.
+    /// Makes the mount table show the source `given` as `shown`, as if the superblock had first
+    /// been mounted from `shown`.
     pub(crate) fn show_source(&self, given: &str, shown: &str) {
         let (given, shown) = (given.to_owned(), shown.to_owned());
         self.lock().servers.shown.insert(given, shown);
     }
 
-    /// A copy of the server at that address, as it is now.
+    /// Returns a copy of the present state of the server with this address.
     pub(crate) fn server_of(&self, address: &str) -> Server {
         self.lock().servers.by_address[&address.parse().unwrap()].clone()
     }
@@ -81,12 +81,12 @@ impl Machine {
         self.lock().servers.work = Some(work);
     }
 
-    /// Whether killed helpers remain until their server answers.
+    /// Sets whether killed helpers remain until their server answers.
     pub(crate) fn let_helpers_die_hard(&self, die_hard: bool) {
         self.lock().servers.die_hard = die_hard;
     }
 
-    /// Makes all servers stop answering, or answer again, also the calls that hang.
+    /// Makes all servers stop answering, or answer again, including calls that hang.
     pub(crate) fn let_servers_hang(&self, hang: bool) {
         self.lock().servers.hang = hang;
         if !hang {
@@ -94,19 +94,19 @@ impl Machine {
         }
     }
 
-    /// The number of helpers that have not exited.
+    /// Returns the number of helpers that have not exited.
     pub(crate) fn helpers_running(&self) -> usize {
         self.lock().servers.running
     }
 
-    /// The number of helpers that were started so far.
+    /// Returns the number of helpers that have been started.
     pub(crate) fn helpers_started(&self) -> usize {
         self.lock().servers.started
     }
 }
 
 impl Machine {
-    /// Mounts a directory of a server as another program does.
+    /// Mounts a directory of a server, as another program does.
     pub(crate) fn mount_nfs(&self, source: &str, address: &str, on: &Path) {
         let mut state = self.lock();
         let superblock = state
@@ -119,12 +119,12 @@ impl Machine {
 }
 
 impl State {
-    /// The address and the directory of the server behind a descriptor.
+    /// Returns the server's address and directory for a descriptor.
     pub(super) fn served(&self, fd: u64) -> Answer<(IpAddr, String)> {
         self.served_at(self.object(fd)?.location()?.ino)
     }
 
-    /// Reports a size that no other filesystem of the machine has. Returns ESTALE if the server no
+    /// Returns a size that no other filesystem of the machine has. Returns ESTALE if the server no
     /// longer has the directory.
     pub(super) fn statfs_served(&self, ino: u64) -> Answer<Usage> {
         let (address, directory) = self.served_at(ino)?;
@@ -155,7 +155,8 @@ impl State {
         Ok((served.address, served.directory.clone()))
     }
 
-    /// A filesystem of a server: one for all mounts of a directory, unless it is separate.
+    /// Returns the superblock of a server's directory. All mounts of a directory share one
+    /// superblock, unless `is_separate`.
     pub(super) fn make_served(
         &mut self,
         source: &str,
@@ -192,7 +193,7 @@ impl State {
         Ok(superblock)
     }
 
-    /// fsconfig(2) of an NFS mount, after all parameters.
+    /// fsconfig(2) that creates the superblock of an NFS mount, after all parameters are set.
     pub(super) fn create_served(&mut self, fd: u64) -> Answer<()> {
         let parameters = self.context(fd)?.parameters.clone();
         let value = |key: &str| {
@@ -231,7 +232,7 @@ impl State {
     }
 }
 
-/// The parameters that it knows.
+/// The NFS mount parameters that the simulated kernel accepts.
 const PARAMETERS: [&str; 11] = [
     "source",
     "addr",

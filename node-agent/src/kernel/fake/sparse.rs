@@ -1,10 +1,10 @@
-//! The bytes of a sparse file. Does not interpret them.
+//! The content of a sparse file.
 
 use std::collections::BTreeMap;
 
 const BLOCK: u64 = 4096;
 
-/// Blocks that were written, and a size.
+/// The blocks that were written, and the size in bytes.
 #[derive(Clone, Default)]
 pub(super) struct Sparse {
     bytes: u64,
@@ -16,12 +16,12 @@ impl Sparse {
         self.bytes
     }
 
-    /// Grows.
+    /// Grows the file to at least `bytes`.
     pub(super) fn grow(&mut self, bytes: u64) {
         self.bytes = self.bytes.max(bytes);
     }
 
-    /// Truncates.
+    /// Truncates the file to at most `bytes`.
     pub(super) fn truncate(&mut self, bytes: u64) {
         self.bytes = self.bytes.min(bytes);
         self.blocks.retain(|index, _| index * BLOCK < bytes);
@@ -30,7 +30,7 @@ impl Sparse {
         }
     }
 
-    /// Reads from `at`; returns the number of bytes that the file has there.
+    /// Reads from `at`. Returns the number of bytes that the file has there.
     pub(super) fn read(&self, at: u64, buffer: &mut [u8]) -> usize {
         let left = usize::try_from(self.bytes.saturating_sub(at)).unwrap();
         let length = left.min(buffer.len());
@@ -47,7 +47,7 @@ impl Sparse {
         length
     }
 
-    /// Writes as much as fits below the size.
+    /// Writes the bytes that are below the file's end. Returns the number of bytes written.
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> usize {
         let left = usize::try_from(self.bytes.saturating_sub(at)).unwrap();
         let length = left.min(bytes.len());
@@ -71,7 +71,7 @@ impl Sparse {
         (at < self.bytes).then_some(at)
     }
 
-    /// `SEEK_HOLE`; the end of the file is one.
+    /// `SEEK_HOLE`; the end of the file counts as a hole.
     pub(super) fn hole(&self, from: u64) -> Option<u64> {
         if from >= self.bytes {
             return None;
@@ -83,7 +83,7 @@ impl Sparse {
         Some((index * BLOCK).max(from).min(self.bytes))
     }
 
-    /// Discards everything but the block at `kept`.
+    /// Discards everything except the block that contains the offset `kept`.
     pub(super) fn discard_but(&mut self, kept: u64) {
         self.blocks.retain(|index, _| *index == kept / BLOCK);
     }
@@ -96,7 +96,7 @@ impl Sparse {
     }
 }
 
-/// The block, the offset in it, and the length.
+/// Returns the index of the block, the offset in it, and the length.
 fn piece(at: u64, done: usize, length: usize) -> (u64, usize, usize) {
     let at = at + done as u64;
     let within = usize::try_from(at % BLOCK).unwrap();

@@ -17,63 +17,63 @@ use crate::kernel::{Dev, FileKind, MountAttrs, Stat};
 
 pub(super) type Answer<T> = std::result::Result<T, Errno>;
 
-/// Everything, under one lock.
+/// The whole state of the machine, protected by one lock.
 pub(super) struct State {
     pub(super) inodes: BTreeMap<u64, Inode>,
     pub(super) superblocks: BTreeMap<u64, Superblock>,
     pub(super) mounts: BTreeMap<u64, Mount>,
-    /// Loop devices and disks; the numbers of disks begin with [`super::disks::DISKS`].
+    /// Loop devices and disks. The numbers of disks begin with [`super::disks::DISKS`].
     pub(super) loops: BTreeMap<u32, Loop>,
     pub(super) disks: BTreeMap<u32, Plugged>,
     pub(super) open: BTreeMap<u64, Description>,
-    /// The description that holds the flock of an inode.
+    /// The description that holds the flock(2) lock of an inode.
     pub(super) locks: BTreeMap<u64, u64>,
     pub(super) calls: Vec<Call>,
     pub(super) fault: Option<Fault>,
-    /// An event from outside, and the number of the call before which it happens.
+    /// An external event, and the number of the call before which it happens.
     pub(super) meanwhile: Option<(usize, Meanwhile)>,
-    /// Whether reads by the current call return half of the available bytes.
+    /// Whether reads in the current call return half of the available bytes.
     pub(super) reads_half: bool,
-    /// The hung calls.
+    /// The calls that hang.
     pub(super) hung: BTreeSet<u64>,
-    /// Processes up to this number were killed.
+    /// The highest process number that was killed by [`super::Machine::kill_all`] or a power loss.
     pub(super) dead_up_to: u64,
-    /// The thread on which no call may wait.
+    /// The thread on which no call may block.
     pub(super) never_waits: Option<ThreadId>,
     pub(super) violations: Vec<String>,
     /// Whether the mount namespace belongs to process 1.
     pub(super) is_beside_first_process: bool,
-    /// Seconds since 1970.
+    /// The wall clock, in seconds since 1970.
     pub(super) realtime: u64,
-    /// Whether no process gets a lease, as on NFS.
+    /// Whether leases are refused to all processes, as on NFS.
     pub(super) grants_no_leases: bool,
-    /// Whether no name is in memory.
+    /// Whether openat2(2) with `RESOLVE_CACHED` finds no name in memory.
     pub(super) has_cold_names: bool,
-    /// Every lookup there waits for a server that does not answer.
+    /// The directory in which every lookup waits for a server that does not answer.
     pub(super) silent: Option<PathBuf>,
-    /// `/dev` takes no new names.
+    /// Whether `/dev` accepts no new names.
     pub(super) has_fixed_dev: bool,
-    /// Disks that are plugged in from now on have no sequence number, as before Linux 5.15.
+    /// Whether disks that are plugged in later have no sequence number, as before Linux 5.15.
     pub(super) has_no_diskseq: bool,
-    /// All filesystems are mounted with project quotas.
+    /// Whether all filesystems are mounted with project quotas.
     pub(super) has_project_quotas: bool,
-    /// Size and used bytes of the filesystem under everything, which contains the volumes' files.
+    /// The size and the used bytes of the first filesystem, which contains the volumes' files.
     pub(super) storage: (u64, u64),
     /// The logical block size of every device.
     pub(super) device_block_bytes: u32,
     pub(super) has_no_mount_ids: bool,
-    /// The tools that are installed.
+    /// The installed tools.
     pub(super) tools: super::mkfs::Tools,
-    /// `SEEK_DATA` finds the start of a file, wherever it begins to search.
+    /// Whether `SEEK_DATA` always returns the start of the file, wherever the search begins.
     pub(super) maps_backwards: bool,
     pub(super) servers: Servers,
-    /// SELinux is enabled.
+    /// Whether SELinux is enabled.
     pub(super) has_labels: bool,
-    /// Statmount does not show the labels of mounts.
+    /// Whether statmount(2) omits the labels of mounts.
     pub(super) hides_labels: bool,
-    /// How the kernel treats devices whose btrfs have the same ID, as before Linux 6.7.
+    /// The treatment of devices whose btrfs have the same ID, as before Linux 6.7.
     pub(super) btrfs_confusion: Option<Confusion>,
-    /// Symlinks, and the directories that they lead to.
+    /// Symlinks, and the directories that they point to.
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
     numbers: u64,
 }
@@ -99,27 +99,27 @@ pub(super) struct File {
     pub(super) attributes: Kept<BTreeMap<String, Vec<u8>>>,
     /// Whether the file was truncated, so that its content may be incomplete.
     pub(super) cut: bool,
-    /// Whether the file may contain a user's data: it has been mounted, or written to from outside.
+    /// Whether the file may contain a user's data: it was mounted, or written to from outside.
     pub(super) used: bool,
-    /// The number of completed mkfs on the file.
+    /// The number of completed mkfs runs on the file.
     pub(super) formats: u32,
 }
 
-/// A filesystem that is mounted, or about to be.
+/// A filesystem that is mounted, or is being mounted.
 pub(super) struct Superblock {
     pub(super) fs_type: String,
     pub(super) dev: Dev,
-    /// The loop device that it has claimed.
+    /// The number of the device that the filesystem has claimed.
     pub(super) on: Option<u32>,
     pub(super) read_only: bool,
     pub(super) shut_down: bool,
-    /// An ext4 that its journal grew after the kernel had counted its groups.
+    /// Whether it is an ext4 that a journal replay grew after the kernel had counted its groups.
     pub(super) is_miscounted: bool,
     /// The filesystem's error count.
     pub(super) errors: u64,
-    /// The SELinux label of all its files.
+    /// The SELinux label of all files.
     pub(super) label: Option<String>,
-    /// The server and the directory, if this is a server's filesystem.
+    /// The server and the directory, for a network filesystem.
     pub(super) served: Option<Served>,
     pub(super) root: u64,
 }
@@ -127,7 +127,7 @@ pub(super) struct Superblock {
 pub(super) struct Mount {
     pub(super) superblock: u64,
     pub(super) root: u64,
-    /// The name of the root when it was mounted; empty for the root of the filesystem.
+    /// The path of the mount's root when it was mounted; empty for the root of the filesystem.
     pub(super) name: PathBuf,
     pub(super) attrs: MountAttrs,
     /// The peer group; `None` if the mount is private.
@@ -146,14 +146,14 @@ pub(super) struct Location {
 
 /// An open file description.
 pub(super) struct Description {
-    /// The process that has a descriptor of it. Without one, only a loop device can keep it open.
+    /// The process that has a descriptor for it. `None` if only a loop device keeps it open.
     pub(super) owner: Option<u64>,
     pub(super) object: Object,
     pub(super) path: String,
 }
 
 pub(super) enum Object {
-    /// `O_PATH`, or a directory, or a mount.
+    /// An `O_PATH` descriptor, a directory or a mount.
     Name(Location),
     File {
         location: Location,
@@ -164,7 +164,7 @@ pub(super) enum Object {
         number: u32,
         writable: bool,
         exclusive: bool,
-        /// Through the device's page cache.
+        /// Whether the device was opened without `O_DIRECT`, so that it uses the page cache.
         buffered: bool,
     },
     Context(Context),
@@ -176,7 +176,7 @@ pub(super) struct Context {
     pub(super) source: Option<PathBuf>,
     pub(super) read_only: bool,
     pub(super) label: Option<String>,
-    /// Parameters of a server's filesystem: name, and value if it has one.
+    /// The parameters of a network filesystem: name, and value if it has one.
     pub(super) parameters: Vec<(String, Option<String>)>,
     pub(super) superblock: Option<u64>,
 }
@@ -239,7 +239,7 @@ impl State {
         };
         let root = state.make_superblock("ext4", Dev { major: 8, minor: 1 }, None);
         let mount = state.make_mount(root, MountAttrs::default());
-        // Like the kubelet's directory: every mount under it gets a separate peer group.
+        // Like the kubelet's directory, `/` propagates mounts: every mount below gets a peer group.
         let group = Some(state.number());
         let on = Some(Location { mount: 0, ino: 0 });
         let point = PathBuf::from("/");
@@ -298,7 +298,7 @@ impl State {
         Ok(at)
     }
 
-    /// The root of the topmost mount there, or the location itself.
+    /// Returns the root of the topmost mount on the location; the location itself if there is none.
     pub(super) fn topmost(&self, mut at: Location) -> Location {
         let upon = |at| self.mounts.iter().find(|(_, mount)| mount.on == Some(at));
         while let Some((&mount, upper)) = upon(at) {
@@ -329,7 +329,7 @@ impl State {
             InodeKind::File(file) => (FileKind::File, no_device, file.contents.bytes()),
             InodeKind::Loop(number) => (FileKind::BlockDevice, device_dev(*number), 0),
         };
-        // The simulated mkfs writes only a few blocks; the real ones write more.
+        // The simulated mkfs writes only a few blocks, the real tools write more.
         let allocated = match &inode.kind {
             InodeKind::File(file) if file.contents.is_blank() => 0,
             _ => bytes,
@@ -346,8 +346,8 @@ impl State {
                 .mounts
                 .get(&location.mount)
                 .is_some_and(|m| m.root == location.ino),
-            // A root that is described without the filesystem has no mount id, as in the real
-            // kernel layer.
+            // A root that is described from mountinfo has no mount ID, as in the real
+            // implementation.
             mount_id: match self.has_no_mount_ids || self.superblocks[&inode.superblock].shut_down {
                 true => 0,
                 false => location.mount,
@@ -355,7 +355,7 @@ impl State {
         })
     }
 
-    /// The number of names of a file.
+    /// Returns the number of hard links to a file.
     fn links_to(&self, ino: u64) -> u32 {
         let names = self.inodes.values().map(|inode| match &inode.kind {
             InodeKind::Directory(names) => names.values().filter(|named| **named == ino).count(),
@@ -364,20 +364,20 @@ impl State {
         u32::try_from(names.sum::<usize>()).unwrap_or(u32::MAX)
     }
 
-    /// The parent directory and the last component of a path.
+    /// Returns the parent directory and the last component of a path.
     pub(super) fn parent(&self, path: &Path) -> Answer<(Location, String)> {
         let name = path.file_name().and_then(|name| name.to_str());
         let parent = self.walk(path.parent().ok_or(Errno::BUSY)?)?;
         Ok((parent, name.ok_or(Errno::INVAL)?.to_owned()))
     }
 
-    /// All names of the first filesystem, for the picture.
+    /// Returns all paths in the first filesystem, for [`super::Picture`].
     pub(super) fn host_names(&self) -> Vec<(PathBuf, u64)> {
         let host = self.mounts.values().next();
         host.map_or(Vec::new(), |host| self.names_in(host))
     }
 
-    /// All names in a mount.
+    /// Returns all paths in a mount.
     pub(super) fn names_in(&self, mount: &Mount) -> Vec<(PathBuf, u64)> {
         let mut found = Vec::new();
         let mut left = VecDeque::from([(mount.point.clone(), mount.root)]);

@@ -1,15 +1,15 @@
-//! Detects the filesystem at the start of a file, as the kernel does before it mounts it.
+//! Detects the filesystem in a file, as the kernel does when it mounts the filesystem.
 
 use super::sparse::Sparse;
 use super::{btrfs, ext4, xfs};
 
-/// A filesystem that can be mounted.
+/// A complete filesystem, which can be mounted.
 pub(super) struct Whole {
     pub(super) fs_type: &'static str,
     pub(super) bytes: u64,
 }
 
-/// The filesystem, if its superblock is valid.
+/// Returns the filesystem; `None` if there is no valid superblock.
 pub(super) fn read(contents: &Sparse) -> Option<Whole> {
     let blocks_of = [
         ("ext4", ext4::blocks as fn(&Sparse) -> _),
@@ -22,12 +22,13 @@ pub(super) fn read(contents: &Sparse) -> Option<Whole> {
     })
 }
 
-/// The block size of every filesystem made here.
+/// The block size of every simulated filesystem, in bytes.
 pub(super) const BLOCK_BYTES: u64 = 4096;
 
 const CRC_OF_BYTE: [u32; 256] = crc_of_byte();
 
-/// The CRC of each byte for the polynomial 0x1edc6f41, bits reversed (RFC 3720, appendix B.4).
+/// Returns the CRC of each byte for the polynomial 0x1edc6f41 with reversed bits (RFC 3720,
+/// appendix B.4).
 const fn crc_of_byte() -> [u32; 256] {
     let mut table = [0; 256];
     let mut byte = 0_u32;

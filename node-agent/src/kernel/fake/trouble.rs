@@ -1,4 +1,4 @@
-//! Faults of a machine while volumes are in use, and how it reports them.
+//! Faults of a machine while volumes are in use, and the way the kernel reports them.
 
 use std::path::{Path, PathBuf};
 
@@ -18,11 +18,11 @@ pub(crate) enum Trouble {
     ReadOnly,
     /// The filesystem refuses every call.
     ShutDown,
-    /// The filesystem counts this many more errors, and continues.
+    /// The filesystem counts this many additional errors, and continues.
     Errors(u64),
 }
 
-/// The kernel's treatment of a btrfs that it takes for a mounted one.
+/// The kernel's treatment of a btrfs that it mistakes for a mounted one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confusion {
     /// The mount fails with EEXIST.
@@ -32,7 +32,7 @@ pub(crate) enum Confusion {
 }
 
 impl Machine {
-    /// Injects this fault into the filesystem that is mounted on a path.
+    /// Injects this fault into the filesystem that is mounted on `path`.
     pub(crate) fn trouble(&self, path: &Path, trouble: Trouble) {
         let mut state = self.lock();
         let mount = state.walk(path).unwrap().mount;
@@ -45,85 +45,85 @@ impl Machine {
         }
     }
 
-    /// Enables SELinux. Since Linux 6.13, statmount shows the labels of mounts.
+    /// Enables SELinux. `are_shown`: statmount shows the labels of mounts, as since Linux 6.13.
     pub(crate) fn enable_labels(&self, are_shown: bool) {
         let mut state = self.lock();
         (state.has_labels, state.hides_labels) = (true, !are_shown);
     }
 
-    /// Makes the kernel take every btrfs for one that is mounted, from now on.
+    /// Makes the kernel mistake every btrfs for another one that is mounted.
     pub(crate) fn confuse_btrfs(&self, confusion: Confusion) {
         self.lock().btrfs_confusion = Some(confusion);
     }
 
-    /// Refuses leases to all processes from now on, as NFS does.
+    /// Refuses leases to all processes, as NFS does.
     pub(crate) fn grant_no_leases(&self) {
         self.lock().grants_no_leases = true;
     }
 
-    /// Drops all names from memory from now on, or keeps all in memory.
+    /// Makes openat2(2) with `RESOLVE_CACHED` find no names in memory, or all names.
     pub(crate) fn chill_names(&self, is_cold: bool) {
         self.lock().has_cold_names = is_cold;
     }
 
-    /// Makes every lookup in that directory wait for a server that does not answer, from now on.
+    /// Makes every lookup in this directory wait for a server that does not answer.
     pub(crate) fn silence(&self, directory: &Path) {
         self.lock().silent = Some(directory.to_owned());
     }
 
-    /// Refuses new names in `/dev` from now on.
+    /// Makes `/dev` accept no new names.
     pub(crate) fn fix_dev(&self) {
         self.lock().has_fixed_dev = true;
     }
 
-    /// Gives devices logical blocks of this size from now on.
+    /// Sets the logical block size of all devices.
     pub(crate) fn set_device_block_bytes(&self, bytes: u32) {
         self.lock().device_block_bytes = bytes;
     }
 
-    /// Omits the sequence numbers of disks that are plugged in from now on.
+    /// Gives no sequence number to disks that are plugged in later.
     pub(crate) fn count_no_disks(&self) {
         self.lock().has_no_diskseq = true;
     }
 
-    /// Gives all filesystems project quotas from now on.
+    /// Makes all filesystems have project quotas.
     pub(crate) fn keep_quotas(&self) {
         self.lock().has_project_quotas = true;
     }
 
-    /// Gives no filesystem project quotas from now on, which is the initial state. Then statfs of
-    /// ext4 and xfs does not wait for the disk.
+    /// Makes no filesystem have project quotas, which is the initial state. Then statfs(2) of ext4
+    /// and xfs does not wait for the disk.
     pub(crate) fn count_in_memory(&self) {
         self.lock().has_project_quotas = false;
     }
 
-    /// Sets the size and the used bytes of the filesystem of the volumes' files.
+    /// Sets the size and the used bytes of the filesystem that contains the volumes' files.
     pub(crate) fn fill_storage(&self, total_bytes: u64, used_bytes: u64) {
         self.lock().storage = (total_bytes, used_bytes);
     }
 
-    /// Gives mounts no unique IDs from now on, as before Linux 6.8.
+    /// Removes the unique IDs of mounts, as before Linux 6.8.
     pub(crate) fn number_no_mounts(&self) {
         self.lock().has_no_mount_ids = true;
     }
 
-    /// Makes mkfs.btrfs a release that turns on these features by default, from now on.
+    /// Installs a release of mkfs.btrfs that enables these features by default.
     pub(crate) fn renew_btrfs(&self, features: Features) {
         self.lock().tools.btrfs_features = features;
     }
 
-    /// Makes mkfs.xfs a release that turns on these features by default, as bits of
-    /// `sb_features_incompat`, from now on.
+    /// Installs a release of mkfs.xfs that enables these features, bits of `sb_features_incompat`,
+    /// by default.
     pub(crate) fn renew_xfs(&self, incompat: u32) {
         self.lock().tools.xfs_incompat = incompat;
     }
 
-    /// Stops tools before they have made any lasting change, from now on, or no longer.
+    /// Stops tools before they have made a lasting change; `None` lets them complete again.
     pub(crate) fn stop_tools(&self, stop: Option<Stop>) {
         self.lock().tools.stop = stop;
     }
 
-    /// Makes the map of a file lead back to its start, from now on.
+    /// Makes `SEEK_DATA` always return the start of the file.
     pub(crate) fn map_backwards(&self) {
         self.lock().maps_backwards = true;
     }
@@ -133,7 +133,7 @@ impl Machine {
         self.cover_by(folder, "tmpfs");
     }
 
-    /// Mounts a filesystem of that type, which has no device, over a directory.
+    /// Mounts a filesystem of this type, which has no device, over a directory.
     pub(crate) fn cover_by(&self, folder: &Path, fs_type: &str) {
         let mut state = self.lock();
         let dev = Dev { major: 0, minor: 7 };
@@ -144,7 +144,7 @@ impl Machine {
     }
 
     /// Binds the mount at `from` onto `onto` as well, on top of any mount there, as another agent
-    /// may that starts meanwhile.
+    /// may do at the same time.
     pub(crate) fn stack(&self, from: &Path, onto: &Path) {
         let mut state = self.lock();
         let original = state.walk(from).unwrap().mount;
@@ -163,7 +163,7 @@ impl Machine {
         state.violations.truncate(violations);
     }
 
-    /// Unmounts the tmpfs of [`Machine::cover`].
+    /// Removes the mount of [`Machine::cover`].
     pub(crate) fn uncover(&self, folder: &Path) {
         self.lock().umount(folder).unwrap();
     }
@@ -189,7 +189,7 @@ impl Machine {
 }
 
 impl State {
-    /// Makes the superblock, unless the kernel takes the device for another one.
+    /// Creates the superblock, unless the kernel mistakes the device for another one.
     pub(super) fn fsconfig_create(&mut self, fd: u64, shared: bool) -> Answer<()> {
         let source = self.context(fd)?.source.clone().ok_or(Errno::INVAL)?;
         let number = self.loop_at(self.walk(&source)?)?;
@@ -225,7 +225,7 @@ impl State {
         })
     }
 
-    /// All errors count as writes.
+    /// Returns the error counters. All errors count as failed writes.
     pub(super) fn btrfs_errors(&self, root: u64) -> Answer<BtrfsErrors> {
         let number = self.device_of(root, "btrfs")?;
         let mut all = self.superblocks.values();
@@ -236,7 +236,7 @@ impl State {
         })
     }
 
-    /// Whether the path leads through the directory that is [silent](Machine::silence).
+    /// Whether the path is in the directory of [`Machine::silence`].
     pub(super) fn is_silent(&self, path: &Path) -> bool {
         let silent = self.silent.as_deref();
         silent.is_some_and(|directory| path != directory && path.starts_with(directory))

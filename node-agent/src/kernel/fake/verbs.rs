@@ -1,5 +1,5 @@
-//! The trait's verbs on the machine's state. Each call states which errnos are a result rather than
-//! a failure.
+//! The calls of the trait on the simulated machine. Each call lists the errnos that are results
+//! rather than failures.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -8,11 +8,11 @@ const BYTES: usize = 512;
 pub(super) const UUID_AT: u64 = 32;
 const CHECKSUM_AT: usize = 224;
 const IN_PROGRESS_AT: usize = 126;
-/// The offset of the log. mkfs leaves the log blank, except for its first record, which does not
-/// matter.
+/// The offset of the log. mkfs leaves the log empty, except for the first record, which the agent
+/// ignores.
 const LOG_AT: u64 = 48 << 20;
 
-/// The number of blocks, if the superblock is valid and mkfs completed.
+/// Returns the number of blocks; `None` if the superblock is invalid or mkfs has not completed.
 pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     let mut sector = [0; BYTES];
     contents.read(0, &mut sector);
@@ -25,12 +25,12 @@ pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     is_whole.then(|| u64::from_be_bytes(found[8..16].try_into().unwrap()))
 }
 
-/// Writes the log that a mounted xfs has as soon as anything is synced.
+/// Writes a log record, as a mounted xfs does as soon as it syncs data.
 pub(super) fn log(contents: &mut Sparse) {
     contents.write(LOG_AT + 1024, &[0xfe; 1024]);
 }
 
-/// Writes the superblock of a filesystem of this size, which mkfs is making or has completed.
+/// Writes the superblock of a filesystem of this size. `in_progress`: mkfs has not completed.
 pub(super) fn write(contents: &mut Sparse, blocks: u64, uuid: [u8; 16], in_progress: bool) {
     let mut sector = [0; BYTES];
     sector[..4].copy_from_slice(b"XFSB");
@@ -38,7 +38,7 @@ pub(super) fn write(contents: &mut Sparse, blocks: u64, uuid: [u8; 16], in_progr
     sector[8..16].copy_from_slice(&blocks.to_be_bytes());
     sector[32..48].copy_from_slice(&uuid);
     sector[48..56].copy_from_slice(&(LOG_AT / 4096).to_be_bytes());
-    // Shift by 32 bits (`sb_agblklog`): all block addresses are in group 0.
+    // A shift by 32 bits (`sb_agblklog`), so that all block addresses are in group 0.
     sector[124] = 32;
     sector[88..92].copy_from_slice(&2_u32.to_be_bytes());
     sector[100..102].copy_from_slice(&0xb4a5_u16.to_be_bytes());
@@ -49,7 +49,7 @@ pub(super) fn write(contents: &mut Sparse, blocks: u64, uuid: [u8; 16], in_progr
     contents.write(0, &sector);
 }
 
-/// Turns on more features: bits of `sb_features_incompat`.
+/// Enables more features: bits of `sb_features_incompat`.
 pub(super) fn enable(contents: &mut Sparse, incompat: u32) {
     let mut sector = [0; BYTES];
     contents.read(0, &mut sector);
@@ -59,7 +59,8 @@ pub(super) fn enable(contents: &mut Sparse, incompat: u32) {
     contents.write(0, &sector);
 }
 
-/// Returns the features of `incompat` that remain if mkfs leaves out the ones that `args` turn off.
+/// Returns the features of `incompat` that remain after mkfs has omitted the ones that `args`
+/// disable.
 pub(super) fn without(incompat: u32, args: &[String]) -> u32 {
     args.iter().fold(incompat, |left, arg| match arg.as_str() {
         "nrext64=0" => left & !0x20,

@@ -1,5 +1,5 @@
-//! A block device: its size, sequence number and read-only state; and the state of a loop device
-//! that outlives its binding, in sysfs and by ioctls.
+//! Implements the calls on a block device: its size, sequence number and read-only state; and the
+//! state of a loop device that outlives its binding, in sysfs and by ioctls.
 
 #![expect(
     unsafe_code,
@@ -20,14 +20,14 @@ use super::sysfs::{is_gone, text, unread};
 use super::{Linux, loopdev};
 use crate::kernel::{Error, Leftovers, Result};
 
-/// `BLKGETSIZE64` (include/uapi/linux/fs.h). Its argument is declared as a `size_t`, but the
-/// kernel writes a u64; the two agree on the 64-bit machines we build for.
+/// `BLKGETSIZE64` (include/uapi/linux/fs.h). Its argument is declared as a `size_t`, but the kernel
+/// writes a u64. Both have 8 bytes on the supported 64-bit machines.
 const BLKGETSIZE64: Opcode = opcode::read::<usize>(0x12, 114);
 
 /// `BLKGETDISKSEQ` (include/uapi/linux/fs.h, Linux 5.15).
 const BLKGETDISKSEQ: Opcode = opcode::read::<u64>(0x12, 128);
 
-/// `BLKROSET` and `BLKROGET` (include/uapi/linux/fs.h), of an `int`.
+/// `BLKROSET` and `BLKROGET` (include/uapi/linux/fs.h), whose argument is a pointer to an `int`.
 const BLKROSET: Opcode = opcode::none(0x12, 93);
 const BLKROGET: Opcode = opcode::none(0x12, 94);
 
@@ -35,7 +35,7 @@ const _: () = assert!(size_of::<usize>() == size_of::<u64>());
 
 /// Implements [`crate::kernel::Kernel::device_bytes`].
 pub(super) fn device_bytes(fd: &OwnedFd) -> Result<u64> {
-    // SAFETY: the opcode takes a pointer to a u64 and writes only that; other files answer ENOTTY.
+    // SAFETY: the opcode takes a pointer to a u64 and writes only that; other files return ENOTTY.
     let bytes = unsafe { rustix::ioctl::ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) };
     bytes.map_err(of("BLKGETSIZE64", fd))
 }
@@ -48,7 +48,7 @@ pub(super) fn device_block_bytes(fd: &OwnedFd) -> Result<u32> {
 /// Implements [`crate::kernel::Kernel::diskseq`].
 pub(super) fn diskseq(fd: &OwnedFd) -> Result<u64> {
     // SAFETY: the opcode takes a pointer to a u64 and writes only that; other files, and older
-    // kernels, answer ENOTTY.
+    // kernels, return ENOTTY.
     let seq = unsafe { rustix::ioctl::ioctl(fd, Getter::<BLKGETDISKSEQ, u64>::new()) };
     match seq {
         Err(Errno::NOTTY) => Ok(0),
@@ -72,12 +72,12 @@ pub(super) fn refuses_writes(fd: &OwnedFd) -> Result<bool> {
         .map_err(of("BLKROGET", fd))
 }
 
-/// The permissions of users that are neither the owner nor in the group (inode(7)).
+/// The permission bits for users that are neither the owner nor in the group (inode(7)).
 const OTHERS: u32 = 0o007;
 
-/// The link counts of the directory of a loop device without partitions, unbound and bound. sysfs
-/// counts two links and one for each subdirectory, and the other subdirectories are the same for
-/// all loop devices of a kernel. 0 until such a device was listed.
+/// The link count of the sysfs directory of a loop device without partitions: unbound, and bound.
+/// sysfs counts two links and one for each subdirectory, and the other subdirectories are the same
+/// for all loop devices of a kernel. 0 until such a directory has been listed.
 static PLAIN_LINKS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 impl Leftovers for Linux {
@@ -131,7 +131,7 @@ fn folder(number: u32) -> PathBuf {
     PathBuf::from(format!("/sys/block/loop{number}"))
 }
 
-/// The partitions, by a list of the directory, which had that many links before.
+/// Lists the partitions from the sysfs directory, whose link count before the listing was `links`.
 fn list(number: u32, links: u64) -> Result<Vec<String>> {
     let (folder, prefix) = (folder(number), format!("loop{number}p"));
     let entries = match fs::read_dir(&folder) {
@@ -149,7 +149,7 @@ fn list(number: u32, links: u64) -> Result<Vec<String>> {
             partitions.push(name);
         }
     }
-    // Otherwise the directory has changed in between.
+    // With any other number of subdirectories, the directory has changed in between.
     if partitions.is_empty() && folders + 2 == links {
         PLAIN_LINKS[usize::from(is_bound)].store(links, Ordering::Relaxed);
     }

@@ -1,10 +1,10 @@
-//! The device of a mounted btrfs, its error counters, and growing it. Its `st_dev` is anonymous
-//! and does not identify the device.
+//! The device of a mounted btrfs, its error counters, and growing it. The `st_dev` of a btrfs is
+//! anonymous and does not identify the device.
 //!
-//! An ioctl on its root returns the filesystem's UUID. The device comes from sysfs, where the
-//! filesystem's directory has a link to each open block device. The ioctl for devices returns only
-//! a name: that of the last scan of the device, which may be from another mount namespace, or
-//! `/proc/self/fd/0` if mkfs scanned it.
+//! An ioctl on the root directory returns the filesystem's UUID. The device comes from sysfs, where
+//! the filesystem's directory has a link to each open block device. The ioctl for devices returns
+//! only the name that the last scan of the device used. That name may be from another mount
+//! namespace, or `/proc/self/fd/0` if mkfs scanned the device.
 
 #![expect(unsafe_code, reason = "rustix has no calls for the ioctls of btrfs")]
 
@@ -21,7 +21,7 @@ use super::files::of;
 use super::sysfs::is_gone;
 use crate::kernel::{BtrfsDevice, BtrfsErrors, BtrfsGeometry, Dev, Error, Result};
 
-/// `BTRFS_IOC_FS_INFO` and those below (include/uapi/linux/btrfs.h).
+/// `BTRFS_IOC_FS_INFO` and the following opcodes (include/uapi/linux/btrfs.h).
 const BTRFS_IOC_FS_INFO: Opcode = opcode::read::<FsInfo>(0x94, 31);
 const BTRFS_IOC_DEV_INFO: Opcode = opcode::read_write::<DevInfo>(0x94, 30);
 const BTRFS_IOC_GET_DEV_STATS: Opcode = opcode::read_write::<DevStats>(0x94, 52);
@@ -32,13 +32,14 @@ const _: () = assert!(BTRFS_IOC_DEV_INFO == 0xd000_941e);
 const _: () = assert!(BTRFS_IOC_GET_DEV_STATS == 0xc408_9434);
 const _: () = assert!(BTRFS_IOC_RESIZE == 0x5000_9403);
 
-/// Two numbers of 32 bits at most, a colon and a newline; sysfs returns them in one read.
+/// The maximum length of the attribute `dev`: two numbers of up to 32 bits, a colon and a newline.
+/// sysfs returns the attribute in one read.
 const DEV_TEXT_BYTES_MAX: usize = 22;
 
 /// `struct btrfs_ioctl_fs_info_args`.
 #[repr(C)]
 struct FsInfo {
-    /// The highest of the devices' ids.
+    /// The highest device ID.
     max_id: u64,
     num_devices: u64,
     fsid: [u8; 16],
@@ -58,13 +59,13 @@ struct DevInfo {
     path: [u8; 1024],
 }
 
-/// `struct btrfs_ioctl_get_dev_stats`, with room for more values than there are.
+/// `struct btrfs_ioctl_get_dev_stats`, which has room for more values than are defined.
 #[repr(C)]
 struct DevStats {
     devid: u64,
     items: u64,
     flags: u64,
-    /// The counters in the order of `enum btrfs_dev_stat_values`.
+    /// The counters, in the order of `enum btrfs_dev_stat_values`.
     values: [u64; 5],
     rest: [u64; 121],
 }
@@ -81,7 +82,7 @@ const _: () = assert!(size_of::<DevInfo>() == 4096);
 const _: () = assert!(std::mem::offset_of!(DevInfo, path) == 3072);
 const _: () = assert!(size_of::<VolArgs>() == 4096);
 
-/// `BTRFS_IOC_RESIZE`. It returns positive codes that are not errnos.
+/// `BTRFS_IOC_RESIZE`, which returns positive codes that are not errnos.
 struct Resize<'a>(&'a mut VolArgs);
 
 // SAFETY: the opcode has the size of the struct that the pointer refers to; the kernel reads it
@@ -165,8 +166,9 @@ fn fs_info(root: &OwnedFd) -> Result<FsInfo> {
         .map_err(of("BTRFS_IOC_FS_INFO", root))
 }
 
-/// The one block device listed in sysfs. The link stays there when its disk is removed, as long as
-/// the filesystem is mounted, and refers to no device: the disk keeps its name meanwhile.
+/// Returns the only block device that sysfs lists. If its disk is removed, the link remains as long
+/// as the filesystem is mounted, but refers to no device; the kernel does not reuse the disk's name
+/// meanwhile.
 fn listed(fsid: &[u8; 16]) -> Result<BtrfsDevice> {
     let folder = PathBuf::from(format!("/sys/fs/btrfs/{}/devices", uuid(fsid)));
     let failed = |call, path: &Path, error: &io::Error| {
@@ -185,7 +187,7 @@ fn listed(fsid: &[u8; 16]) -> Result<BtrfsDevice> {
     let (link, path) = (first.path(), first.path().join("dev"));
     let mut text = [0; DEV_TEXT_BYTES_MAX];
     let length = match File::open(&path).and_then(|mut file| file.read(&mut text)) {
-        // It is still listed, so it was not replaced by another device meanwhile.
+        // The link still exists, so the device was not replaced by another one meanwhile.
         Err(error) if is_gone(&error) && link.is_symlink() => return Ok(BtrfsDevice::Removed),
         read => read.map_err(|error| failed("read", &path, &error))?,
     };
@@ -204,7 +206,7 @@ fn number(text: &[u8]) -> Option<Dev> {
     })
 }
 
-/// Formats a UUID as in RFC 9562, like the names of the directories in sysfs.
+/// Formats a UUID as in RFC 9562, like the names of the filesystems' directories in sysfs.
 fn uuid(bytes: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for (index, byte) in bytes.iter().enumerate() {
@@ -228,13 +230,14 @@ pub(super) fn grow(root: &OwnedFd, id: u64) -> Result<()> {
     for (to, from) in wanted.name.iter_mut().zip(text.bytes()) {
         *to = from;
     }
-    // SAFETY: see `Resize`.
+    // SAFETY: `wanted` is a whole `struct btrfs_ioctl_vol_args`; the `Ioctl` implementation of
+    // `Resize` explains why its opcode is sound.
     let answer = unsafe { rustix::ioctl::ioctl(root, Resize(&mut wanted)) }
         .map_err(of("BTRFS_IOC_RESIZE", root))?;
     if answer == 0 {
         return Ok(());
     }
-    // The only such code is BTRFS_ERROR_DEV_EXCL_RUN_IN_PROGRESS.
+    // The only positive code is BTRFS_ERROR_DEV_EXCL_RUN_IN_PROGRESS.
     Err(of("BTRFS_IOC_RESIZE", root)(Errno::BUSY).because(
         "a balance, or another device operation, is running or paused; wait for it to end, or \
          cancel it (btrfs balance cancel)",

@@ -1,7 +1,9 @@
-//! Runs one tool on one device until it exits: no shell, no `PATH`, no name that could be swapped.
+//! Runs one tool on one device until it exits, without a shell, without `PATH`, and without a
+//! device name that could be swapped.
 //!
-//! The child is killed when the thread that runs it exits (`PR_SET_PDEATHSIG` refers to the thread
-//! that forked, not to its process), so that thread waits here until it has reaped the child.
+//! The kernel kills the child when the thread that started it exits, because `PR_SET_PDEATHSIG`
+//! refers to the thread that forked and not to its process. Therefore that thread waits until it
+//! has reaped the child.
 
 #![expect(
     unsafe_code,
@@ -21,9 +23,9 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::kernel::{Child, ChildEnd, Error, Result};
 
-/// The directories that tools are searched in, in this order.
+/// The directories that are searched for a tool, in this order.
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
-/// The child's whole environment: tools search for their helper programs in it.
+/// The child's whole environment: tools search it for their helper programs.
 const PATH: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
 /// The package of each tool, on Debian and most other distributions.
 const PACKAGES: [(&str, &str); 3] = [
@@ -51,8 +53,8 @@ pub(super) fn run(child: &Child<'_, OwnedFd>) -> Result<ChildEnd> {
     if until != Until::Exit {
         running.kill().map_err(failed("kill"))?;
     }
-    // Always reaped. A child that hangs in the kernel blocks this thread until its disk answers:
-    // until then it may still write, so reporting its exit would be wrong.
+    // The child is always reaped. A child that hangs in the kernel blocks this thread until its
+    // disk answers. The child may still write until then, so its exit must not be reported earlier.
     let code = running.wait().map_err(failed("waitid"))?;
     tail.take_from(&stderr).map_err(failed("read"))?;
     Ok(ChildEnd {
@@ -91,12 +93,12 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
     let is_fsck = child.is_fsck;
     let prepare = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have exited before the call above; then there is no signal.
+        // If the parent exited before the call above, the kernel sends no signal.
         if rustix::process::getppid() != Some(parent) {
             return Err(io::Error::from(Errno::SRCH));
         }
         if is_fsck {
-            // SAFETY: both are open, and belong to no object of this process.
+            // SAFETY: both descriptors are open, and no object of this process owns them.
             let copied = unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) };
             if copied < 0 {
                 return Err(io::Error::last_os_error());
@@ -104,11 +106,12 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed: this makes a few bare
-    // system calls, allocates nothing and takes no lock.
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed. This closure makes a
+    // few bare system calls, allocates nothing and takes no lock.
     unsafe { command.pre_exec(prepare) };
     let spawned = command.spawn().map(Running).map_err(errno_of);
-    // A tool that is there and has no loader: not the same as one that is not installed.
+    // ENOENT for a tool that exists means that its loader is missing. The caller reports ENOENT as
+    // a tool that is not installed, so convert the errno.
     spawned.map_err(|errno| match errno {
         Errno::NOENT => Errno::NOEXEC,
         errno => errno,
@@ -123,8 +126,8 @@ enum Until {
     GivenUp,
 }
 
-/// Waits until the child exits, the deadline passes or it must end early, and empties the pipe
-/// meanwhile so that a talkative child never blocks.
+/// Waits until the child exits, the deadline passes or the caller cancels the child. Empties the
+/// pipe meanwhile, so that a child with many messages never blocks.
 fn watch(
     pidfd: &OwnedFd,
     stderr: &OwnedFd,
@@ -140,7 +143,7 @@ fn watch(
             PollFd::new(pidfd, PollFlags::IN),
             PollFd::new(stderr, PollFlags::IN),
         ];
-        // poll would report a closed pipe as ready again and again.
+        // Do not poll a closed pipe, because poll would report it as ready again and again.
         let watched = if listening {
             &mut watched[..]
         } else {
@@ -165,7 +168,7 @@ fn watch(
     }
 }
 
-/// A child that is killed and reaped if an error ends this function early.
+/// A running child, which is killed and reaped on drop if an error ends [`run`] early.
 struct Running(std::process::Child);
 
 impl Running {
@@ -174,7 +177,7 @@ impl Running {
             .ok()
             .and_then(Pid::from_raw)
             .ok_or(Errno::SRCH)?;
-        // Not reaped yet, so the number cannot have been reused.
+        // The child has not been reaped yet, so its PID cannot have been reused.
         rustix::process::pidfd_open(pid, PidfdFlags::empty())
     }
 
@@ -195,14 +198,14 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both do nothing once the child has been reaped.
+        // Neither call does anything once the child has been reaped.
         if self.0.kill().is_ok() {
             self.0.wait().ok();
         }
     }
 }
 
-/// The end of the messages.
+/// The end of a child's messages, at most [`TAIL_BYTES_MAX`] bytes.
 #[derive(Default)]
 struct Tail(Vec<u8>);
 
@@ -274,7 +277,7 @@ mod tests {
         run(&child).unwrap()
     }
 
-    /// Much longer than any of these takes: reaching it is a failure.
+    /// A time limit much longer than any test needs: reaching it is a failure.
     const LONG: Duration = Duration::from_secs(60);
 
     fn ended(code: i32, stderr: &str) -> ChildEnd {
@@ -368,7 +371,7 @@ mod tests {
     fn a_grandchild_that_keeps_the_pipe_open_does_not_hold_us() {
         let end = run_sh("sleep 600 & echo $! >&2; exit 0", LONG);
         let grandchild = end.stderr.parse().ok().and_then(Pid::from_raw).unwrap();
-        // The grandchild still runs, so the run did not wait for it.
+        // The grandchild still runs, so `run` did not wait for it.
         rustix::process::kill_process(grandchild, Signal::KILL).unwrap();
         assert_eq!((end.code, end.timed_out), (Some(0), false));
     }

@@ -14,7 +14,7 @@ use crate::kernel::{
 
 const BLOCK: &str = "/sys/block";
 const BY_NUMBER: &str = "/sys/dev/block";
-/// A directory with an entry for each disk and each partition.
+/// A sysfs directory with an entry for each disk and each partition.
 const BY_NAME: &str = "/sys/class/block";
 
 /// The bus of a disk.
@@ -114,8 +114,8 @@ impl Disks for Linux {
 
 impl Linux {
     /// Returns the disks of at most `bytes_max` bytes, including CD-ROM drives, which
-    /// [`Disks::disks`] leaves out. Devices without hardware, such as loop devices, are left out.
-    /// Reads sysfs only.
+    /// [`Disks::disks`] omits. Omits devices without hardware, such as loop devices. Reads only
+    /// sysfs.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -149,14 +149,15 @@ fn folder_of(dev: Dev) -> PathBuf {
     Path::new(BY_NUMBER).join(dev.to_string())
 }
 
-/// The disk of a directory in sysfs; `None` for another kind of block device, or once removed.
+/// Returns the disk that a directory in sysfs describes; `None` for another kind of block device,
+/// or if the disk was removed.
 fn disk_in(folder: &Path) -> Result<Option<Disk>> {
     let Some(name) = folder.file_name().and_then(|name| name.to_str()) else {
         return Ok(None);
     };
     let is_disk = match bus_of(folder)? {
         Some(Bus::Virtio) => name.starts_with("vd"),
-        // Other SCSI devices are sr and st.
+        // The names of other SCSI devices begin with sr and st.
         Some(Bus::Scsi) => name.starts_with("sd"),
         Some(Bus::Nvme) => true,
         None => false,
@@ -164,7 +165,7 @@ fn disk_in(folder: &Path) -> Result<Option<Disk>> {
     if is_disk { described(folder) } else { Ok(None) }
 }
 
-/// The number, size and name of a block device; `None` when it is removed.
+/// Reads the number, size and name of a block device; `None` if the device was removed.
 fn described(folder: &Path) -> Result<Option<Disk>> {
     let Some(name) = folder.file_name().and_then(|name| name.to_str()) else {
         return Ok(None);
@@ -192,15 +193,15 @@ fn bus_of(folder: &Path) -> Result<Option<Bus>> {
     })
 }
 
-/// Whether `holders` has an entry, or a subdirectory is a partition (has the attribute
-/// `partition`).
+/// Whether `holders` has an entry, or a subdirectory is a partition, which has the attribute
+/// `partition`.
 fn is_divided(folder: &Path) -> Result<bool> {
     let is_partition = |entry: &Path| entry.join("partition").exists();
     Ok(!entries(&folder.join("holders"))?.is_empty()
         || entries(folder)?.iter().any(|entry| is_partition(entry)))
 }
 
-/// The entries of a directory; empty if it does not exist.
+/// Returns the entries of a directory; empty if the directory does not exist.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let unread = |error: &std::io::Error| unread(folder, error);
     match fs::read_dir(folder) {
@@ -224,8 +225,8 @@ fn is_no_folder(error: &std::io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::NOTDIR)
 }
 
-/// Returns a whole attribute; `None` if it does not exist. A page that a disk does not have exists,
-/// and reading it fails with EINVAL.
+/// Returns a whole attribute; `None` if it does not exist. The file of a VPD page that a disk does
+/// not have exists, but reading it fails with EINVAL.
 fn bytes(path: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -235,8 +236,8 @@ fn bytes(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Decodes a line without its line end. Bytes that are not UTF-8 are replaced: no volume has such
-/// an identity.
+/// Decodes a line and removes its line end. Bytes that are not UTF-8 are replaced, because no
+/// volume's identity contains any.
 fn line(bytes: Option<Vec<u8>>) -> String {
     let bytes = bytes.unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
@@ -260,7 +261,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// Makes a directory like that of a disk on that bus in sysfs.
+    /// Creates a directory like the sysfs directory of a disk on a bus.
     fn folder(at: &Path, name: &str, bus: &str, files: &[(&str, &str)]) -> PathBuf {
         let folder = at.join(name);
         fs::create_dir_all(folder.join("device")).unwrap();
@@ -300,7 +301,7 @@ mod tests {
         }
         let drive = described(&dir.path().join("sr0")).unwrap().unwrap();
         assert_eq!((&*drive.name, drive.bytes), ("sr0", 1 << 20));
-        // The disk is being removed.
+        // Without the attribute `dev`, the disk is being removed.
         assert_eq!(disk("vdd", "virtio", &files[1..]).unwrap(), None);
         assert!(disk("vde", "virtio", &[("dev", "x\n"), ("size", "1\n")]).is_err());
         let plain = dir.path().join("loop0");

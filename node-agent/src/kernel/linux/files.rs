@@ -1,6 +1,6 @@
-//! Names, descriptors and bytes: statx, open, mkdir and similar, pread and similar.
+//! File system calls: statx, open, mkdir, pread and similar.
 //!
-//! Everything is opened with `O_CLOEXEC`. Calls that a signal may interrupt are repeated.
+//! Every file is opened with `O_CLOEXEC`. Calls that a signal may interrupt are repeated.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -15,11 +15,11 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::kernel::{Dev, Error, FileKind, Open, Result, Stat, Usage};
 
-/// `STATX_MNT_ID_UNIQUE` (include/uapi/linux/stat.h, Linux 6.8). Older kernels ignore it; the
-/// returned mask shows which of the two ids it is.
+/// `STATX_MNT_ID_UNIQUE` (include/uapi/linux/stat.h, Linux 6.8). Older kernels ignore the flag; the
+/// returned mask shows whether the mount ID is unique.
 const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
-/// The fields of [`Stat`].
+/// The statx fields of a [`Stat`].
 const WANTED: StatxFlags = StatxFlags::TYPE
     .union(StatxFlags::INO)
     .union(StatxFlags::SIZE)
@@ -27,8 +27,8 @@ const WANTED: StatxFlags = StatxFlags::TYPE
     .union(StatxFlags::MNT_ID)
     .union(MNT_ID_UNIQUE);
 
-/// statx that answers from memory: on a mount whose server never answers it returned at once, while
-/// the default form hung.
+/// The flags with which statx answers from memory. On a mount whose server never answered, statx
+/// returned immediately with them, and hung without them.
 const AT_ONCE: AtFlags = AtFlags::SYMLINK_NOFOLLOW
     .union(AtFlags::NO_AUTOMOUNT)
     .union(AtFlags::STATX_DONT_SYNC);
@@ -38,23 +38,23 @@ pub(super) fn look(path: &Path) -> Result<Option<Stat>> {
     Ok(statx(path, WANTED)?.map(|found| stat_from(&found)))
 }
 
-/// A mount.
+/// The ID of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MountId {
     /// The id of `STATX_MNT_ID_UNIQUE`, for statmount.
     Unique(u64),
-    /// The id of `STATX_MNT_ID`, the first field in mountinfo. Reused.
+    /// The ID of `STATX_MNT_ID`, the first field in mountinfo. The kernel reuses it.
     Listed(u64),
 }
 
-/// The ID of the mount whose root is `path`: the unique ID on request, if the kernel has unique
-/// IDs, otherwise the listed one.
+/// Returns the ID of the mount whose root is `path`; `None` if `path` is not the root of a mount.
+/// With `unique`, it is the unique ID if the kernel has unique IDs, otherwise the listed one.
 pub(super) fn mount_id(path: &Path, unique: bool) -> Result<Option<MountId>> {
     let is_root = |found: &Statx| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
     Ok(with_mount_id(path, unique)?.filter(is_root).map(id_of))
 }
 
-/// The id of the mount that `path` is in, in the same form.
+/// Returns the ID of the mount that contains `path`. `unique` is the same as for [`mount_id`].
 pub(super) fn holding_mount_id(path: &Path, unique: bool) -> Result<Option<MountId>> {
     Ok(with_mount_id(path, unique)?.map(id_of))
 }
@@ -150,7 +150,7 @@ fn usage(found: &StatFs) -> Usage {
     }
 }
 
-/// `O_PATH` of the last component itself.
+/// The flags for `O_PATH` of the last component itself.
 const NAME: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Implements [`crate::kernel::Kernel::open_path`].
@@ -290,7 +290,7 @@ pub(super) fn remove_xattr(fd: &OwnedFd, name: &str) -> Result<()> {
 pub(super) fn seek_data(fd: &OwnedFd, from: u64) -> Result<Option<u64>> {
     match rustix::fs::seek(fd, SeekFrom::Data(from)) {
         Ok(at) => Ok(Some(at)),
-        // No data from there to the end, or the end is before it (lseek(2)).
+        // The file has no data from the offset to its end, or ends before the offset (lseek(2)).
         Err(Errno::NXIO) => Ok(None),
         Err(errno) => Err(of("lseek", fd)(errno)),
     }
@@ -321,12 +321,13 @@ pub(super) fn syncfs(root: &OwnedFd) -> Result<()> {
     retry_on_intr(|| rustix::fs::syncfs(root)).map_err(of("syncfs", root))
 }
 
-/// An error of `call` on `fd`; resolves the path of `fd` only if there is an error.
+/// Returns a function that makes an error of `call` on `fd`. It resolves the path of `fd` only if
+/// there is an error.
 pub(super) fn of<'a>(call: &'static str, fd: &'a impl AsFd) -> impl Fn(Errno) -> Error + 'a {
     move |errno| Error::new(call, path_of(fd.as_fd()), errno)
 }
 
-/// The path of `fd`, for messages.
+/// Returns the path of `fd`, for messages.
 pub(super) fn path_of(fd: impl AsFd) -> String {
     match std::fs::read_link(link_of(&fd)) {
         Ok(path) => path.to_string_lossy().into_owned(),
@@ -334,7 +335,7 @@ pub(super) fn path_of(fd: impl AsFd) -> String {
     }
 }
 
-/// The link in /proc of `fd`, in the calling thread's own table.
+/// Returns the link of `fd` in /proc, in the calling thread's own descriptor table.
 fn link_of(fd: impl AsFd) -> String {
     format!("/proc/thread-self/fd/{}", fd.as_fd().as_raw_fd())
 }
@@ -344,7 +345,7 @@ fn flags(how: Open) -> OFlags {
         Open::DeviceRead => OFlags::RDONLY | OFlags::DIRECT | OFlags::NONBLOCK,
         Open::DeviceWrite => OFlags::RDWR | OFlags::DIRECT | OFlags::NONBLOCK,
         Open::DeviceExclusive => OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK,
-        // With a FIFO of that name, the open would block until its other end is opened.
+        // If the file is a FIFO, the open would block until another process opens its other end.
         Open::FileWrite => OFlags::RDWR | OFlags::NONBLOCK,
         Open::FileRead => OFlags::RDONLY | OFlags::NONBLOCK,
         Open::Name | Open::NameCached => OFlags::PATH,
@@ -384,7 +385,7 @@ fn stat_from(found: &Statx) -> Stat {
         },
         ino: found.stx_ino,
         bytes: found.stx_size,
-        // In units of 512 bytes: statx(2).
+        // `stx_blocks` counts units of 512 bytes: statx(2).
         allocated: found.stx_blocks * 512,
         links: found.stx_nlink,
         mount_root: found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),

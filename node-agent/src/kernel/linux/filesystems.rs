@@ -1,5 +1,4 @@
-//! The verbs on mounted filesystems of the running kernel, of which ext4 and xfs grow by their own
-//! ioctls. The caller decides the size.
+//! The calls on mounted filesystems. ext4 and xfs grow by ioctls. The caller decides the size.
 
 #![expect(
     unsafe_code,
@@ -65,7 +64,7 @@ impl Filesystems for Linux {
 const EXT4_IOC_RESIZE_FS: Opcode = opcode::write::<u64>(b'f', 16);
 /// `XFS_IOC_FSGROWFSDATA` (fs/xfs/libxfs/xfs_fs.h).
 const XFS_IOC_FSGROWFSDATA: Opcode = opcode::write::<GrowfsData>(b'X', 110);
-/// `XFS_IOC_FSGEOMETRY` in its fifth form (Linux 5.1).
+/// `XFS_IOC_FSGEOMETRY` in its fifth version (Linux 5.1).
 const XFS_IOC_FSGEOMETRY: Opcode = opcode::read::<FsopGeom>(b'X', 126);
 
 const _: () = assert!(EXT4_IOC_RESIZE_FS == 0x4008_6610);
@@ -77,11 +76,11 @@ const _: () = assert!(XFS_IOC_FSGEOMETRY == 0x8100_587e);
 struct GrowfsData {
     newblocks: u64,
     imaxpct: u32,
-    /// C pads here implicitly; ours is named so that no byte is uninitialised.
+    /// The padding that C adds implicitly. It is a field here so that no byte is uninitialised.
     padding: u32,
 }
 
-/// `struct xfs_fsop_geom`; fields that we do not read are merged.
+/// `struct xfs_fsop_geom`. Fields that the agent does not read are merged.
 #[repr(C)]
 struct FsopGeom {
     blocksize: u32,
@@ -101,8 +100,8 @@ const _: () = assert!(std::mem::offset_of!(FsopGeom, datablocks) == 32);
 
 /// Implements `Kernel::ext4_resize`.
 fn ext4_resize(root: &OwnedFd, blocks: u64) -> Result<()> {
-    // SAFETY: the opcode takes a pointer to a u64 and only reads it; filesystems other than
-    // ext4 answer ENOTTY.
+    // SAFETY: the opcode takes a pointer to a u64 and only reads it; filesystems other than ext4
+    // return ENOTTY.
     let done =
         unsafe { rustix::ioctl::ioctl(root, Setter::<EXT4_IOC_RESIZE_FS, u64>::new(blocks)) };
     done.map_err(of("EXT4_IOC_RESIZE_FS", root))

@@ -2,7 +2,7 @@
 
 use super::{mountinfo as table, uevent as events};
 
-/// Checks the filter of uevents with a message of the kernel's uevent socket.
+/// Fuzzes the filter for messages of the kernel's uevent socket.
 pub(crate) fn uevent(data: &[u8]) {
     let is_one = events::is_of_disk(data);
     let words = |word: &[u8]| data.windows(word.len()).any(|window| window == word);
@@ -12,7 +12,7 @@ pub(crate) fn uevent(data: &[u8]) {
     );
 }
 
-/// Parses a mount table.
+/// Fuzzes the parser of mountinfo.
 pub(crate) fn mountinfo(data: &[u8]) {
     let lines = data.split(|byte| *byte == b'\n');
     let count = lines.filter(|line| !line.is_empty()).count();

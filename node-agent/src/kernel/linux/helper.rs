@@ -1,4 +1,4 @@
-//! The helper processes of the agent: each makes one call and returns the answer, with the
+//! The helper processes of the agent. Each makes one call and returns the answer, with the
 //! descriptor of a mount. docs/adr/0031 has the reasons.
 
 use std::io;
@@ -19,7 +19,7 @@ use crate::kernel::{Answer, Answered, Error, Helper, MountSource, RemoteCall, Re
 /// The argument that makes this program a helper process. `--help` does not list the argument.
 const ARGUMENT: &str = "--helper-process";
 
-/// Makes the one call of this process by `work`, if its arguments make it a helper process.
+/// Makes the call of this process by `work`, if the process's arguments make it a helper process.
 pub(crate) fn serve(
     work: impl FnOnce(&Linux, &RemoteCall) -> Answered<OwnedFd>,
 ) -> Option<ExitCode> {
@@ -42,7 +42,7 @@ fn answer(
     };
     let passed = mount.as_ref().map(OwnedFd::as_fd);
     parent.send(&answer, passed)?;
-    // The mount is held until the agent has attached it, or does not want it.
+    // Hold the mount until the agent has attached it, or does not need it.
     parent.closed()
 }
 

@@ -56,8 +56,8 @@ fn set(file: &OwnedFd, kind: c_int) -> rustix::io::Result<()> {
     }
 }
 
-/// If a process opens a file that has a lease, the kernel sends SIGIO to the holder, whose default
-/// action would end this process.
+/// Ignores SIGIO. If a process opens a file that has a lease, the kernel sends SIGIO to the lease's
+/// holder, and the default action would end this process.
 fn ignore_breaks() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {

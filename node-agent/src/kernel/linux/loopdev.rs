@@ -1,7 +1,7 @@
-//! Loop devices: the ioctls of loop(4), and their attributes in sysfs.
+//! Loop devices: the ioctls of loop(4), and the attributes in sysfs.
 //!
-//! Structures and numbers are those of include/uapi/linux/loop.h. Does not decide which file may
-//! be attached, or who may detach it.
+//! Structures and numbers are from include/uapi/linux/loop.h. This module does not decide which
+//! file may be bound, or which process may unbind it.
 
 #![expect(
     unsafe_code,
@@ -72,7 +72,7 @@ const _: () = assert!(size_of::<LoopInfo64>() == 232);
 const _: () = assert!(size_of::<LoopConfig>() == 304);
 
 impl LoopInfo64 {
-    /// The whole file, under a name that is truncated if it is too long.
+    /// Returns the parameters to bind a whole file. The name is truncated if it is too long.
     fn whole_file(flags: u32, name: &str) -> Self {
         let mut file_name = [0; NAME_BYTES];
         let length = name.len().min(NAME_BYTES - 1);
@@ -95,12 +95,13 @@ impl LoopInfo64 {
     }
 }
 
-/// The number of bits by which the loop driver shifts a device's number to get its minor. These
-/// bits are for partitions; they are computed from `max_part` as in drivers/block/loop.c.
+/// Returns the number of bits by which the loop driver shifts a device's number to get its minor
+/// number. The low bits are for partitions. The shift is computed from `max_part` as in
+/// drivers/block/loop.c.
 pub(super) fn part_shift() -> Result<u32> {
     let text = match std::fs::read_to_string(MAX_PART) {
         Ok(text) => text,
-        // The driver is a module and not loaded: opening /dev/loop-control loads it.
+        // The driver is a module that is not loaded: opening /dev/loop-control loads it.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(unread(Path::new(MAX_PART), &error)),
     };
@@ -144,7 +145,7 @@ impl LoopInfo64 {
 pub(super) fn get_free() -> Result<u32> {
     let control = control()?;
     let request = Control::<LOOP_CTL_GET_FREE>(0);
-    // SAFETY: this request ignores its argument; `Control` below reads its answer.
+    // SAFETY: this request ignores its argument; `Control` below reads the number that it returns.
     unsafe { rustix::ioctl::ioctl(&control, request) }.map_err(of("LOOP_CTL_GET_FREE", &control))
 }
 
@@ -166,7 +167,7 @@ pub(super) fn remove(number: u32) -> Result<bool> {
     let request = Control::<LOOP_CTL_REMOVE>(number);
     // SAFETY: the argument of this request is a number; `Control` below passes it.
     match unsafe { rustix::ioctl::ioctl(&control, request) } {
-        // Another call has removed it.
+        // ENODEV: another call has removed the device.
         Ok(_) | Err(Errno::NODEV) => Ok(true),
         Err(Errno::BUSY) => Ok(false),
         Err(errno) => Err(of("LOOP_CTL_REMOVE", &control)(errno)),
@@ -181,8 +182,8 @@ fn control() -> Result<OwnedFd> {
 
 /// Implements [`crate::kernel::Kernel::loop_configure`].
 ///
-/// If the device or the file is not open for writing, the kernel silently binds read-only. That
-/// would be noticed only much later, as EROFS or EPERM, so it is refused here.
+/// If the device or the file is not open for writing, the kernel silently binds read-only. The
+/// caller would notice only much later, by EROFS or EPERM, so this function fails instead.
 pub(super) fn configure(
     device: &OwnedFd,
     file: &OwnedFd,
@@ -239,7 +240,8 @@ pub(super) fn status(device: &OwnedFd) -> Result<Option<LoopStatus>> {
 
 /// Implements [`crate::kernel::Kernel::loop_set_autoclear`].
 pub(super) fn set_autoclear(device: &OwnedFd, autoclear: bool) -> Result<()> {
-    // The other fields go back unchanged; the kernel allows changes only of this flag and PARTSCAN.
+    // Pass the other fields back unchanged; the kernel allows changes only of this flag and
+    // PARTSCAN.
     let mut info = info(device).map_err(of("LOOP_GET_STATUS64", device))?;
     if autoclear {
         info.flags |= LO_FLAGS_AUTOCLEAR;
@@ -278,7 +280,7 @@ pub(super) fn bound() -> Result<Vec<u32>> {
         let number = name
             .to_str()
             .and_then(|name| name.strip_prefix("loop")?.parse().ok());
-        // The kernel shows this directory from LOOP_CONFIGURE until the device is unbound.
+        // The kernel shows the directory `loop` from LOOP_CONFIGURE until the device is unbound.
         if let Some(number) = number
             && Path::new(BLOCK_DEVICES).join(name).join("loop").exists()
         {
@@ -289,11 +291,11 @@ pub(super) fn bound() -> Result<Vec<u32>> {
     Ok(numbers)
 }
 
-/// A request to the control device: its argument is a number, not a pointer, and ioctl(2) returns a
+/// A request to the control device. Its argument is a number, not a pointer, and ioctl(2) returns a
 /// number.
 struct Control<const OPCODE: Opcode>(u32);
 
-// SAFETY: no memory is passed to the kernel, so none is read or written.
+// SAFETY: no pointer is passed to the kernel, so the kernel reads and writes no memory.
 unsafe impl<const OPCODE: Opcode> Ioctl for Control<OPCODE> {
     type Output = u32;
 
@@ -326,8 +328,8 @@ fn is_writable(fd: &OwnedFd) -> Result<bool> {
     Ok(flags & OFlags::RWMODE == OFlags::RDWR)
 }
 
-/// `huge_decode_dev` of include/linux/kdev_t.h: the 8 low bits of the minor number, 12 of the
-/// major, then the rest of the minor.
+/// Decodes a device number like `huge_decode_dev` in include/linux/kdev_t.h: the 8 low bits of the
+/// minor number, 12 bits of the major number, then the rest of the minor number.
 fn decode_dev(encoded: u64) -> Dev {
     let encoded = u32::try_from(encoded & u64::from(u32::MAX)).unwrap_or_default();
     Dev {

@@ -1,11 +1,11 @@
-//! [`Kernel`] on the running kernel: every verb is one system call, or a few.
+//! [`Kernel`] on the running kernel: every function makes one system call, or a few.
 //!
-//! The only directory of the agent with unsafe code, and only where rustix has no safe call.
-//! Decides nothing: the callers interpret a missing file or a busy device.
+//! This is the only directory of the agent with unsafe code, and only if rustix has no safe call.
+//! It decides nothing: the callers interpret a missing file or a busy device.
 //!
 //! The oldest supported kernel is Linux 5.14. fsopen, open_tree and move_mount (5.2), openat2
-//! (5.6), statx with mount ids (5.8) and mount_setattr (5.12) are therefore required. Only later
-//! features have a fallback: statmount and unique mount ids (6.8), exclusive superblock creation
+//! (5.6), statx with mount IDs (5.8) and mount_setattr (5.12) are therefore required. Only later
+//! features have a fallback: statmount and unique mount IDs (6.8), exclusive superblock creation
 //! (6.6).
 
 mod block;
@@ -54,7 +54,7 @@ pub(crate) struct Linux {
 }
 
 impl Linux {
-    /// Detects the kernel's features, once. Changes nothing.
+    /// Detects the kernel's optional features. Changes nothing.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl Linux {
         })
     }
 
-    /// The kernel as a helper process needs it, without features.
+    /// Returns the kernel for a helper process, without optional features.
     pub(crate) fn for_helper() -> Linux {
         Linux {
             loop_part_shift: 0,
@@ -79,8 +79,8 @@ impl Linux {
         }
     }
 
-    /// Returns the same kernel, with rings for [`Kernel::pread_at_once`]. The clones share its
-    /// rings. Call it before [`sandbox::enter`].
+    /// Returns the same kernel, with rings for [`Kernel::pread_at_once`]. Clones share the rings.
+    /// Must be called before [`sandbox::enter`].
     ///
     /// # Errors
     /// Returns an error if the kernel refuses io_uring.
@@ -92,7 +92,7 @@ impl Linux {
 
 impl Surroundings for Linux {
     fn is_beside_first_process(&self) -> bool {
-        // A process that may not inspect process 1 cannot compare them.
+        // A process that may not inspect process 1 cannot compare the two namespaces.
         let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
         let first = namespace("1");
         std::process::id() != 1 && first.is_some() && first == namespace("thread-self")

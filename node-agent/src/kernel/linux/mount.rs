@@ -1,7 +1,7 @@
-//! Creates, changes and removes mounts, all by descriptor.
+//! Creates, changes and removes mounts, all by file descriptors.
 //!
-//! mount(2) is never used: every call here is older than Linux 5.14, the oldest supported kernel.
-//! Numbers are those of include/uapi/linux/mount.h.
+//! mount(2) is never used, because its successors are all older than Linux 5.14, the oldest
+//! supported kernel. Numbers are from include/uapi/linux/mount.h.
 
 #![expect(
     unsafe_code,
@@ -38,7 +38,7 @@ struct MountAttr {
 /// `MOUNT_ATTR_SIZE_VER0`.
 const _: () = assert!(size_of::<MountAttr>() == 32);
 
-/// Checks that mount_setattr(2), the newest required call, exists.
+/// Checks that the kernel has mount_setattr(2), the newest required call.
 pub(super) fn require_floor() -> Result<()> {
     // The kernel refuses a size below the first version with EINVAL before any other check.
     match set_attributes(-1, &MountAttr::default(), 0) {
@@ -48,8 +48,9 @@ pub(super) fn require_floor() -> Result<()> {
     }
 }
 
-/// Whether `FSCONFIG_CMD_CREATE_EXCL` is known (Linux 6.6). The kernel checks the command before
-/// the descriptor, so a descriptor that is no context gets EINVAL if it is, else EOPNOTSUPP.
+/// Whether the kernel has `FSCONFIG_CMD_CREATE_EXCL` (Linux 6.6). The kernel checks the command
+/// before the descriptor, so a descriptor that is not a filesystem context gets EINVAL if the
+/// command is known, else EOPNOTSUPP.
 pub(super) fn is_exclusive_create_known() -> bool {
     match rustix::fs::openat(CWD, "/", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         Ok(no_context) => {
@@ -84,15 +85,16 @@ const FITHAW: Opcode = opcode::read_write::<i32>(b'X', 120);
 
 /// Implements [`crate::kernel::Kernel::fsconfig_create`].
 ///
-/// `exclusive` was detected at the start, not tried here: a first attempt that fails leaves the
-/// context unusable, and the EBUSY of the second would hide its reason.
+/// `exclusive` is detected at the start instead of being tried here, because a first attempt that
+/// fails leaves the context unusable, and the EBUSY of the second attempt would hide the reason of
+/// the failure.
 pub(super) fn fsconfig_create(context: &OwnedFd, exclusive: bool) -> Result<()> {
     let plain = || rustix::mount::fsconfig_create(context);
     let created = if exclusive {
         match rustix::mount::fsconfig_create_exclusive(context) {
-            // The kernel returns this for filesystems that do not support it, such as btrfs before
-            // Linux 6.8, and has not touched the context. If the filesystem itself returned this,
-            // the second attempt would find a used context.
+            // The kernel returns EOPNOTSUPP for filesystems that do not support exclusive creation,
+            // such as btrfs before Linux 6.8, and has not touched the context. If the filesystem
+            // itself returned EOPNOTSUPP, the second attempt would find a used context.
             Err(Errno::OPNOTSUPP) => match plain() {
                 Err(Errno::BUSY) => Err(Errno::OPNOTSUPP),
                 result => result,
@@ -114,8 +116,7 @@ pub(super) fn fsconfig_create(context: &OwnedFd, exclusive: bool) -> Result<()> 
 
 /// Implements `Kernel::thaw`.
 pub(super) fn thaw(root: &OwnedFd) -> Result<()> {
-    // SAFETY: the request ignores its argument, an int by value or by pointer; it gets none, and
-    // writes nothing.
+    // SAFETY: the request takes no pointer, ignores its argument and writes no memory.
     match unsafe { rustix::ioctl::ioctl(root, NoArg::<FITHAW>::new()) } {
         // The filesystem is not frozen, or cannot be frozen.
         Ok(()) | Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
@@ -126,7 +127,7 @@ pub(super) fn thaw(root: &OwnedFd) -> Result<()> {
 /// Implements [`crate::kernel::Kernel::fsmount`].
 pub(super) fn fsmount(context: &OwnedFd, attrs: MountAttrs) -> Result<OwnedFd> {
     let refused = |errno| Error::new("fsmount", "new mount", errno);
-    // fsmount(2) takes them as 32 bits, mount_setattr(2) as 64.
+    // fsmount(2) takes the attributes as 32 bits, mount_setattr(2) as 64 bits.
     let bits = u32::try_from(attrs.bits()).map_err(|_| refused(Errno::INVAL))?;
     let attrs = MountAttrFlags::from_bits_retain(bits);
     rustix::mount::fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attrs)
@@ -146,7 +147,8 @@ pub(super) fn mount_setattr(mount: &OwnedFd, attrs: MountAttrs) -> Result<()> {
     let choice = MountAttrs::ATIME_CHOICE.bits();
     let wanted = MountAttr {
         attr_set: attrs.bits(),
-        // The access-time bits are one value: a new one is accepted only if the old one is cleared.
+        // The access-time bits are one value: the kernel accepts a new value only if the old one is
+        // cleared.
         attr_clr: if attrs.bits() & choice == 0 {
             0
         } else {
@@ -179,7 +181,7 @@ pub(super) fn umount_lazily(path: &Path) -> Result<()> {
 
 fn set_attributes(mount: RawFd, wanted: &MountAttr, size: usize) -> rustix::io::Result<()> {
     let (path, wanted): (*const _, *const _) = (c"".as_ptr(), wanted);
-    // SAFETY: the path is a C string and `wanted` a valid `struct mount_attr` of at least `size`
+    // SAFETY: the path is a C string, and `wanted` a valid `struct mount_attr` of at least `size`
     // bytes; the kernel reads both and writes neither.
     let returned = unsafe {
         libc::syscall(
@@ -198,7 +200,7 @@ fn set_attributes(mount: RawFd, wanted: &MountAttr, size: usize) -> rustix::io::
     }
 }
 
-/// The errno of a system call made through libc.
+/// Returns the errno of a system call made through libc.
 pub(super) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -1,5 +1,5 @@
-//! The mountinfo file of /proc, as in proc_pid_mountinfo(5): the only full list of mounts at the
-//! start, and the replacement for statmount before Linux 6.8.
+//! Parses /proc/thread-self/mountinfo (proc_pid_mountinfo(5)): the only complete list of mounts at
+//! the start, and the replacement for statmount before Linux 6.8.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::files::{self, MountId};
 use crate::kernel::{Dev, Error, MountAttrs, MountEntry, MountFacts, MountSource, Result};
 
-/// The mount table of the calling thread, in whose namespace statx(2) and umount2(2) work.
+/// The mount table of the calling thread, for the same namespace that statx(2) and umount2(2) use.
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 
 /// A parsed line of mountinfo.
@@ -25,15 +25,16 @@ pub(super) fn entries() -> Result<Vec<MountEntry>> {
     Ok(read()?.into_iter().map(|line| line.entry).collect())
 }
 
-/// The mount on `path`; `None` if it is not the root of a mount.
+/// Returns the mount on `path`; `None` if `path` is not the root of a mount.
 ///
-/// The line is found by mount id, not by path: a path may lead through symlinks, and mounts may be
-/// stacked on it.
+/// The line is found by mount ID, not by path, because a path may contain symlinks, and several
+/// mounts may be stacked on it.
 pub(super) fn facts(path: &Path) -> Result<Option<MountFacts>> {
     facts_of(files::mount_id(path, false)?)
 }
 
-/// The part of its filesystem that is mounted on `path`; `None` if nothing is mounted there.
+/// Returns the directory of the filesystem that is mounted on `path`; `None` if `path` is not the
+/// root of a mount.
 pub(super) fn root(path: &Path) -> Result<Option<PathBuf>> {
     let Some(MountId::Listed(id) | MountId::Unique(id)) = files::mount_id(path, false)? else {
         return Ok(None);
@@ -42,7 +43,7 @@ pub(super) fn root(path: &Path) -> Result<Option<PathBuf>> {
     Ok(found.map(|line| line.entry.root))
 }
 
-/// The source of the mount on `path`; `None` if it is not the root of a mount.
+/// Returns the source of the mount on `path`; `None` if `path` is not the root of a mount.
 pub(super) fn source(path: &Path) -> Result<Option<MountSource>> {
     let Some(MountId::Listed(id) | MountId::Unique(id)) = files::mount_id(path, false)? else {
         return Ok(None);
@@ -56,7 +57,7 @@ pub(super) fn source(path: &Path) -> Result<Option<MountSource>> {
     }))
 }
 
-/// The mount that `path` is in.
+/// Returns the mount that contains `path`.
 pub(super) fn holding(path: &Path) -> Result<Option<MountFacts>> {
     facts_of(files::holding_mount_id(path, false)?)
 }
@@ -71,13 +72,13 @@ fn facts_of(id: Option<MountId>) -> Result<Option<MountFacts>> {
         .map(|line| line.facts))
 }
 
-/// A mount, by its listed id.
+/// A mount that was found by its ID in mountinfo.
 pub(super) struct Listed {
     pub(super) dev: Dev,
     pub(super) facts: MountFacts,
 }
 
-/// The mount with that id, if it is on `point`.
+/// Returns the mount with this ID, if it is on `point`.
 pub(super) fn with_id(id: u64, point: &Path) -> Result<Option<Listed>> {
     let found = read()?
         .into_iter()
@@ -92,13 +93,13 @@ fn read() -> Result<Vec<Line>> {
     let failed = |errno| Error::at("read", Path::new(MOUNTINFO), errno);
     let text = std::fs::read(MOUNTINFO)
         .map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
-    // A line that cannot be parsed could be a mount of ours, so it must not be skipped.
+    // A line that cannot be parsed could be a mount of the agent, so it must not be skipped.
     parse(&text).map_err(|line| {
         failed(Errno::INVAL).because(format!("not a mount: {}", String::from_utf8_lossy(line)))
     })
 }
 
-/// All lines, or the first one that cannot be parsed.
+/// Parses all lines. Returns the first line that cannot be parsed, if any.
 pub(super) fn parse(text: &[u8]) -> std::result::Result<Vec<Line>, &[u8]> {
     text.split(|&byte| byte == b'\n')
         .filter(|line| !line.is_empty())
@@ -122,7 +123,7 @@ fn parse_line(line: &[u8]) -> Option<Line> {
     let root = path(fields.next()?);
     let point = path(fields.next()?);
     let attrs = attributes(fields.next()?);
-    // Any number of optional fields, ended by a lone hyphen.
+    // Any number of optional fields follows, ended by a lone hyphen.
     let mut peer_group = 0;
     loop {
         match fields.next()? {
@@ -161,22 +162,23 @@ fn parse_line(line: &[u8]) -> Option<Line> {
     })
 }
 
-/// Since Linux 6.15 an ext4 that became read-only after an error shows it only by this option.
+/// Whether an ext4 has become read-only after an error, which Linux 6.15 and later show only by
+/// this option.
 pub(super) fn is_emergency(options: &[u8]) -> bool {
     has_option(options, b"emergency_ro")
 }
 
-/// The option of an ext4 that was shut down by force (`EXT4_IOC_SHUTDOWN`).
+/// Whether an ext4 was shut down by force (`EXT4_IOC_SHUTDOWN`).
 pub(super) fn is_shut_down(options: &[u8]) -> bool {
     has_option(options, b"shutdown")
 }
 
-/// The option of an ext4 or xfs that enforces project quotas.
+/// Whether an ext4 or xfs enforces project quotas.
 pub(super) fn has_project_quotas(options: &[u8]) -> bool {
     has_option(options, b"prjquota")
 }
 
-/// The value of the option `context`, which is quoted if it contains commas (Linux:
+/// Returns the value of the option `context`, which is quoted if it contains commas (Linux:
 /// security/selinux/hooks.c).
 pub(super) fn label(options: &[u8]) -> Option<String> {
     let options = String::from_utf8_lossy(options);
@@ -189,7 +191,7 @@ pub(super) fn label(options: &[u8]) -> Option<String> {
     Some(label.replace('"', ""))
 }
 
-/// The options of the mount itself, as the bits that statmount returns.
+/// Converts the options of the mount itself to the attribute bits that statmount returns.
 fn attributes(options: &[u8]) -> MountAttrs {
     const BY_NAME: &[(&[u8], MountAttrs)] = &[
         (b"ro", MountAttrs::READ_ONLY),
@@ -204,7 +206,7 @@ fn attributes(options: &[u8]) -> MountAttrs {
         .iter()
         .filter(|(name, _)| has_option(options, name))
         .fold(MountAttrs::default(), |all, (_, one)| all.with(*one));
-    // strictatime is in effect if neither of the other two is shown.
+    // strictatime is in effect if neither relatime nor noatime is shown.
     if has_option(options, b"relatime") || named.contains(MountAttrs::NO_ATIME) {
         named
     } else {
@@ -226,8 +228,8 @@ fn path(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(unescape(field)))
 }
 
-/// Space, tab, newline, backslash and `#` are a backslash with three octal digits. Any other
-/// backslash is literal.
+/// Replaces the escapes of mountinfo: space, tab, newline, backslash and `#` are shown as a
+/// backslash and three octal digits. Any other backslash is literal.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;

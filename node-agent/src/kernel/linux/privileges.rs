@@ -1,5 +1,6 @@
-//! Reduces the privileges of this process, and of the tools that it starts, to those that the agent
-//! needs. Kubernetes propagates mounts only from privileged containers, which start with all.
+//! Reduces the capabilities of this process, and of the tools that it starts, to the capabilities
+//! that the agent needs. Kubernetes propagates mounts only from privileged containers, which start
+//! with all capabilities.
 
 use rustix::io::Errno;
 use rustix::thread::{
@@ -36,12 +37,13 @@ const NEEDS: [Need; 3] = [
 pub(crate) struct Missing {
     /// Whether the agent cannot work at all without the capability.
     pub(crate) is_vital: bool,
-    /// The impossible operations; a lowercase fragment.
+    /// The operations that the agent cannot perform; a lowercase fragment.
     pub(crate) why: String,
 }
 
-/// Permanently drops all other capabilities in the calling thread and in threads that it starts: so
-/// call it before there is any other. Returns the required ones that are missing.
+/// Permanently drops all other capabilities in the calling thread and in threads that it starts, so
+/// it must be called before there is another thread. Returns the required capabilities that are
+/// missing.
 ///
 /// # Errors
 /// Returns the error of the call that the kernel refused.
@@ -56,7 +58,7 @@ pub(crate) fn keep_needed() -> Result<Vec<Missing>> {
     let kept = CapabilitySets {
         effective: permitted,
         permitted,
-        // The kernel keeps the ambient set within this set and the permitted one.
+        // The kernel keeps the ambient set within this set and the permitted set.
         inheritable: had.inheritable.intersection(needed),
     };
     set_capabilities(None, kept).map_err(failed("capset"))?;
@@ -69,7 +71,8 @@ pub(crate) fn keep_needed() -> Result<Vec<Missing>> {
         .collect())
 }
 
-/// Keeps only the capabilities that a helper process needs: to mount and unmount, or none.
+/// Keeps only the capabilities that a helper process needs: `CAP_SYS_ADMIN` if it mounts or
+/// unmounts, otherwise none.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -98,8 +101,9 @@ fn bound(needed: CapabilitySet) -> rustix::io::Result<()> {
         }
         match remove_capability_from_bounding_set(one) {
             Ok(()) => {}
-            // Beyond the last that the kernel knows. Or CAP_SETPCAP is missing: the set then stays,
-            // and only no_new_privs keeps tools from getting more than this process has.
+            // EINVAL: the number is beyond the last capability that the kernel knows. EPERM:
+            // CAP_SETPCAP is missing; the bounding set then remains, and only no_new_privs keeps
+            // tools from getting more capabilities than this process has.
             Err(Errno::INVAL | Errno::PERM) => break,
             Err(errno) => return Err(errno),
         }

@@ -1,8 +1,9 @@
 //! Reads many ranges of a disk at once, by io_uring(7). A cloud's disk completes a read after about
-//! a millisecond, however many other reads it has at that time.
+//! a millisecond, no matter how many other reads are in flight.
 //!
-//! The rings are made before the sandbox, which refuses to make others, and can only
-//! read: the sandbox sees that a ring is entered, but not for what.
+//! The rings are created before the agent enters its sandbox, which forbids the creation of rings,
+//! and are restricted to reads: the sandbox's filter sees that io_uring_enter(2) is called, but not
+//! the operations in the ring.
 
 #![expect(
     unsafe_code,
@@ -21,14 +22,15 @@ use rustix::io::Errno;
 use super::files::path_of;
 use crate::kernel::{AlignedBuf, Error, Reads, Result};
 
-/// Maximum number of disks that are read at once; for other disks the caller uses pread(2).
+/// Maximum number of disks that are read by rings at a time; for other disks the caller uses
+/// pread(2).
 const RINGS: usize = 4;
-/// Maximum number of reads in flight for one disk: a virtio disk has a queue of 128 or 256.
+/// Maximum number of reads in flight for one disk. A virtio disk has a queue of 128 or 256.
 const ENTRIES: u32 = 64;
-/// Memory for the reads of one disk, in bytes: at a millisecond per read, enough for 2 GB/s.
+/// Memory for the reads of one disk, in bytes. At a millisecond per read, it is enough for 2 GB/s.
 const BUFFER_BYTES: usize = 2 << 20;
 
-/// The rings of this process; the clones share them.
+/// The rings of this process, which clones share.
 #[derive(Clone, Default)]
 pub(super) struct Rings(Arc<[Mutex<Option<IoUring>>]>);
 
@@ -39,11 +41,11 @@ impl fmt::Debug for Rings {
 }
 
 impl Rings {
-    /// Makes the rings.
+    /// Creates the rings.
     ///
     /// # Errors
-    /// Returns EPERM if `kernel.io_uring_disabled` or a seccomp filter refuses rings, ENOSYS in a
-    /// kernel built without them.
+    /// Returns EPERM if `kernel.io_uring_disabled` or a seccomp filter forbids rings, ENOSYS if the
+    /// kernel was built without io_uring.
     pub(super) fn open() -> Result<Self> {
         let ring = |_| Ok(Mutex::new(Some(reader()?)));
         let all: io::Result<Vec<_>> = (0..RINGS).map(ring).collect();
@@ -51,7 +53,7 @@ impl Rings {
         Ok(Rings(all.map_err(failed)?.into()))
     }
 
-    /// See [`crate::kernel::Kernel::pread_at_once`].
+    /// Implements [`crate::kernel::Kernel::pread_at_once`].
     pub(super) fn read(&self, fd: &OwnedFd, longest: usize, reads: &mut dyn Reads) -> Result<bool> {
         let Some((mut place, ring)) = self.0.iter().find_map(free) else {
             return Ok(false);
@@ -65,7 +67,7 @@ impl Rings {
 
 type Place<'a> = MutexGuard<'a, Option<IoUring>>;
 
-/// A ring that is not in use, and the place to which it returns.
+/// Takes a ring that is not in use. Returns it with the slot to which it must be returned.
 fn free(place: &Mutex<Option<IoUring>>) -> Option<(Place<'_>, IoUring)> {
     let mut place = match place.try_lock() {
         Ok(place) => place,
@@ -76,7 +78,7 @@ fn free(place: &Mutex<Option<IoUring>>) -> Option<(Place<'_>, IoUring)> {
     Some((place, ring))
 }
 
-/// A ring that can read, and nothing else.
+/// Creates a ring that is restricted to reads.
 fn reader() -> io::Result<IoUring> {
     let ring = IoUring::builder()
         .dontfork()
@@ -88,12 +90,12 @@ fn reader() -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// Reads in flight. The kernel writes into the buffers until each has landed.
+/// Reads in flight. The kernel writes into a buffer until its read has completed.
 struct Flight {
     ring: Option<IoUring>,
     /// Buffers of equal length; each is used by one read at a time.
     buffers: Vec<AlignedBuf>,
-    /// The range that each buffer is being filled with: offset and length in bytes.
+    /// The range that is being read into each buffer: offset and length in bytes.
     ranges: Vec<Option<(u64, usize)>>,
 }
 
@@ -107,11 +109,11 @@ impl Flight {
         }
     }
 
-    /// Reads until there is nothing more to read, or a read has failed, and waits for all reads in
-    /// flight, unless the ring itself fails. Returns `false` if the disk must be read in another
-    /// way.
+    /// Reads until there are no more ranges, or a read has failed, and then waits for all reads in
+    /// flight, unless the ring itself fails. Returns `false` if the disk must be read without a
+    /// ring.
     ///
-    /// `answer` is for tests: it replaces results of the kernel.
+    /// `answer` replaces results of the kernel, for tests.
     fn run(
         &mut self,
         fd: &OwnedFd,
@@ -131,8 +133,8 @@ impl Flight {
                 return done;
             }
             if let Err(error) = self.wait() {
-                // Reads in flight stay in flight, and `drop` leaks the buffers that they write
-                // into.
+                // The reads remain in flight, and `drop` leaks their buffers, because the kernel
+                // still writes into them.
                 return Err(failed("io_uring_enter", errno(&error)));
             }
             while let Some((slot, result)) = self.landed() {
@@ -143,8 +145,8 @@ impl Flight {
                 let valid = usize::try_from(result);
                 match valid.map_err(|_| Errno::from_raw_os_error(-result)) {
                     Ok(valid) => reads.take(range, &self.buffers[slot][..valid]),
-                    // The disk serves only callers that wait for it (some drivers before Linux
-                    // 6.5). It would fail a repetition in the same way.
+                    // This disk can only be read by blocking calls (some drivers before Linux 6.5),
+                    // so repeating the read in the ring would fail in the same way.
                     Err(Errno::AGAIN | Errno::INTR | Errno::OPNOTSUPP) => {
                         reads.take(range, &[]);
                         done = done.map(|_| false);
@@ -166,11 +168,11 @@ impl Flight {
         self.ranges[slot] = Some((offset, length as usize));
         let Some(ring) = &mut self.ring else { return };
         // SAFETY: the buffer has `length` bytes, and is neither moved, read nor written until this
-        // read has landed: `ranges` has an entry for it until then, and `drop` leaks the buffers
-        // of reads that have not landed. The descriptor is open while `run` borrows it, and the
-        // kernel holds the file from the submission on.
+        // read has completed: `ranges` has an entry for it until then, and `drop` leaks the buffers
+        // of reads that have not completed. The descriptor is open while `run` borrows it, and the
+        // kernel holds a reference to the file from the submission on.
         let pushed = unsafe { ring.submission().push(&entry) };
-        // There are no more buffers than entries.
+        // There are at most as many buffers as entries of the ring.
         debug_assert!(pushed.is_ok());
     }
 
@@ -178,7 +180,7 @@ impl Flight {
         self.ranges.iter().any(Option::is_some)
     }
 
-    /// Submits the pushed reads, and waits until at least one read has landed.
+    /// Submits the pushed reads, and waits until at least one read has completed.
     fn wait(&mut self) -> io::Result<()> {
         let Some(ring) = &mut self.ring else {
             return Ok(());
@@ -192,7 +194,7 @@ impl Flight {
         }
     }
 
-    /// The next read that has landed: its buffer, and the number of valid bytes or the negative
+    /// Returns the next completed read: its buffer, and the number of valid bytes or the negative
     /// errno.
     fn landed(&mut self) -> Option<(usize, i32)> {
         let entry = self.ring.as_mut()?.completion().next()?;
@@ -200,7 +202,7 @@ impl Flight {
         Some((slot, entry.result()))
     }
 
-    /// The ring, if it can be used again.
+    /// Returns the ring if it can be used again, which requires that no read is in flight.
     fn land(mut self) -> Option<IoUring> {
         self.ring.take().filter(|_| !self.is_flying())
     }
@@ -209,7 +211,7 @@ impl Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         if self.is_flying() {
-            // This happens only after a failure of the ring, or a panic.
+            // Reads are in flight here only after a failure of the ring, or a panic.
             std::mem::forget(std::mem::take(&mut self.buffers));
         }
     }
@@ -230,7 +232,7 @@ mod tests {
     const BLOCK: usize = 4096;
     const BLOCKS: u64 = 1000;
 
-    /// A file in which each block has its number in every byte, modulo 251.
+    /// Creates a file in which every byte of a block is the block's number modulo 251.
     fn numbered() -> File {
         let mut file = tempfile::tempfile().unwrap();
         for block in 0..BLOCKS {
@@ -372,7 +374,7 @@ mod tests {
     fn a_ring_does_nothing_but_read() {
         let mut ring = reader().unwrap();
         let entry = opcode::Nop::new().build();
-        // SAFETY: the operation has no memory.
+        // SAFETY: the operation accesses no memory.
         unsafe { ring.submission().push(&entry).unwrap() };
         ring.submit_and_wait(1).unwrap();
         let result = ring.completion().next().unwrap().result();

@@ -1,6 +1,6 @@
-//! The root of a mounted filesystem that answers no calls. After xfs has shut itself down, it
-//! returns EIO for every statx and open; the kernel still reports its mounts, without a call to
-//! the filesystem.
+//! The root directory of a mounted filesystem that refuses all calls. After xfs has shut itself
+//! down, it returns EIO for every statx and open. The kernel still reports its mounts, without a
+//! call to the filesystem.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -12,14 +12,15 @@ use super::files::{of, path_of};
 use super::mountinfo;
 use crate::kernel::{Cause, Dev, Error, FileKind, MountFacts, Result, Stat};
 
-/// The data of mountinfo and fdinfo about such a root.
+/// The root directory of a filesystem that has shut down, as described by mountinfo and fdinfo.
 pub(super) struct Root {
-    /// The stat of the root, without a mount ID: the ID in fdinfo may be reused.
+    /// The stat of the root, without a mount ID, because the kernel may reuse the ID that fdinfo
+    /// shows.
     pub(super) stat: Stat,
     pub(super) facts: MountFacts,
 }
 
-/// The root of the mount on `path`; `None` if it is not a root, and the first error then applies.
+/// Returns the root of the mount on `path`; `None` if `path` is not the root of a mount.
 pub(super) fn root(path: &Path) -> Result<Option<Root>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()));
@@ -29,7 +30,8 @@ pub(super) fn root(path: &Path) -> Result<Option<Root>> {
     }
 }
 
-/// The root of the mount that the descriptor was opened by, like [`root`].
+/// Returns the root of the mount that `fd` refers to; `None` if `fd` does not refer to the root of
+/// a mount.
 pub(super) fn root_of(fd: &OwnedFd) -> Result<Option<Root>> {
     let (mount_id, ino) = described(fd)?;
     let Some(found) = mountinfo::with_id(mount_id, Path::new(&path_of(fd)))? else {
@@ -53,7 +55,8 @@ pub(super) fn root_of(fd: &OwnedFd) -> Result<Option<Root>> {
     Ok(Some(Root { stat, facts }))
 }
 
-/// The result of statx(2), or the stat of such a root where it failed with EIO.
+/// Returns the result of statx(2); if it failed with EIO, the stat of the filesystem's root, if
+/// `root` finds one.
 pub(super) fn or_described<T: From<Stat>>(
     found: Result<T>,
     root: impl FnOnce() -> Result<Option<Root>>,
@@ -66,7 +69,7 @@ pub(super) fn or_described<T: From<Stat>>(
     }
 }
 
-/// The mount id and the inode of a descriptor (proc_pid_fdinfo(5)).
+/// Reads the mount ID and the inode number of a descriptor (proc_pid_fdinfo(5)).
 fn described(fd: &OwnedFd) -> Result<(u64, u64)> {
     let path = format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd());
     let text = std::fs::read_to_string(&path).map_err(|error| {

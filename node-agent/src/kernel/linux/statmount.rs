@@ -1,7 +1,7 @@
-//! statmount(2): describes a mount by its id, at the same cost with 10,000 mounts.
+//! statmount(2): describes a mount by its ID. The cost is the same with 10,000 mounts.
 //!
-//! Structures and numbers are those of include/uapi/linux/mount.h as of Linux 6.8, which later
-//! kernels only add to.
+//! Structures and numbers are from include/uapi/linux/mount.h as of Linux 6.8. Later kernels only
+//! add to them.
 
 #![expect(
     unsafe_code,
@@ -20,8 +20,8 @@ use super::mount::last_errno;
 use super::mountinfo;
 use crate::kernel::{Error, MountAttrs, MountFacts, MountSource, Result};
 
-/// The number of statmount in include/uapi/asm-generic/unistd.h, the same on all architectures
-/// that we build for; libc does not have it yet.
+/// The number of statmount in include/uapi/asm-generic/unistd.h, which is the same on all supported
+/// architectures; the libc crate does not have it yet.
 const SYS_STATMOUNT: libc::c_long = 457;
 
 const STATMOUNT_SB_BASIC: u64 = 0x01;
@@ -29,22 +29,22 @@ const STATMOUNT_MNT_BASIC: u64 = 0x02;
 const STATMOUNT_MNT_ROOT: u64 = 0x08;
 const STATMOUNT_FS_TYPE: u64 = 0x20;
 const WANTED: u64 = STATMOUNT_SB_BASIC | STATMOUNT_MNT_BASIC | STATMOUNT_FS_TYPE;
-/// The options of the filesystem, since Linux 6.11. Older kernels leave this bit out of the
-/// returned mask.
+/// The options of the filesystem, since Linux 6.11. On older kernels, the returned mask lacks this
+/// bit.
 const STATMOUNT_MNT_OPTS: u64 = 0x80;
-/// The source of the filesystem, since Linux 6.13. Older kernels leave this bit out of the returned
-/// mask.
+/// The source of the filesystem, since Linux 6.13. On older kernels, the returned mask lacks this
+/// bit.
 const STATMOUNT_SB_SOURCE: u64 = 0x200;
 
 /// `SB_RDONLY` (include/linux/fs.h), the same bit as `MS_RDONLY`.
 const SB_RDONLY: u32 = 1;
 
-/// The filesystems whose statfs adds up counters in memory, regardless of the disk
-/// (fs/ext4/super.c, fs/xfs/xfs_super.c). Until Linux 5.18 the statfs of xfs waited for inodes to
-/// be freed; with project quotas, both may read a quota from the disk.
+/// The filesystems whose statfs adds up counters in memory, without access to the disk
+/// (fs/ext4/super.c, fs/xfs/xfs_super.c). Until Linux 5.18, the statfs of xfs waited until inodes
+/// were freed. With project quotas, the statfs of both may read a quota from the disk.
 const COUNTING_IN_MEMORY: [&str; 2] = ["ext4", "xfs"];
 
-/// Room for the name of a filesystem type and the options of the filesystem.
+/// Buffer size for the name of a filesystem type and the options of the filesystem.
 const STRINGS_BYTES: usize = 2048;
 
 /// `struct mnt_id_req`.
@@ -56,7 +56,7 @@ struct MntIdReq {
     param: u64,
 }
 
-/// `struct statmount`, with room for its strings.
+/// `struct statmount`, with a buffer for its strings.
 #[repr(C)]
 struct StatMount {
     size: u32,
@@ -78,14 +78,14 @@ struct StatMount {
     mnt_peer_group: u64,
     mnt_master: u64,
     propagate_from: u64,
-    /// Offset of the root in `strings`.
+    /// Offset of the mounted directory in `strings`.
     mnt_root: u32,
     mnt_point: u32,
     mnt_ns_id: u64,
     fs_subtype: u32,
     /// Offset of the source in `strings`.
     sb_source: u32,
-    /// Fields that were added later, which are not requested.
+    /// Fields that were added later, and are not requested.
     rest: [u64; 48],
     strings: [u8; STRINGS_BYTES],
 }
@@ -97,26 +97,25 @@ const _: () = assert!(std::mem::offset_of!(StatMount, mnt_attr) == 64);
 const _: () = assert!(std::mem::offset_of!(StatMount, sb_source) == 124);
 const _: () = assert!(std::mem::offset_of!(StatMount, strings) == 512);
 
-/// Whether statmount(2) of this kernel returns the options of filesystems, as it does since Linux
-/// 6.11.
+/// Whether statmount(2) returns the options of filesystems, as it does since Linux 6.11.
 static SHOWS_OPTIONS: LazyLock<bool> =
     LazyLock::new(|| release(rustix::system::uname().release()) >= Some((6, 11)));
 
-/// The numbers that a release of Linux begins with.
+/// Parses the major and the minor version at the beginning of a kernel release.
 fn release(text: &CStr) -> Option<(u32, u32)> {
     let mut numbers = text.to_str().ok()?.split(|c: char| !c.is_ascii_digit());
     let mut number = || numbers.next()?.parse().ok();
     Some((number()?, number()?))
 }
 
-/// Whether this kernel has the call. The mount ids that it takes are from the same release.
+/// Whether this kernel has statmount(2), and thus unique mount IDs, which Linux 6.8 added as well.
 pub(super) fn is_known() -> bool {
     // The kernel refuses a request smaller than the first version with EINVAL, before any lookup.
     // Any other errno means that the call is missing, or that a seccomp filter blocks it.
     statmount(0, 0, WANTED).err() == Some(Errno::INVAL)
 }
 
-/// The mount on `path`; `None` if it is not the root of a mount.
+/// Returns the mount on `path`; `None` if `path` is not the root of a mount.
 pub(super) fn facts(path: &Path) -> Result<Option<MountFacts>> {
     let failed = |errno| Error::at("statmount", path, errno);
     let id = match files::mount_id(path, true)? {
@@ -127,7 +126,7 @@ pub(super) fn facts(path: &Path) -> Result<Option<MountFacts>> {
     facts_of(id).map_err(failed)
 }
 
-/// The mount that `path` is in.
+/// Returns the mount that contains `path`.
 pub(super) fn holding(path: &Path) -> Result<Option<MountFacts>> {
     let failed = |errno| Error::at("statmount", path, errno);
     match files::holding_mount_id(path, true)? {
@@ -137,12 +136,12 @@ pub(super) fn holding(path: &Path) -> Result<Option<MountFacts>> {
     }
 }
 
-/// The mount with that unique id; `None` if it no longer exists.
+/// Returns the mount with this unique ID; `None` if the mount no longer exists.
 pub(super) fn facts_of(id: u64) -> rustix::io::Result<Option<MountFacts>> {
     let asked = |wanted| statmount(id, MNT_ID_REQ_SIZE_VER0, wanted);
     let mut shows_options = *SHOWS_OPTIONS;
     let found = match asked(WANTED | STATMOUNT_MNT_OPTS) {
-        // Options of a length that only foreign mounts have.
+        // The options are too long for the buffer, as only those of other programs' mounts are.
         Err(Errno::OVERFLOW) => {
             shows_options = false;
             asked(WANTED)
@@ -151,7 +150,7 @@ pub(super) fn facts_of(id: u64) -> rustix::io::Result<Option<MountFacts>> {
     };
     let found = match found {
         Ok(found) => found,
-        // Unmounted since.
+        // The filesystem was unmounted meanwhile.
         Err(Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(errno),
     };
@@ -181,10 +180,12 @@ pub(super) fn facts_of(id: u64) -> rustix::io::Result<Option<MountFacts>> {
     }))
 }
 
-/// The root of the mount with that unique id; `None` when it is gone.
+/// Returns the mounted directory of the mount with this unique ID; `None` if the mount no longer
+/// exists.
 pub(super) fn root_of(id: u64) -> rustix::io::Result<Option<PathBuf>> {
     let found = match statmount(id, MNT_ID_REQ_SIZE_VER0, STATMOUNT_MNT_ROOT) {
-        // A root with a longer name is not ours (OVERFLOW), or the mount is gone (NOENT).
+        // OVERFLOW: a directory with such a long path is not the agent's. NOENT: the mount no
+        // longer exists.
         Err(Errno::OVERFLOW | Errno::NOENT) => return Ok(None),
         found => found?,
     };
@@ -193,12 +194,13 @@ pub(super) fn root_of(id: u64) -> rustix::io::Result<Option<PathBuf>> {
     Ok((found.mask & STATMOUNT_MNT_ROOT != 0).then(|| root.into()))
 }
 
-/// The source of the mount with that unique id; `None` if this kernel does not show it, or the
-/// mount no longer exists.
+/// Returns the source of the mount with this unique ID; `None` if the kernel does not report it, or
+/// the mount no longer exists.
 pub(super) fn source_of(id: u64) -> rustix::io::Result<Option<MountSource>> {
     let wanted = WANTED | STATMOUNT_SB_SOURCE;
     let found = match statmount(id, MNT_ID_REQ_SIZE_VER0, wanted) {
-        // The source is longer than any that fsconfig(2) takes: mountinfo shows it.
+        // OVERFLOW: the source is longer than fsconfig(2) allows. The caller reads it from
+        // mountinfo.
         Err(Errno::OVERFLOW | Errno::NOENT) => return Ok(None),
         found => found?,
     };
@@ -248,8 +250,8 @@ fn statmount(mnt_id: u64, size: u32, wanted: u64) -> rustix::io::Result<StatMoun
         strings: [0; STRINGS_BYTES],
     };
     let (from, to): (*const MntIdReq, *mut StatMount) = (&request, &mut found);
-    // SAFETY: `from` is a valid request with its own size; `to` is a valid buffer, and the kernel
-    // writes no more than its size, integers and bytes only.
+    // SAFETY: `from` is a valid request that contains its own size; `to` is a valid buffer of the
+    // passed size, which the kernel fills with integers and bytes only.
     let returned =
         unsafe { libc::syscall(SYS_STATMOUNT, from, to, size_of::<StatMount>(), 0_usize) };
     if returned == 0 {

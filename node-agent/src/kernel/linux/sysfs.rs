@@ -1,5 +1,5 @@
-//! Loop devices and the filesystems on block devices in sysfs. Every read is answered from memory,
-//! whatever the disk does.
+//! Loop devices, and the filesystems on block devices, in sysfs. The kernel serves every read from
+//! memory, even if the disk hangs.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,13 +11,14 @@ use rustix::io::Errno;
 
 use crate::kernel::{Error, Ext4Error, Ext4Errors, LoopFile, Result};
 
-/// A number, or the name of a function in the kernel (at most 32 bytes of the superblock).
+/// Maximum length of an attribute that is a number, or the name of a kernel function (at most 32
+/// bytes in the superblock).
 const TEXT_BYTES_MAX: usize = 64;
 
-/// An attribute is one page at most.
+/// Maximum length of an attribute in bytes: one page.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Bytes of a sector in sysfs, regardless of the device.
+/// The number of bytes of a sector in sysfs, regardless of the device.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
 /// Implements [`crate::kernel::Kernel::loop_bytes`].
@@ -30,10 +31,10 @@ pub(super) fn loop_bytes(number: u32) -> Result<Option<u64>> {
 pub(super) fn loop_file(number: u32) -> Result<Option<LoopFile>> {
     let folder = PathBuf::from(format!("/sys/block/loop{number}/loop"));
     let file = folder.join("backing_file");
-    // The path byte by byte: it may contain any byte but zero, even a newline.
+    // Read the path as bytes: it may contain any byte but zero, even a newline.
     let mut path = match std::fs::read(&file) {
         Ok(path) => path,
-        // Unbound, or being unbound.
+        // The device is unbound, or is being unbound.
         Err(error) if is_gone(&error) => return Ok(None),
         Err(error) => return Err(unread(&file, &error)),
     };
@@ -64,7 +65,8 @@ pub(super) fn loop_file_name(number: u32) -> Result<Option<OsString>> {
     Ok(path.file_name().map(ToOwned::to_owned))
 }
 
-/// Reading an attribute of a device that is being removed fails with `ENODEV`.
+/// Whether the attribute or its device does not exist. Reading an attribute of a device that is
+/// being removed fails with `ENODEV`.
 pub(super) fn is_gone(error: &std::io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     matches!(errno, Some(Errno::NOENT | Errno::NODEV | Errno::NXIO))
@@ -96,7 +98,8 @@ pub(super) fn ext4_errors(device: &str) -> Result<Option<Ext4Errors>> {
     }))
 }
 
-/// Files of Documentation/ABI/testing/sysfs-fs-ext4; older kernels have only some of them.
+/// Reads the attributes of an error (Documentation/ABI/testing/sysfs-fs-ext4). Older kernels have
+/// only some of them.
 fn ext4_error(folder: &Path, which: &str) -> Result<Ext4Error> {
     let file = |name| folder.join(format!("{which}_error_{name}"));
     Ok(Ext4Error {
@@ -117,7 +120,7 @@ pub(super) fn integer(path: &Path) -> Result<Option<u64>> {
         .map_err(|_| Error::at("read", path, Errno::INVAL).because(format!("{text:?}")))
 }
 
-/// The first line; `None` if there is no such file.
+/// Returns the first line of a file; `None` if the file does not exist.
 pub(super) fn text(path: &Path) -> Result<Option<String>> {
     let mut text = [0; TEXT_BYTES_MAX];
     let read = File::open(path).and_then(|mut file| file.read(&mut text));

@@ -1,5 +1,5 @@
-//! The kernel's uevents of disks: netlink(7), `NETLINK_KOBJECT_UEVENT`. They reach the network
-//! namespace of a pod; those of udev do not.
+//! The kernel's uevents of disks: netlink(7), `NETLINK_KOBJECT_UEVENT`. The kernel's
+//! events reach the network namespace of a pod; the events of udev do not.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,20 +9,21 @@ use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use tokio::io::unix::AsyncFd;
 
-/// The group that the kernel sends to; udevd sends to another (udev(7)).
+/// The multicast group that the kernel sends to; udevd sends to another group (udev(7)).
 const KERNEL_GROUP: u32 = 1;
-/// Four times the most that the kernel sends: `UEVENT_BUFFER_SIZE` (include/linux/kobject.h).
+/// Size of the receive buffer: four times the maximum that the kernel sends, `UEVENT_BUFFER_SIZE`
+/// (include/linux/kobject.h).
 const MESSAGE_BYTES: usize = 8192;
-/// The sysfs directory of block devices without hardware: loop, device-mapper, MD, zram. A node
-/// that mounts images has hundreds of their events.
+/// The sysfs directory of block devices without hardware: loop, device-mapper, MD, zram. On a
+/// node that mounts images, such devices cause hundreds of events.
 const VIRTUAL: &[u8] = b"/devices/virtual/block/";
 
-/// The uevents since it was opened.
+/// A subscription to uevents.
 #[derive(Debug)]
 pub(crate) struct Uevents(AsyncFd<OwnedFd>);
 
 impl Uevents {
-    /// Subscribes. Needs no privilege. Must be called in the Tokio runtime.
+    /// Subscribes to uevents. Needs no privilege. Must be called in the Tokio runtime.
     ///
     /// # Errors
     /// Returns an error if the kernel was built without netlink, or is out of memory.
@@ -41,11 +42,11 @@ impl Uevents {
         Ok(Uevents(socket))
     }
 
-    /// Returns once a disk was added, changed or removed since the last call, or once events were
-    /// lost, so that any may have changed. Takes all queued events.
+    /// Waits until a disk was added, changed or removed since the last call, or until events were
+    /// lost, after which any disk may have changed. Consumes all queued events.
     ///
     /// # Errors
-    /// Returns the kernel's error: no more events will be received.
+    /// Returns the kernel's error, after which no more events are received.
     pub(crate) async fn changed(&self) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable().await?;
@@ -56,7 +57,7 @@ impl Uevents {
     }
 }
 
-/// Takes all queued events; fails with EAGAIN if none was of a disk and none was lost.
+/// Consumes all queued events. Fails with EAGAIN if none was about a disk and none was lost.
 fn drain(socket: &OwnedFd) -> io::Result<()> {
     let mut message = [0; MESSAGE_BYTES];
     let mut has_changed = false;
@@ -66,11 +67,11 @@ fn drain(socket: &OwnedFd) -> io::Result<()> {
             Ok((_, bytes, sender)) => {
                 let sender = sender.and_then(|it| SocketAddrNetlink::try_from(it).ok());
                 let is_kernel = sender.is_some_and(|sender| sender.pid() == 0);
-                // A message longer than the kernel sends was truncated.
+                // A message that is longer than the buffer was truncated, and counts as a change.
                 let text = message.get(..bytes);
                 has_changed |= is_kernel && text.is_none_or(is_of_disk);
             }
-            // The queue was full, and events were dropped.
+            // The queue was full, and the kernel dropped events.
             Err(Errno::NOBUFS) => has_changed = true,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) if has_changed => return Ok(()),
@@ -105,7 +106,7 @@ mod tests {
     #[test]
     fn an_event_of_a_disk_is_one_whatever_happened_to_it() {
         assert!(is_of_disk(ADD));
-        // The common head of an NVMe disk with several paths.
+        // The multipath head of an NVMe disk.
         assert!(is_of_disk(
             b"add@/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1\0SUBSYSTEM=block\0"
         ));
@@ -147,7 +148,7 @@ mod tests {
         let other = rustix::net::socket_with(AddressFamily::NETLINK, kind, flags, protocol);
         let to = SocketAddrNetlink::new(own.pid(), 0);
         let sent = rustix::net::sendto(other.unwrap(), ADD, rustix::net::SendFlags::empty(), &to);
-        // Some kernels refuse the message at once.
+        // Some kernels reject the message in sendto(2).
         if sent.is_ok() {
             let drained = drain(events.0.get_ref());
             assert!(drained.is_err(), "an event that the kernel did not send");

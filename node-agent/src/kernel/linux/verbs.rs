@@ -1,4 +1,4 @@
-//! The verbs of the trait that need no privileges, on the kernel of this machine.
+//! Tests of the calls that need no privileges, on the kernel of this machine.
 
 use std::net::IpAddr;
 use std::os::unix::fs::symlink;
@@ -154,7 +154,7 @@ fn an_attribute_is_absent_until_it_is_set_and_after_it_was_removed() {
     std::fs::write(&path, "").unwrap();
     let file = kernel.open(&path, Open::FileWrite).unwrap();
     match kernel.set_xattr(&file, NAME, b"value") {
-        // Before Linux 6.6, tmpfs has none.
+        // Before Linux 6.6, tmpfs has no user attributes.
         Err(error) => {
             assert_eq!(error.cause(), Cause::Unsupported, "{error}");
             assert_eq!(kernel.xattr(&file, NAME).unwrap(), None);
@@ -164,7 +164,7 @@ fn an_attribute_is_absent_until_it_is_set_and_after_it_was_removed() {
             kernel.remove_xattr(&file, NAME).unwrap();
             assert_eq!(kernel.xattr(&file, NAME).unwrap(), None);
             kernel.remove_xattr(&file, NAME).unwrap();
-            // No attribute that the agent sets is so long.
+            // No attribute that the agent sets is this long.
             kernel.set_xattr(&file, NAME, &[1; 65]).unwrap();
             assert_eq!(kernel.xattr(&file, NAME).unwrap(), Some(Vec::new()));
         }
@@ -203,7 +203,7 @@ fn an_address_is_its_own_and_each_address_of_a_name_is_returned_once() {
         let found = kernel.addresses(address).unwrap();
         assert_eq!(found, [address.parse::<IpAddr>().unwrap()]);
     }
-    // The resolver returns it for each type of socket.
+    // The resolver returns the address once for each type of socket.
     let found = kernel.addresses("localhost").unwrap();
     let is_first = |(at, address): (usize, &IpAddr)| !found[..at].contains(address);
     assert!(found.iter().enumerate().all(is_first), "{found:?}");

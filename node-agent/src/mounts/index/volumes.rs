@@ -1,5 +1,5 @@
-//! The mounts of each volume that the index knows, and whether their statistics can be read on the
-//! event loop.
+//! Queries of the index for the mounts of a volume, and for the mounts whose statistics can be read
+//! on the event loop.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::device::Label;
 use crate::kernel::{Dev, Stat};
 
 impl MountIndex {
-    /// The paths that were noted for that volume.
+    /// Returns the paths that were recorded for the volume.
     pub(crate) fn of_volume(&self, volume: &VolumeId) -> Vec<PathBuf> {
         let inner = self.lock();
         let found = inner.by_volume.get(volume).into_iter().flatten();
         found.map(|path| path.to_path_buf()).collect()
     }
 
-    /// The paths where the last mount was noted for that volume, with or without a mount ID, or
-    /// where the scan has found a bind that names the volume.
+    /// Returns the paths whose last mount was recorded for the volume, with or without a mount ID,
+    /// or where the scan found a bind mount whose label names the volume.
     pub(in crate::mounts) fn said_of(
         &self,
         volume: &VolumeId,
@@ -36,7 +36,7 @@ impl MountIndex {
         said.map(|(path, _)| path.to_path_buf()).collect()
     }
 
-    /// The mounts that the scan has found and no call has proven since: path, device and label.
+    /// Returns the mounts that the scan found and no call has proven since: path, device and label.
     pub(in crate::mounts) fn unproven(&self) -> Vec<(PathBuf, Dev, Option<Label>)> {
         let inner = self.lock();
         let is_unproven = |(_, entry): &(&Arc<Path>, &Entry)| entry.proof().is_none();
@@ -46,8 +46,8 @@ impl MountIndex {
             .collect()
     }
 
-    /// The paths where the device is mounted, whether each mount was noted for a volume, and the
-    /// label that the scan has found.
+    /// Returns the paths where the device is mounted, whether each mount was recorded for a volume,
+    /// and the label that the scan found.
     pub(crate) fn at(&self, device: Dev) -> Vec<(PathBuf, bool, Option<Label>)> {
         let mounts = self.lock().mounts_of(device).into_iter();
         mounts
@@ -55,7 +55,7 @@ impl MountIndex {
             .collect()
     }
 
-    /// All mounts: path, the volume for which the mount was noted, and device.
+    /// Returns all mounts: path, the volume that the mount was recorded for, and device.
     pub(crate) fn mounts(&self) -> Vec<(PathBuf, Option<VolumeId>, Dev)> {
         let inner = self.lock();
         let all = inner.by_path.iter().map(|(path, entry)| {
@@ -65,9 +65,10 @@ impl MountIndex {
         all.collect()
     }
 
-    /// The device of the mount that was noted at `path` for the volume, also without a mount ID:
-    /// before Linux 6.8, for a filesystem that has shut itself down, or for one that may be on any
-    /// disk of the cloud. Any mount of the same filesystem counts then.
+    /// Returns the device of the mount that was recorded at `path` for the volume, even without a
+    /// mount ID: before Linux 6.8, for a filesystem that has shut itself down, or for a volume
+    /// whose disk could not be distinguished from the cloud's other disks. Without a mount ID, any
+    /// mount of the same filesystem counts.
     pub(crate) fn likely(&self, path: &Path, stat: &Stat, volume: &VolumeId) -> Option<Dev> {
         let inner = self.lock();
         let entry = inner.by_path.get(path)?;
@@ -79,8 +80,8 @@ impl MountIndex {
         (noted.volume == *volume && is_same).then_some(entry.device)
     }
 
-    /// The device as in [`MountIndex::likely`], or the device of the mount that the scan has found
-    /// at `path`.
+    /// Returns the device as [`MountIndex::likely`] does, or else the device of the mount that the
+    /// scan found at `path`.
     pub(in crate::mounts) fn recorded(
         &self,
         path: &Path,
@@ -98,7 +99,7 @@ impl MountIndex {
 }
 
 impl MountIndex {
-    /// Notes whether the filesystem that is mounted from the device may have project quotas.
+    /// Records whether the filesystem that is mounted from the device may have project quotas.
     pub(crate) fn note_projects(&self, device: Dev, may_have_projects: bool) {
         let mut inner = self.lock();
         match may_have_projects {
@@ -112,7 +113,7 @@ impl MountIndex {
         self.lock().without_projects.contains(&device)
     }
 
-    /// Notes whether the statistics of exactly this mount can be read on the event loop.
+    /// Records whether the statistics of this mount can be read on the event loop.
     pub(crate) fn note_in_place(&self, path: &Path, stat: &Stat, is_read_in_place: bool) {
         let mut inner = self.lock();
         if inner.noted(path, stat).is_some()
@@ -122,8 +123,8 @@ impl MountIndex {
         }
     }
 
-    /// Whether the statistics of the mount at that path can be read on the event loop, if the mount
-    /// was proven to be the volume's; `None` if it was not tried yet.
+    /// Whether the statistics of the mount at that path can be read on the event loop: `None` if
+    /// this was not tried yet, `Some(false)` if the mount was not proven to be the volume's.
     pub(crate) fn is_read_in_place(&self, path: &Path, volume: &VolumeId) -> Option<bool> {
         let inner = self.lock();
         let entry = inner.by_path.get(path);

@@ -1,5 +1,6 @@
-//! Copies in progress. A copy may take longer than a call: its process continues; a repeated call
-//! finds the copy here. The process exits with this program; the next call then begins again.
+//! Copies in progress: clones, restored volumes and archives of volumes. A copy may outlast the RPC
+//! that requested it. The worker process then continues, and a repeated RPC finds the copy here.
+//! When the controller exits, the process exits too, and the next RPC starts the copy again.
 
 use super::super::super::NameRecorder;
 use super::super::call::{Call, Copied, Done, Mount, Said, Task, Work};
@@ -15,20 +16,20 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// Maximum time without a message from a process before it is killed: more than a soft mount needs
-/// to report that a server does not respond.
+/// Maximum time without a message from a process, after which it is killed. This time is longer
+/// than a soft mount needs to report that a server does not respond.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
-/// Maximum time that a copy waits for its turn.
+/// Maximum time for which a copy waits for a slot.
 const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Time between two log lines about the progress of a copy.
 const LOG: Duration = Duration::from_secs(60);
-/// Reasons why a copy has not begun.
+/// The reasons why a copy has not begun, for error messages.
 const OTHERS: &str = "waits for other copies of that server";
 const MOUNT: &str = "waits until its share is mounted";
-/// Time for which the failure of a copy is kept for the next call.
+/// Time for which the error of a failed copy is kept for the next call.
 const FAILURE_MAX: Duration = Duration::from_secs(3600);
 
-/// The copies in progress, by the directory that they change.
+/// The copies that are in progress or have recently failed, by the directory that they change.
 #[derive(Default)]
 pub(super) struct Copies(Lock<HashMap<Directory, Copy>>);
 
@@ -48,12 +49,13 @@ enum State {
 }
 
 impl Processes {
-    /// Has a worker process copy, archive or restore a volume, or joins a process that does.
+    /// Copies, archives or restores a volume in a worker process, or joins a process that already
+    /// does.
     ///
     /// # Errors
     /// Returns the errors of [`Self::ask`], and `Busy` if the copy is not complete after `within`.
-    /// The copy then continues, and counts in `begun` until it has ended, or longer if it has left
-    /// something.
+    /// In that case, the copy continues, and `begun` counts it until it has ended, or longer if it
+    /// has left files behind.
     pub(in super::super) async fn copy(
         self: &Arc<Self>,
         (mount, work): (Mount, Work),
@@ -71,7 +73,7 @@ impl Processes {
         let state = state.borrow().clone();
         match state {
             State::Ended(_, result) => {
-                // The result is returned to this caller, and need not be kept.
+                // The result is returned to this caller, so it need not be kept.
                 self.copies.forget(&directory);
                 result
             }
@@ -83,7 +85,7 @@ impl Processes {
         }
     }
 
-    /// Joins the copy in progress, or begins one.
+    /// Joins the copy in progress for the directory, or starts one.
     fn joined(
         self: &Arc<Self>,
         directory: &Directory,
@@ -99,7 +101,7 @@ impl Processes {
             return Ok(copy.state.clone());
         }
         self.helpers.refuse_hung(&directory.server, &COPY)?;
-        // Fails while another copy or call changes the directory.
+        // Returns `Busy` while another copy or call changes the directory.
         let turn = self.directories.turn(directory.clone())?;
         let (sender, state) = watch::channel(State::Waiting(OTHERS));
         let copy = Copy {
@@ -108,7 +110,7 @@ impl Processes {
         };
         all.insert(directory.clone(), copy);
         let (processes, directory) = (Arc::clone(self), directory.clone());
-        // The callers of the copy may disconnect even while the copy waits for its turn.
+        // Record the copy now: its callers may disconnect while it still waits for a slot.
         let begun = begun.start();
         tokio::spawn(async move {
             let copied = processes.copied(turn, (&of, call), &sender);
@@ -118,7 +120,7 @@ impl Processes {
             begun.end(&result);
             sender.send_replace(State::Ended(Instant::now(), result));
             if is_made {
-                // From now on, a call finds the copy on the server.
+                // The volume or snapshot exists on the server now, and later calls find it there.
                 processes.copies.forget(&directory);
             }
         });
@@ -176,7 +178,7 @@ impl Copies {
         self.0.lock().is_empty()
     }
 
-    /// Returns the numbers of waiting and of running copies.
+    /// Returns the number of waiting copies and the number of running copies.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
         let all = self.0.lock();
@@ -186,7 +188,8 @@ impl Copies {
         (waiting, count(|state| matches!(state, State::Running(_))))
     }
 
-    /// Removes a copy that has ended. A copy that has begun since stays.
+    /// Removes the record of a copy that has ended. Keeps the record of a copy that has begun
+    /// since.
     fn forget(&self, directory: &Directory) {
         let mut all = self.0.lock();
         let has_ended = |copy: &Copy| {
@@ -221,12 +224,13 @@ fn unfinished(directory: &Directory, of: &Task, state: &State) -> Failure {
     let message = format!("directory {dir} of server {server}: {how_far}; repeat the call");
     match is_begun {
         true => Failure::busy(message).may_be_running(),
-        // The copy is in progress, too, but if it never begins, it leaves nothing.
+        // A waiting copy has changed nothing, so the call has no effect if the copy never begins.
         false => Failure::busy(message),
     }
 }
 
-/// Logs the end of a copy. The number of files is 0 if an earlier process has copied them.
+/// Logs the end of a copy. The number of files is 0 if an earlier process has copied them; they are
+/// then not logged again.
 fn log_end(server: &str, dir: &str, of: &Task, copied: &Copied) {
     let Task { done, .. } = of;
     let Copied {

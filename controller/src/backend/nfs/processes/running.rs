@@ -6,12 +6,12 @@ use belay_server::call::{Certainty, Failure};
 use belay_server::helper::{Child, Process, Running, Unanswered};
 use std::time::Duration;
 
-/// A worker process.
+/// A running worker process.
 pub(super) struct Worker {
     child: Child,
-    /// The directory that it may still change.
+    /// The right to change a directory. `None` if the process can no longer change a directory.
     turn: Option<Turn>,
-    /// Whether the process was allowed to begin, so that it may have changed the share.
+    /// Whether the process was allowed to begin. If so, it may have changed the share.
     has_begun: bool,
 }
 
@@ -24,7 +24,7 @@ impl Worker {
         }
     }
 
-    /// Waits for the result.
+    /// Waits for the result of the call.
     pub(super) async fn answer(&mut self) -> Result<Done, Failure> {
         loop {
             if let Said::Answer(answer) = self.next().await? {
@@ -33,8 +33,8 @@ impl Worker {
         }
     }
 
-    /// Waits for the next line. The last line is the result. Once the share is mounted, lets the
-    /// process begin.
+    /// Waits for the next message; the last one is the result. Sends [`BEGIN`] when the process has
+    /// mounted its shares.
     pub(super) async fn next(&mut self) -> Result<Said, Failure> {
         let next = self.child.receive().await;
         let (said, _) = next.map_err(|failure| self.broken(failure))?;
@@ -63,7 +63,7 @@ impl Process for Worker {
     fn close(&mut self) {
         self.child.close();
         if !self.has_begun {
-            // The process never begins, so it does not change the directory.
+            // The process will never begin, so it cannot change the directory.
             self.turn = None;
         }
     }
@@ -77,8 +77,8 @@ impl Process for Worker {
     }
 }
 
-/// Returns the failure of a call whose process is killed, since it has sent no result within that
-/// time.
+/// Returns the error of a call whose process is killed because it has sent no result in the time
+/// `within`.
 pub(super) fn overdue(running: &mut Running<Worker>, server: &str, within: Duration) -> Failure {
     let Unanswered { failure, by_server } = running.overdue(within);
     match running.process() {
@@ -92,8 +92,8 @@ pub(super) fn overdue(running: &mut Running<Worker>, server: &str, within: Durat
     }
 }
 
-/// Whether, after this result, the process changes nothing more, and the server executes no further
-/// request of the process.
+/// Whether the call has no further effect after this result: the process changes nothing more, and
+/// the server executes none of its requests later.
 pub(super) fn is_settled(answer: &Result<Done, Failure>) -> bool {
     let may_be_running = |failure: &Failure| failure.certainty == Certainty::MayBeRunning;
     !answer.as_ref().is_err_and(may_be_running)

@@ -81,7 +81,8 @@ fn one_process_at_a_time_changes_a_directory() {
     assert!(all.all().is_empty());
 }
 
-/// A soft mount reports a server that does not answer; it may still execute the request.
+/// After a soft mount has reported that a server does not respond, the server may still execute the
+/// request.
 #[test]
 fn a_directory_is_free_once_no_request_for_it_is_under_way() {
     assert!(is_settled(&Ok(Done::Volume(None))));
@@ -115,7 +116,7 @@ async fn copy_slot(processes: &Processes) -> Slot {
     slot.unwrap()
 }
 
-/// This program is no worker, so a copy fails before it is begun.
+/// This test program is not a worker program, so a copy fails before it begins.
 #[tokio::test]
 async fn a_copy_goes_on_without_its_call_and_the_next_call_finds_it_or_its_failure() {
     let processes = Arc::new(Processes::new());
@@ -137,7 +138,7 @@ async fn a_copy_goes_on_without_its_call_and_the_next_call_finds_it_or_its_failu
         let words = "directory data of server filer: waits for other copies of that server";
         assert!(waiting.message.starts_with(words), "{waiting}");
     }
-    // It begins by itself, whatever its calls do.
+    // The copy begins without a call as soon as a slot is free.
     assert_eq!(unreachable(&begun), Certainty::MayBeRunning);
     let other = copy("b", soon).await;
     assert!(
@@ -162,10 +163,10 @@ fn unreachable(begun: &StartedCreations) -> Certainty {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Returns a shell that replaces the worker.
+/// Returns the command of a shell that runs instead of the worker program.
 fn shell(script: &str) -> Command {
     let mut shell = Command::new("/bin/sh");
-    // The socket is its standard input alone.
+    // The socket is only the standard input, so the script's output is redirected to it.
     shell.args(["-c", &format!("exec >&0; {script}")]);
     shell
 }
@@ -191,13 +192,13 @@ fn creation() -> Work {
     Work::Create(volume())
 }
 
-/// A call that was not begun does not change the certainty about an earlier one.
+/// A call that did not begin does not change the certainty about an earlier call.
 #[tokio::test]
 async fn a_worker_that_ends_before_it_has_mounted_the_share_has_begun_nothing() {
     let hangs = || shell("read call; exec sleep 1000");
     let processes = asking(hangs);
     for _ in 0..2 {
-        // The directory is free at once, although the process may still run.
+        // The directory is free immediately, although the process may still run.
         let asked = processes.ask(mount(), creation(), Duration::from_millis(1));
         let failure = asked.await.unwrap_err();
         let state = (failure.kind, failure.certainty);
@@ -233,7 +234,7 @@ async fn a_worker_that_ends_after_it_has_mounted_the_share_may_have_begun() {
     assert_eq!(asked, Ok(Done::Volume(None)));
 }
 
-/// The call saw the copy waiting, and no other call has come since.
+/// The call has returned while the copy was waiting, and no other call has followed.
 #[tokio::test]
 async fn a_copy_that_has_begun_without_a_call_counts_before_it_has_ended() {
     let processes = asking(|| shell("read call; echo '\"Mounted\"'; read begin; exec sleep 1000"));

@@ -1,4 +1,4 @@
-//! The directories that a process is changing.
+//! Locks on directories: at most one worker process changes a directory at a time.
 
 use super::super::call::Mount;
 use super::super::path::Dir;
@@ -7,11 +7,11 @@ use belay_server::lock::Lock;
 use std::collections::HashSet;
 use std::sync::{Arc, MutexGuard};
 
-/// The directories that worker processes may be changing.
+/// The directories that worker processes may currently be changing.
 #[derive(Clone, Default)]
 pub(super) struct Directories(Arc<Lock<HashSet<Directory>>>);
 
-/// A directory of a server.
+/// A directory on a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Directory {
     /// The server, in lower case.
@@ -20,7 +20,7 @@ pub(super) struct Directory {
     pub(super) dir: String,
 }
 
-/// The right to change a directory, until it is dropped.
+/// The exclusive right to change a directory. The right ends when the value is dropped.
 pub(super) struct Turn {
     all: Directories,
     of: Directory,
@@ -37,10 +37,10 @@ impl Directory {
 }
 
 impl Directories {
-    /// Returns the right to change a directory.
+    /// Returns the exclusive right to change a directory.
     ///
     /// # Errors
-    /// Returns `Busy` if another process has it.
+    /// Returns `Busy` if another process may still be changing the directory.
     pub(super) fn turn(&self, of: Directory) -> Result<Turn, Failure> {
         if !self.all().insert(of.clone()) {
             return Err(Failure::busy(format!(

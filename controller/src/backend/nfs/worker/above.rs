@@ -1,7 +1,7 @@
-//! The parent directories of a volume's directory: none may become a volume. Each has, in the
-//! directory of its claims, a directory `below` with a file for each volume below it. It is removed
-//! with the last of these, so nothing remains of a volume that is gone. Files of volumes without a
-//! claim are removed when they are in the way.
+//! Claims on the parent directories of a volume's directory, which must not become volumes. The
+//! claim directory of a parent contains a directory `below`, with a file for each volume below the
+//! parent. `below` is removed with its last file, so nothing remains of a deleted volume. A file of
+//! a volume without a claim is stale, and is removed by the next call that finds it.
 
 use super::super::path::Dir;
 use super::claim::{Claim, State};
@@ -15,7 +15,7 @@ use belay_server::call::Failure;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// Maximum number of attempts while another call removes empty directories.
+/// Maximum number of attempts to add a volume while another call removes empty directories.
 const ATTEMPTS: usize = 32;
 
 impl Claims {
@@ -44,7 +44,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Whether a volume is below the directory.
+    /// Whether a volume exists below the directory. Removes stale files from `below`.
     pub(super) fn is_above(&self, tree: &Tree, dir: &Dir) -> Result<bool, Failure> {
         let hash = file_name(dir);
         if let Some(below) = self.below(&hash)? {
@@ -65,12 +65,12 @@ impl Claims {
         Ok(false)
     }
 
-    /// Whether only the claim of a volume is left: the volume was retained or archived, and moved
-    /// away by another program, or was never created.
+    /// Whether the directory of a claim does not exist: the volume was retained or archived, and
+    /// then moved away by another program, or the volume was never created.
     pub(super) fn is_void(&self, tree: &Tree, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         let may_be = match claim.state {
             State::Retained => true,
-            // While the archived volume has its claim, its directory may yet be moved here.
+            // While the archived volume has its own claim, its directory may yet be moved here.
             State::Archived => match (dir.archive_of(), &claim.of.archive_of) {
                 (Some(of), Some(nonce)) => match self.afresh()? {
                     Some(now) => !now.is_claimed(&numbered(&of, nonce))?,
@@ -141,7 +141,8 @@ impl Claims {
         }
     }
 
-    /// Whether a volume below still has its claim. The claim was made before the volume was added.
+    /// Whether the volume of a file in `below` still exists. A volume is claimed before its file in
+    /// `below` is created, so a file without a claim is stale.
     fn stands(&self, tree: &Tree, reference: &str) -> Result<bool, Failure> {
         if !self.is_claimed(reference)? {
             return Ok(false);
@@ -155,7 +156,8 @@ impl Claims {
         })
     }
 
-    /// Whether a claim exists, in any state. `numbered` is its directory and nonce.
+    /// Whether a claim exists, in any state. `numbered` contains the hash of its path, and its
+    /// nonce.
     fn is_claimed(&self, numbered: &str) -> Result<bool, Failure> {
         let (hash, nonce) = numbered.split_once('.').unwrap_or((numbered, ""));
         let own = format!("{nonce}.");

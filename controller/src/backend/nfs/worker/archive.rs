@@ -1,6 +1,7 @@
-//! Archives a volume: renames its directory as csi-driver-nfs does. It is moved to the trash of its
-//! claim first, and from there to its new name, which is claimed as an archive: no volume is
-//! created there or inside. An archive is never replaced.
+//! Archives a volume: renames its directory to the name that csi-driver-nfs would use. The
+//! directory is first moved to the trash of its claim, and from there to its new name. The new name
+//! is claimed as an archive, so that no volume is created there or inside. An existing archive is
+//! never replaced.
 
 use super::super::path::Dir;
 use super::claim::{Claim, Record, State};
@@ -15,7 +16,8 @@ const ATTEMPTS: usize = 8;
 /// Renames the directory, unless an earlier call has renamed it.
 ///
 /// # Errors
-/// Returns `Precondition` if there is a directory of that name; the errors of the server.
+/// Returns `Precondition` if a directory or a claim has the archive's name; the errors of the
+/// server.
 pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Failure> {
     let Deletion {
         tree, claims, dir, ..
@@ -27,7 +29,7 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
         Some(trash) => trash.kept()?,
         None => None,
     };
-    // Once the directory was moved, another directory may have its name.
+    // After the directory was moved, another directory may have its name.
     let moves = is_there.is_some() && kept.is_none() && !deletion.has_archive(&archived, claim)?;
     if moves {
         refuse_other(dir, is_there)?;
@@ -35,8 +37,8 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
     }
     let claim = claims.advance(dir, claim, State::Deleting)?;
     let trash = Trash::of_current(claims, dir, &claim)?;
-    // A copy that was created here may have left notes. They show which directory an incomplete
-    // copy made, and this one is complete.
+    // Remove notes that the creation of a copy may have left: they identify the directory of an
+    // incomplete copy, but this volume is complete.
     trash.forget_notes()?;
     if moves {
         trash.keep(tree, dir)?;
@@ -47,7 +49,7 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
     deletion.finish(&claim)
 }
 
-/// Refuses a directory whose archive would have too long a name, before anything is done.
+/// Refuses a directory whose archive would have too long a name, before anything is changed.
 ///
 /// # Errors
 /// Returns `Precondition` if the name is too long.
@@ -61,8 +63,8 @@ pub(super) fn refuse_long(dir: &Dir) -> Result<(), Failure> {
 }
 
 impl Deletion<'_> {
-    /// Returns `Busy` instead of the refusal if another call has completed this one: then the
-    /// archive itself is in the way.
+    /// Returns `Busy` instead of the error in `result` if another call has completed this deletion:
+    /// the name is then taken by the volume's own archive.
     fn unless_done(&self, claim: &Claim, result: Result<(), Failure>) -> Result<(), Failure> {
         if result.is_err() {
             self.claims.check(self.dir, claim)?;
@@ -70,15 +72,15 @@ impl Deletion<'_> {
         result
     }
 
-    /// Whether the name of the archive is claimed for this volume: then the volume was moved to the
-    /// trash.
+    /// Whether the name of the archive is claimed for this volume, which means that the volume was
+    /// moved to the trash.
     fn has_archive(&self, archived: &Dir, of: &Claim) -> Result<bool, Failure> {
         let held = self.claims.read(archived)?;
         Ok(matches!(held, Occupancy::By(it) if it.is_archive_of(of)))
     }
 
-    /// Checks that the archive may have its name: no volume has a claim on it or on a directory
-    /// above it, except one that was moved away, and no file has it.
+    /// Checks that the name of the archive is free: no file has it, and no volume has a claim on it
+    /// or on a parent directory. A claim whose volume was moved away is ignored.
     fn refuse_taken(&self, archived: &Dir) -> Result<(), Failure> {
         for dir in archived.above().chain([archived.clone()]) {
             if let Occupancy::By(claim) = self.claims.read(&dir)?
@@ -93,12 +95,12 @@ impl Deletion<'_> {
         }
     }
 
-    /// Gives the directory in the trash the name of the archive.
+    /// Moves the directory from the trash to the name of the archive.
     fn place(&self, trash: &Trash, archived: &Dir, claim: &Claim) -> Result<(), Failure> {
         self.claim_archive(archived, claim)?;
         let above = self.tree.make_above(archived)?;
         match trash.place(&above, archived) {
-            // No directory had the name when it was claimed.
+            // The name was free when it was claimed.
             Err(error) if is_taken(&error) => Err(Failure::precondition(format!(
                 "directory {}: cannot become {archived}, which another program has made \
                  meanwhile; move that away, and repeat the call. The volume is in {}",
@@ -109,12 +111,12 @@ impl Deletion<'_> {
         }
     }
 
-    /// Claims the name of the archive. Until the volume's own claim is removed, it stays claimed.
+    /// Claims the name of the archive. The claim lasts at least as long as the volume's own claim.
     fn claim_archive(&self, archived: &Dir, of: &Claim) -> Result<(), Failure> {
         for _ in 0..ATTEMPTS {
             let held = self.claims.read(archived)?;
-            // If this deletion is still in progress, the claim read above is not that of a later
-            // volume.
+            // If this deletion is still in progress, the claim in `held` is not the claim of a
+            // later volume.
             self.claims.check(self.dir, of)?;
             match held {
                 Occupancy::By(claim) if claim.is_archive_of(of) => {

@@ -1,4 +1,5 @@
-//! A claim, and the names of its files. Makes no calls.
+//! A claim: the record that a directory belongs to a volume, and the state of the volume. Makes no
+//! system calls.
 
 use super::super::id::OnDelete;
 use super::layout::nonce;
@@ -6,21 +7,22 @@ use belay_server::call::Failure;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The record of a volume, which never changes.
+/// The immutable record of a volume in its claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
     /// The directory of the volume.
     pub(super) dir: String,
-    /// The name of the volume.
+    /// The name in the request that created the volume.
     pub(super) name: String,
     pub(super) on_delete: OnDelete,
     /// The requested size, in bytes.
     pub(super) bytes: u64,
-    /// The nonce of the volume's claim, in the record of its archive.
+    /// The nonce of the archived volume's own claim. `None` unless the directory is an archive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) archive_of: Option<String>,
-    /// The ID of the copied volume, or of the snapshot after `snapshot `, in the record of a copy.
+    /// The source of a copy: the ID of a volume, or the ID of a snapshot after `snapshot `. `None`
+    /// if the volume was created empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) source: Option<String>,
 }
@@ -29,27 +31,28 @@ pub(super) struct Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) of: Record,
-    /// A number that no other claim has.
+    /// Random hexadecimal digits that identify the claim.
     pub(super) nonce: String,
     pub(super) state: State,
 }
 
-/// The state of a claim, which is the suffix of its file.
+/// The state of a claim, which is the suffix of its file name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The volume is being created, and no caller knows it. A copy is made in the trash of the
-    /// claim, from where it gets its name.
+    /// The volume is being created, and no caller knows it. A copy is written to the trash of the
+    /// claim, and renamed to the directory of the volume when it is complete.
     Creating,
     /// The volume exists.
     Ready,
     /// The directory of the volume is being removed or archived.
     Deleting,
     /// The directory of the volume was removed or archived, or its creation was withdrawn. Any call
-    /// may remove the rest.
+    /// may remove the remaining files and the claim.
     Gone,
-    /// The volume was deleted, and its directory was not.
+    /// The volume was deleted, but its directory was kept.
     Retained,
-    /// The archive of a volume, from before it is moved here.
+    /// The directory is the archive of a volume. The claim is made before the volume is moved to
+    /// the directory.
     Archived,
 }
 
@@ -57,7 +60,7 @@ impl Claim {
     /// Creates a claim with a new nonce.
     ///
     /// # Errors
-    /// Returns an error if [`nonce`] does.
+    /// Returns `System` if the kernel returns no random bits.
     pub(super) fn new(of: Record, state: State) -> Result<Self, Failure> {
         Ok(Self {
             of,
@@ -66,7 +69,7 @@ impl Claim {
         })
     }
 
-    /// Returns the name of its file.
+    /// Returns the name of the claim's file.
     pub(super) fn file(&self) -> String {
         format!("{}.{}", self.nonce, self.state.word())
     }
@@ -76,7 +79,7 @@ impl Claim {
         self.of.archive_of.as_ref() == Some(&of.nonce)
     }
 
-    /// Describes the directory, for messages.
+    /// Describes the directory and its volume, for messages.
     pub(super) fn describe(&self) -> impl fmt::Display {
         let what = match self.state {
             State::Retained => "was retained when its volume was deleted: that of",
@@ -97,7 +100,7 @@ impl State {
         Self::Archived,
     ];
 
-    /// Returns the state with this suffix.
+    /// Returns the state with this suffix, or `None` if the suffix is unknown.
     pub(super) fn of(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.word() == word)
     }

@@ -1,11 +1,12 @@
-//! Claims, which record the volume to which a directory belongs. `.belay/claims` of the share,
-//! outside every volume, has a directory for each claimed path, named by the SHA-256 of the path.
-//! It contains either the claim of one volume, a file `NONCE.STATE`, or the directory `below`
-//! ([`super::above`]) if the path is above that of a volume.
+//! Claims, which record the volume to which a directory belongs. `.belay/claims` in the share,
+//! outside of every volume, has a directory for each claimed path, named by the SHA-256 of the
+//! path. The directory of a path contains either the claim of one volume, a file `NONCE.STATE`, or
+//! the directory `below` ([`super::above`]) if the path is a parent directory of a volume.
 //!
-//! A claim is made by renaming a directory to a name that must be free, and changed by renaming its
-//! file, whose name has the claim's nonce. So a call that was killed, and whose last request the
-//! server executes late, changes no claim but its own: that of a later volume has another nonce.
+//! A claim is made by renaming a directory to a name that must be free. The state of a claim is
+//! changed by renaming its file, whose name contains the claim's nonce. Therefore a call that was
+//! killed, and whose last request the server executes late, can change only its own claim: the
+//! claim of a later volume has another nonce.
 
 use super::super::path::Dir;
 use super::claim::{Claim, Record, State};
@@ -19,11 +20,11 @@ use belay_server::call::Failure;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// Maximum size of a claim, in bytes: a path, a name, and room for the escapes of JSON.
+/// Maximum size of a claim, in bytes: a path, a name, and room for JSON escapes.
 const BYTES_MAX: u64 = 64 << 10;
 /// Maximum number of attempts to read a claim that another call is changing.
 const ATTEMPTS: usize = 4;
-/// Number of seconds after which a creation is no longer in progress.
+/// Time without a refresh after which a creation counts as abandoned, in seconds.
 const CREATING_MAX: i64 = 3600;
 
 /// The volume to which a path belongs.
@@ -66,7 +67,8 @@ impl Claims {
     /// Returns the volume to which the directory belongs.
     ///
     /// # Errors
-    /// Returns `Precondition` if its claim is damaged; `Busy` if other calls keep changing it.
+    /// Returns `Precondition` if the claim is damaged; `Busy` if other calls keep changing the
+    /// claim.
     pub(super) fn read(&self, dir: &Dir) -> Result<Occupancy, Failure> {
         let mut files = Vec::new();
         for _ in 0..ATTEMPTS {
@@ -116,8 +118,8 @@ impl Claims {
         }
     }
 
-    /// Returns the only claim in the directory of a path, and the path. `None` if the claim is
-    /// damaged or changing.
+    /// Returns the claim in the directory `hash`, and the path that it claims. Returns `None`
+    /// unless the directory contains exactly one valid claim.
     pub(super) fn by_hash(&self, hash: &str) -> Result<Option<(Dir, Claim)>, Failure> {
         let Some(directory) = tree::open_existing(&self.claims, hash, hash)? else {
             return Ok(None);
@@ -134,7 +136,7 @@ impl Claims {
         }
     }
 
-    /// Claims a directory. Returns whether it was free.
+    /// Claims a directory. Returns `false` if it already has a claim.
     pub(super) fn publish(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         let name = numbered(dir, &claim.nonce);
         let temporary = self.own.make_directory(TEMPORARY)?;
@@ -157,7 +159,7 @@ impl Claims {
                 self.forget(&temporary, &name)?;
                 Ok(false)
             }
-            // The rename was done, and its response was lost.
+            // The rename was executed, but its response was lost.
             Err(error) if error.errno == Errno::NOENT => Ok(self.is_current(dir, claim)?),
             Err(error) => Err(error.into()),
         }
@@ -166,7 +168,7 @@ impl Claims {
     /// Changes the state of a claim.
     ///
     /// # Errors
-    /// Returns `Busy` if another call has changed it; the errors of the server.
+    /// Returns `Busy` if another call has changed the claim; the errors of the server.
     pub(super) fn advance(&self, dir: &Dir, claim: &Claim, state: State) -> Result<Claim, Failure> {
         let new = Claim {
             state,
@@ -178,7 +180,8 @@ impl Claims {
         let directory = self.directory(dir)?.ok_or_else(|| changing(dir))?;
         let (from, to) = (claim.file(), new.file());
         match tree::rename((&directory, &from), (&directory, &to), &shown(dir)) {
-            // The rename was done, and its response was lost; or another call has done the same.
+            // The rename was executed, but its response was lost; or another call made the same
+            // change.
             Err(error) if error.errno == Errno::NOENT && self.is_current(dir, &new)? => Ok(new),
             Err(error) if error.errno == Errno::NOENT => Err(changing(dir)),
             result => Ok(result.map(|()| new)?),
@@ -186,7 +189,7 @@ impl Claims {
     }
 
     /// Whether the creation of the volume, or the removal of a copy, was abandoned: its call was
-    /// killed and is not repeated. A call that is slower than that fails.
+    /// killed, and no call has continued it for an hour. A call that is still running then fails.
     pub(super) fn is_abandoned(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         let directory = match claim.state {
             State::Creating | State::Gone => self.directory(dir)?,
@@ -214,8 +217,8 @@ impl Claims {
         }
     }
 
-    /// Checks, before a change of the directory, that the claim is as this call has seen it. Asks
-    /// the server instead of the cache of this mount.
+    /// Checks that the claim has not changed since this call has read it; called before each change
+    /// of the directory. Mounts the share again, to query the server instead of this mount's cache.
     ///
     /// # Errors
     /// Returns `Busy` if the claim has changed; the errors of the server.
@@ -226,15 +229,16 @@ impl Claims {
         }
     }
 
-    /// Opens the claims again, as they are on the server now.
+    /// Opens the claims through a new mount, which shows their current state on the server.
     pub(super) fn afresh(&self) -> Result<Option<Self>, Failure> {
         Self::find(&self.share.afresh()?)
     }
 
-    /// Removes a claim, the claims above it, and the files that killed calls have written for it.
-    /// Returns whether the claim was as this call has seen it.
+    /// Removes a claim, its files in the claims of the parent directories, and temporary files of
+    /// killed calls. Returns `false` if the claim has changed since this call has read it.
     pub(super) fn remove(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
-        // Another call may complete a creation meanwhile; it then needs the claims above.
+        // Another call may complete a creation meanwhile, and then needs the parents' claims.
+        // Therefore the claim of a creation is removed first.
         let is_first = claim.state == State::Creating;
         if is_first && !self.unlink(dir, claim)? || !is_first && !self.is_current(dir, claim)? {
             return Ok(false);
@@ -262,7 +266,8 @@ impl Claims {
         }
     }
 
-    /// Removes the directory of a path if it has no claim. Returns whether it had none.
+    /// Removes the directory of a path's claim unless it has a claim. Returns `true` if there was
+    /// no claim.
     pub(super) fn vacate(&self, dir: &Dir) -> error::Result<bool> {
         tree::rmdir_if_empty(&self.claims, &file_name(dir), &shown(dir))
     }
@@ -297,7 +302,7 @@ impl Claims {
         Ok(self.files(&file_name(dir))?.contains(&file))
     }
 
-    /// Returns the names in the directory of a path.
+    /// Returns the file names in the directory of a path's claim.
     pub(super) fn files(&self, hash: &str) -> error::Result<Vec<String>> {
         match tree::open_existing(&self.claims, hash, hash)? {
             Some(directory) => list::names(&directory, hash),
@@ -305,7 +310,7 @@ impl Claims {
         }
     }
 
-    /// Opens the directory of a path, or returns `None` if it does not exist.
+    /// Opens the directory of a path's claim, or returns `None` if it does not exist.
     fn directory(&self, dir: &Dir) -> error::Result<Option<OwnedFd>> {
         tree::open_existing(&self.claims, &file_name(dir), &shown(dir))
     }
@@ -318,7 +323,7 @@ pub(super) fn is_abandoned(made: i64, now: i64) -> bool {
 }
 
 /// Reads the claim in a file. Returns `None` if the file does not exist, and `Some(None)` if it is
-/// no claim.
+/// not a valid claim.
 fn record(directory: &OwnedFd, name: &str, shown: &str) -> error::Result<Option<Option<Claim>>> {
     let Some(file) = tree::open_file(directory, name, shown)? else {
         return Ok(None);
@@ -333,7 +338,7 @@ fn record(directory: &OwnedFd, name: &str, shown: &str) -> error::Result<Option<
     })))
 }
 
-/// Whether a rename was refused because its target is not empty. Servers return either error.
+/// Whether a rename failed because its target is not empty. Servers return ENOTEMPTY or EEXIST.
 pub(super) fn is_taken(error: &Error) -> bool {
     [Errno::NOTEMPTY, Errno::EXIST].contains(&error.errno)
 }

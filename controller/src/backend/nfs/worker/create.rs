@@ -1,11 +1,12 @@
-//! Creates the directory of a volume. The order of the steps is such that a directory with files
+//! Creates the directory of a volume. The order of the steps ensures that a directory with files
 //! never becomes the directory of another volume:
 //!
-//! 1. a directory that exists and is not claimed is refused, unless it has the name of the volume,
-//!    and no files;
-//! 2. the directory is claimed, as *creating*, and then those above it;
-//! 3. it is made; if it exists by now, it must be empty: no caller knows the volume yet;
-//! 4. the claim becomes *ready*, and the caller gets its response.
+//! 1. A directory that exists without a claim is refused, unless it has the name of the volume and
+//!    is empty.
+//! 2. The directory is claimed in the state *creating*, and then its parent directories.
+//! 3. The directory is created. If it exists by now, it must be empty, since no caller knows the
+//!    volume yet.
+//! 4. The claim becomes *ready*, and the caller gets its response.
 
 use super::super::call::{ExistingVolume, NewVolume, snapshot_of};
 use super::super::path::Dir;
@@ -21,19 +22,19 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Maximum number of attempts to make the directories above while another call removes them, and to
-/// read the claim while another call changes it.
+/// Maximum number of attempts to create the parent directories while another call removes them, and
+/// to read the claim while another call changes it.
 const ATTEMPTS: usize = 8;
 
-/// Maximum time in which a creation removes the files of the deleted volume before it. It may have
-/// a slot of the server that deletions must leave free.
+/// Maximum time for which a creation removes the files of a deleted volume that had its directory.
+/// The creation may occupy a slot that deletions must leave free.
 const FINISH_MAX: Duration = Duration::from_secs(5);
 
-/// Creates the volume, or finds it.
+/// Creates the volume, or finds it if it exists.
 ///
 /// # Errors
-/// Returns `Incompatible` if the directory belongs to another volume, or to none; `Busy` if its
-/// deletion has begun; the errors of the server.
+/// Returns `Incompatible` if the directory belongs to another volume, or exists without a claim;
+/// `Busy` if the volume's deletion has begun; the errors of the server.
 pub(super) fn create(
     tree: &Tree,
     order: &NewVolume,
@@ -70,7 +71,7 @@ pub(super) struct Creation<'a> {
     pub(super) end: Instant,
 }
 
-/// Prints the directory after the name of the parameter that it comes from, if any.
+/// Formats the directory for messages, after the name of the parameter that it comes from, if any.
 impl fmt::Display for Creation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.order.is_named_so {
@@ -84,14 +85,14 @@ impl fmt::Display for Creation<'_> {
 pub(super) enum CreationState {
     /// The volume exists.
     Complete(ExistingVolume),
-    /// The volume must be completed.
+    /// The directory is claimed, but the volume is not complete.
     Creating(Claim),
 }
 
 impl Creation<'_> {
-    /// Returns the claim of the volume, and makes it if there is none.
+    /// Returns the claim of the volume, and creates it if there is none.
     pub(super) fn claimed(&self) -> Result<CreationState, Failure> {
-        // An abandoned creation may have left its directory, which is empty.
+        // An abandoned creation may have left its directory, which is then empty.
         let mut was_abandoned = false;
         for _ in 0..ATTEMPTS {
             match self.claims.read(self.dir)? {
@@ -114,7 +115,8 @@ impl Creation<'_> {
                     was_abandoned = match (claim.state, &claim.of.source) {
                         (State::Creating, None) => self.claims.remove(self.dir, &claim)?,
                         _ => {
-                            // Removes the directory of a copy, too. DeleteVolume continues it.
+                            // The removal includes the directory of a copy. If time runs out,
+                            // DeleteVolume continues the removal.
                             let end = self.end.min(Instant::now() + FINISH_MAX);
                             discard(self.tree, self.dir, &claim, end)?;
                             false
@@ -127,7 +129,7 @@ impl Creation<'_> {
             }
             if !was_abandoned && let Err(failure) = self.refuse_foreign() {
                 match self.claims.read(self.dir)? {
-                    // Another call has made the volume meanwhile.
+                    // Another call has created the volume meanwhile.
                     Occupancy::By(_) => continue,
                     Occupancy::Free | Occupancy::Above => return Err(failure),
                 }
@@ -142,7 +144,7 @@ impl Creation<'_> {
         Err(changing(self.dir))
     }
 
-    /// Returns the volume, if its claim has this name.
+    /// Returns the volume of an existing claim, or an error if the claim does not match this call.
     fn owned(&self, claim: Claim) -> Result<CreationState, Failure> {
         let (dir, name) = (self.dir, &self.order.at.name);
         if matches!(claim.state, State::Retained | State::Archived) {
@@ -185,13 +187,14 @@ impl Creation<'_> {
         }
     }
 
-    /// Whether an equal call has made the claim, so that this call can continue it.
+    /// Whether the claim was made by a call with the same name and source, so that this call can
+    /// continue it.
     fn is_own(&self, claim: &Claim) -> bool {
         claim.of.name == self.order.at.name && claim.of.source.as_deref() == self.source
     }
 
-    /// Whether the volume may get the directory that exists: a call that was interrupted has made
-    /// it for a volume of this name, and it has no files.
+    /// Whether the volume may use a directory that already exists: the directory has the name of
+    /// the volume and is empty, so an interrupted call may have created it.
     fn may_take(&self) -> Result<bool, Failure> {
         if !self.order.is_named_so || self.source.is_some() {
             return Ok(false);
@@ -204,7 +207,7 @@ impl Creation<'_> {
         }
     }
 
-    /// Refuses a directory of another program, and a directory inside of such a directory.
+    /// Refuses a directory if another program has created it or one of its parents.
     fn refuse_foreign(&self) -> Result<(), Failure> {
         if self.tree.exists(self.dir)? && !self.may_take()? {
             return Err(self.foreign());
@@ -262,12 +265,12 @@ impl Creation<'_> {
         })
     }
 
-    /// Makes the directory. Returns false if it exists, and is not this volume's.
+    /// Creates the directory. Returns `false` if it has files, or if a file has its name.
     fn make(&self, claim: &Claim) -> Result<bool, Failure> {
         let shown = self.dir.to_string();
         let above = self.made()?;
         let directory = match tree::open(&above, self.dir.name(), &shown) {
-            // A file or a link has the name.
+            // A file or a link has the directory's name.
             Err(error) if [Errno::NOTDIR, Errno::LOOP].contains(&error.errno) => {
                 return Ok(false);
             }
@@ -283,7 +286,7 @@ impl Creation<'_> {
         Ok(true)
     }
 
-    /// Makes the directory, unless a file of any type has its name. Returns the directory above.
+    /// Creates the directory, unless a file of any type has its name. Returns the parent directory.
     fn made(&self) -> error::Result<OwnedFd> {
         let mut attempts = 0;
         loop {
@@ -300,8 +303,8 @@ impl Creation<'_> {
         }
     }
 
-    /// Withdraws the claim after the server has refused the directory, so that a repeated call
-    /// begins again. Returns whether that was possible.
+    /// Removes the claim after the server has refused the directory, so that a repeated call begins
+    /// again. Returns whether the claim was removed.
     fn withdrawn(&self, claim: &Claim) -> bool {
         let is_there = match self.tree.exists(self.dir) {
             // A file or a link in the path also means that the directory does not exist.
@@ -311,8 +314,8 @@ impl Creation<'_> {
         !is_there && matches!(self.claims.remove(self.dir, claim), Ok(true))
     }
 
-    /// Withdraws the claim on a directory that has files, or is no directory, unless another call
-    /// has completed the volume.
+    /// Removes the claim on a directory that has files, or on a file that is not a directory.
+    /// Returns the volume instead if another call has completed it.
     fn refuse(&self, claim: &Claim) -> Result<ExistingVolume, Failure> {
         if self.claims.remove(self.dir, claim)? {
             return Err(self.foreign().rolled_back());

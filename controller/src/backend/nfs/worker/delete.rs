@@ -1,6 +1,7 @@
-//! Deletes a volume according to its policy. A directory without a claim is a volume of
-//! csi-driver-nfs only if the operator says so. It is claimed first, so that no other call finds it
-//! half deleted, and a retained one is known as such.
+//! Deletes a volume according to its policy. A directory without a claim counts as a volume of
+//! csi-driver-nfs only if the operator has set `--nfs-adopt`. Such a directory is claimed before it
+//! is deleted, so that no other call uses it while files are missing, and so that a retained
+//! directory is recorded.
 
 use super::super::call::OldVolume;
 use super::super::id::OnDelete;
@@ -18,19 +19,20 @@ use belay_server::call::{Failure, Kind};
 use rustix::fs::FileType;
 use std::time::Instant;
 
-/// The task of a deletion.
+/// The remaining work of a deletion.
 enum Task {
     Claim(Claims, Claim),
-    /// There is nothing to do. Contains the reason if a directory with the volume's name is left.
+    /// The deletion has nothing left to do. Contains an explanation if a directory with the
+    /// volume's name remains.
     Nothing(Option<String>),
 }
 
 /// Deletes the volume. Succeeds if the volume does not exist, or its directory belongs to another
-/// volume. Returns the reason if a directory with the volume's name was left.
+/// volume. Returns an explanation if a directory with the volume's name remains.
 ///
 /// # Errors
-/// Returns `Precondition` if its path is not the directory of one volume; `Busy` if files remain at
-/// `end`; the errors of the server.
+/// Returns `Precondition` if the path is not the directory of exactly one volume; `Busy` if files
+/// remain at `end`; the errors of the server.
 pub(super) fn delete(
     tree: &Tree,
     order: &OldVolume,
@@ -50,17 +52,17 @@ pub(super) fn delete(
     done.map_err(Failure::may_be_running)
 }
 
-/// Returns the policy of the deletion: of those in the claim and in the ID, which never change, the
-/// one that keeps more data.
+/// Returns the policy of the deletion: either the policy in the claim or the policy in the ID,
+/// whichever keeps more data. Neither policy ever changes.
 fn policy(claim: &Claim, order: &OldVolume) -> OnDelete {
     match order.on_delete.unwrap_or_default().max(claim.of.on_delete) {
-        // The deletion was begun with another ID.
+        // The deletion was begun with another ID, whose policy was not to retain the directory.
         OnDelete::Retain if claim.state == State::Deleting => claim.of.on_delete,
         policy => policy,
     }
 }
 
-/// Returns the claim of the volume, and makes it for a volume of csi-driver-nfs.
+/// Returns the claim of the volume. Claims the directory of a volume of csi-driver-nfs.
 fn claimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
     let (dir, name) = (&order.at.dir, &order.at.name);
     let Some(claims) = Claims::find(tree)? else {
@@ -79,13 +81,14 @@ fn claimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
         Occupancy::By(claim) => match claim.state {
             State::Archived => Ok(Task::Nothing(None)),
             State::Ready | State::Gone => Ok(Task::Claim(claims, claim)),
-            // The call that made the claim may have been killed.
+            // The call that made the claim may have been killed before it claimed the parent
+            // directories.
             _ => held(tree, claims, claim, dir),
         },
     }
 }
 
-/// Claims a volume of csi-driver-nfs.
+/// Claims the directory of a volume of csi-driver-nfs.
 fn unclaimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
     let dir = &order.at.dir;
     let policy = order.on_delete.unwrap_or(order.default);
@@ -140,7 +143,8 @@ fn held(tree: &Tree, claims: Claims, claim: Claim, dir: &Dir) -> Result<Task, Fa
                 .map_err(Failure::may_be_running)?;
             match claim.state {
                 State::Deleting => Err(inside(&failure)),
-                // The volume was not created, or no volume can be created there.
+                // A volume in creation does not exist yet; a retained directory inside a volume
+                // needs no claim.
                 _ => Ok(Task::Nothing(None)),
             }
         }
@@ -150,7 +154,7 @@ fn held(tree: &Tree, claims: Claims, claim: Claim, dir: &Dir) -> Result<Task, Fa
     }
 }
 
-/// Returns the error for a directory without a claim, if that is not taken for a volume.
+/// Returns the error for a directory without a claim if `--nfs-adopt` is not set.
 pub(super) fn unrecorded(what: &str, done: &str) -> Failure {
     Failure::precondition(format!(
         "{what}: exists, but {OWN} has no record of its volume, so it is not {done}; if \
@@ -173,7 +177,7 @@ impl Deletion<'_> {
         }
         match policy {
             _ if claim.state == State::Gone => self.finish(claim)?,
-            // A copy that no caller knows.
+            // The copy is not complete, so no caller knows it.
             _ if claim.state == State::Creating && claim.of.source.is_some() => {
                 self.finish(claim)?;
             }
@@ -191,7 +195,7 @@ impl Deletion<'_> {
         Ok(None)
     }
 
-    /// Leaves the directory, and records that it is no longer a volume.
+    /// Keeps the directory, and records that it is no longer a volume.
     fn retain(&self, claim: &Claim) -> Result<(), Failure> {
         let exists = match self.tree.exists(self.dir) {
             Err(error) if is_missing(error.errno) => false,
@@ -206,13 +210,14 @@ impl Deletion<'_> {
         }
     }
 
-    /// Moves the directory to the trash, and removes it there, so that no other process finds it
-    /// half deleted.
+    /// Moves the directory to the trash, and removes it there, so that no other process sees it
+    /// while files are missing.
     fn removed(&self, claim: &Claim) -> Result<(), Failure> {
         let is_there = self.tree.find(self.dir)?;
         refuse_other(self.dir, is_there)?;
         let claim = self.claims.advance(self.dir, claim, State::Deleting)?;
-        // Notes show which directory an incomplete copy made, and this volume is complete.
+        // Remove the notes: they identify the directory of an incomplete copy, but this volume is
+        // complete.
         if let Some(trash) = Trash::find(&self.claims, self.dir, &claim)? {
             trash.forget_notes()?;
         }
@@ -220,11 +225,11 @@ impl Deletion<'_> {
             let trash = Trash::of_current(&self.claims, self.dir, &claim)?;
             trash.take(self.tree, self.dir)?;
         }
-        // From now on, while the files are removed, a directory with the name is not the volume's.
+        // The volume is in the trash now; a directory with its name is no longer the volume.
         self.finish(&claim)
     }
 
-    /// Whether the directory has files. No caller knew the volume, so they are another program's.
+    /// Whether the directory has files. No caller knew the volume, so another program created them.
     fn is_foreign(&self) -> Result<bool, Failure> {
         match self.tree.open_directory(self.dir)? {
             Some(found) => Ok(!list::some(&found, 1, &self.dir.to_string())?.is_empty()),

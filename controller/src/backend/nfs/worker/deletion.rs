@@ -1,4 +1,4 @@
-//! The steps that all deletions have in common.
+//! Steps that all deletions have in common.
 
 use super::super::id::OnDelete;
 use super::super::path::Dir;
@@ -10,13 +10,13 @@ use belay_server::call::Failure;
 use rustix::fs::FileType;
 use std::time::Instant;
 
-/// Maximum number of empty directories above a deleted one that are removed, as by csi-driver-nfs.
+/// Maximum number of empty parent directories that are removed with a volume, as by csi-driver-nfs.
 const ABOVE_MAX: usize = 10;
 /// Maximum number of times that the trash is emptied while a slower call of the same deletion fills
 /// it.
 const PASSES_MAX: usize = 8;
 
-/// A deletion that has begun.
+/// A deletion in progress.
 pub(super) struct Deletion<'a> {
     pub(super) tree: &'a Tree,
     pub(super) claims: Claims,
@@ -25,7 +25,7 @@ pub(super) struct Deletion<'a> {
 }
 
 impl Deletion<'_> {
-    /// Removes the claim.
+    /// Removes the claim of the volume.
     pub(super) fn release(&self, claim: &Claim) -> Result<(), Failure> {
         match self.claims.remove(self.dir, claim)? {
             true => Ok(()),
@@ -33,12 +33,12 @@ impl Deletion<'_> {
         }
     }
 
-    /// Removes the trash and the claim, in an order that lets no slower call of the same deletion
-    /// move a later volume: it finds the claim *gone*, or its trash removed.
+    /// Removes the trash and the claim. The order ensures that a slower call of the same deletion
+    /// cannot move a later volume: it finds the claim in the state *gone*, or the trash removed.
     pub(super) fn finish(&self, claim: &Claim) -> Result<(), Failure> {
         let gone = self.claims.advance(self.dir, claim, State::Gone)?;
         if gone.of.source.is_some() {
-            // A copy of another volume continues only removals that no call continues.
+            // Refresh the claim, so that another copy does not take over this removal as abandoned.
             self.claims.refresh(self.dir, &gone)?;
         }
         let mut passes = 0;
@@ -77,7 +77,7 @@ impl Deletion<'_> {
         above.reverse();
         for above in above.iter().take(ABOVE_MAX) {
             let parent = match self.tree.open_above(above) {
-                // The directory above is missing, or something else has its name.
+                // A parent directory is missing, or a file has its name.
                 Err(error) if error.is_answered() => continue,
                 result => result?,
             };
@@ -85,7 +85,8 @@ impl Deletion<'_> {
             match tree::rmdir_if_empty(&parent, above.name(), &above.to_string()) {
                 Ok(true) => {}
                 Ok(false) => break,
-                // A directory above does not keep the deletion of a volume from being completed.
+                // A parent directory that cannot be removed does not prevent the deletion of the
+                // volume.
                 Err(error) if error.is_answered() => break,
                 Err(error) => return Err(error.into()),
             }
@@ -94,7 +95,8 @@ impl Deletion<'_> {
     }
 }
 
-/// Removes the rest of a volume that is gone, or of a copy that no caller knows, and its claim.
+/// Removes the remaining files and the claim of a deleted volume, or of a copy that no caller
+/// knows.
 ///
 /// # Errors
 /// Returns `Busy` if files remain at `end`; the errors of the server.
@@ -108,7 +110,7 @@ pub(super) fn discard(tree: &Tree, dir: &Dir, claim: &Claim, end: Instant) -> Re
     deletion.finish(claim)
 }
 
-/// Refuses a file other than a directory: a link, a file or a device is no volume.
+/// Refuses a link, a file or a device, which cannot be a volume.
 pub(super) fn refuse_other(dir: &Dir, found: Option<FileInfo>) -> Result<(), Failure> {
     match found.map(|found| found.file_type) {
         None | Some(FileType::Directory) => Ok(()),

@@ -1,5 +1,5 @@
-//! Failed system calls in a share, as failures: the call, the path, the errno by name, and what to
-//! do about it.
+//! Converts failed system calls in a share to failures of the call. The message contains the system
+//! call, the path, the name of the errno, and a remedy.
 
 use belay_server::call::{Failure, Kind};
 use rustix::io::Errno;
@@ -13,9 +13,10 @@ pub(super) struct Error {
     pub(super) errno: Errno,
 }
 
-/// The call that moves a directory.
+/// The system call that moves a directory.
 pub(super) const RENAME: &str = "renameat";
-/// The advice for a rename that fails with EXDEV, since no rename of Belay crosses a mount.
+/// The remedy for a rename that fails with EXDEV. No rename of Belay crosses a mount, so the cause
+/// is a project quota.
 const OTHER_PROJECT: &str = "the server does not move it into or out of .belay/trash; with project \
                              quotas (xfs, ext4), the directory that it is moved into passes on \
                              another project ID: on the server, clear that flag, for a deletion by \
@@ -24,7 +25,8 @@ const OTHER_PROJECT: &str = "the server does not move it into or out of .belay/t
 
 pub(super) type Result<T> = std::result::Result<T, Error>;
 
-/// Returns the error of a failed call on a path below the share.
+/// Returns a function that converts an errno to the error of a system call on a path below the
+/// share.
 pub(super) fn at(call: &'static str, path: impl Display) -> impl FnOnce(Errno) -> Error {
     move |errno| Error {
         call,
@@ -55,7 +57,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Whether a repeated call would fail in the same way, so that nothing is kept for the next call.
+/// Whether a repeated call would fail in the same way, so that no files are kept for it.
 pub(super) fn is_final(kind: Kind) -> bool {
     matches!(
         kind,
@@ -137,7 +139,7 @@ fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
 mod tests {
     use super::*;
 
-    /// No directory is moved over a mount.
+    /// No rename of Belay crosses a mount.
     #[test]
     fn a_directory_that_cannot_be_moved_has_another_project() {
         let moved = Failure::from(at(RENAME, "pvc-1")(Errno::XDEV));

@@ -1,15 +1,17 @@
-//! Creates a volume with initial files: `Creation` claims the directory as *creating*, and then
+//! Creates a volume with initial files. `Creation` claims the directory in the state *creating*;
+//! then these steps follow:
 //!
-//! 1. a caller writes the files to `copy.<nonce of the attempt>` in the trash of the claim, and
-//!    they are on the server's disk;
-//! 2. the directory is renamed to `copy.complete` there, and from there to the directory of the
-//!    volume;
-//! 3. the trash is removed, the claim becomes *ready*, and the caller gets its response.
+//! 1. The files are written to `copy.<nonce of the attempt>` in the trash of the claim, and synced
+//!    to the server's disk.
+//! 2. The directory is renamed to `copy.complete` there, and from there to the directory of the
+//!    volume.
+//! 3. The trash is removed, the claim becomes *ready*, and the caller gets its response.
 //!
-//! A call that finds an incomplete copy of an earlier call removes it and begins again: its files
-//! may be of any age, and a server that was restarted may have lost their content. The call renames
-//! the copy first. Therefore a request of the earlier call that the server executes late completes
-//! the volume or finds nothing; an incomplete copy never gets the name of a volume.
+//! A call that finds an incomplete copy of an earlier call removes the copy and begins again: the
+//! files of the copy may be of any age, and a server that was restarted may have lost their
+//! content. The call renames the copy first. Therefore a request of the earlier call that the
+//! server executes late either completes the volume or fails: an incomplete copy never gets the
+//! name of a volume.
 
 use super::super::call::{Copied, ExistingVolume, NewVolume};
 use super::super::path::Dir;
@@ -28,24 +30,24 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Time for which files are removed between two reports.
+/// Maximum time for removing files between two reports.
 const SLICE: Duration = Duration::from_secs(10);
 /// Maximum time for removing volumes whose creation was abandoned, to free their space.
 const SWEEP_MAX: Duration = Duration::from_secs(20);
 
-/// Maximum number of attempts to make the directories above while another call removes them.
+/// Maximum number of attempts to create the parent directories while another call removes them.
 const ATTEMPTS: usize = 8;
 
-/// Writes the files of a volume to the first directory, and may keep links to them in the second
-/// one.
+/// A function that writes the files of a volume to the first directory. The function may keep links
+/// to the files in the second directory.
 pub(super) type Fill<'a> =
     dyn Fn((&OwnedFd, &OwnedFd), &mut Report<'_>) -> Result<(), Failure> + 'a;
 
-/// Creates the volume, or finds it. `source` is recorded.
+/// Creates the volume, or finds it if it exists. `source` is recorded as the source of its files.
 ///
 /// # Errors
-/// Returns the errors of a creation and of `fill`. After an error that a repeated call would return
-/// again, nothing is left.
+/// Returns the errors of a creation and of `fill`. Leaves nothing behind after an error that a
+/// repeated call would return again.
 pub(super) fn create(
     tree: &Tree,
     volume: &NewVolume,
@@ -99,7 +101,7 @@ impl Filling<'_> {
         trash.disarm_attempts()?;
         if trash.complete()?.is_none() && !trash.has_placed(tree, dir)? {
             self.sweep();
-            // Removes the notes of an attempt that was removed.
+            // Remove the notes of an attempt whose directory was removed.
             trash.forget_notes()?;
             self.remove(&trash)?;
             self.attempt(&trash, fill)?;
@@ -107,12 +109,12 @@ impl Filling<'_> {
         if !trash.has_placed(tree, dir)? {
             self.place(&trash)?;
         }
-        // The trash has links to files of the volume.
+        // Remove the links in the trash to files of the volume.
         self.remove(&trash)?;
         let ready = claims.advance(dir, claim, State::Ready)?;
         self.report.end();
-        // Files that are left in the trash have no content, and are removed with the volume at the
-        // latest.
+        // Ignore errors: files that remain in the trash are empty, and are removed with the volume
+        // at the latest.
         trash.empty(Instant::now() + SLICE).unwrap_or_default();
         trash.remove().unwrap_or_default();
         Ok(ExistingVolume {
@@ -122,7 +124,7 @@ impl Filling<'_> {
         })
     }
 
-    /// Writes all files, and gives the directory its name in the trash.
+    /// Writes all files, and renames their directory to the name of a complete volume in the trash.
     fn attempt(&mut self, trash: &Trash, fill: &Fill<'_>) -> Result<(), Failure> {
         let (name, target, links) = trash.begin_attempt()?;
         fill((&target, &links), &mut self.report)?;
@@ -133,11 +135,11 @@ impl Filling<'_> {
         trash.name_complete(&name)
     }
 
-    /// Gives the complete directory the name of the volume.
+    /// Renames the complete directory in the trash to the directory of the volume.
     ///
     /// # Errors
-    /// Returns `Incompatible` if another program has made a file of that name; `Busy` if another
-    /// call makes or removes the volume.
+    /// Returns `Incompatible` if another program has created a file of that name; `Busy` if another
+    /// call creates or removes the volume.
     fn place(&self, trash: &Trash) -> Result<(), Failure> {
         let Creation {
             tree, claims, dir, ..
@@ -153,7 +155,8 @@ impl Filling<'_> {
             claims.check(dir, self.claim)?;
             match tree::rename((&trash.own, COMPLETE), (&above, dir.name()), &trash.shown) {
                 Ok(()) => return Ok(()),
-                // The rename was done, and its response was lost; or a directory above was removed.
+                // The rename was executed, but its response was lost; or a parent directory was
+                // removed.
                 Err(error) if error.errno == Errno::NOENT => {
                     if trash.has_placed(tree, dir)? {
                         return Ok(());
@@ -182,7 +185,8 @@ impl Filling<'_> {
         self.in_slices(|end| discard(tree, dir, &gone, end))
     }
 
-    /// Repeats a removal until no files are left, and reports that the call is in progress.
+    /// Repeats a removal until no files are left, and reports after each slice that the call is in
+    /// progress.
     fn in_slices(
         &mut self,
         remove: impl Fn(Instant) -> Result<(), Failure>,
@@ -198,7 +202,7 @@ impl Filling<'_> {
         }
     }
 
-    /// Removes abandoned copies of the share, which take up space. Copies that cannot be removed
+    /// Removes abandoned copies in the share, to free their space. Copies that cannot be removed
     /// are ignored.
     fn sweep(&mut self) {
         let Creation { tree, claims, .. } = self.creation;

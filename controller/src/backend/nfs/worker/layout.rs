@@ -1,16 +1,16 @@
-//! The names in `.belay`, Belay's own directory in a share. Makes no calls.
+//! The names in `.belay`, Belay's own directory in a share. Makes no system calls.
 //!
 //! ```text
 //! claims/<hash of a path>/<nonce>.<state>   the claim of a volume (`claims`)
 //! claims/<hash of a path>/below/            the volumes below a path (`above`)
 //! tmp/<hash of a path>.<nonce>              a claim that is being written
-//! trash/<hash of a path>.<nonce>/           what was moved away for a claim (`trash`)
+//! trash/<hash of a path>.<nonce>/           directories that were moved away (`trash`)
 //! snapshots/<hash of a path>.<nonce>        an archive that is being written (`snapshot`)
-//! probe.<nonce>                             a file that shows whom the server takes us for (`own`)
+//! probe.<nonce>                             a file whose owner is this process (`own`)
 //! ```
 
 use super::super::path::Dir;
-/// The name of the directory itself.
+/// The name of Belay's own directory.
 pub(super) use super::super::path::OWN;
 use belay_server::call::{Failure, Kind};
 use ring::digest::{SHA256, digest};
@@ -22,36 +22,40 @@ pub(super) const TRASH: &str = "trash";
 pub(super) const SNAPSHOTS: &str = "snapshots";
 pub(super) const SNAPSHOTS_SHOWN: &str = ".belay/snapshots";
 
-/// The directory of the volumes below a path, in the directory of the path's claims.
+/// The name of the directory that lists the volumes below a path, next to the path's claim.
 pub(super) const BELOW: &str = "below";
 /// The suffix of a claim in `tmp` that is being removed.
 pub(super) const OLD: &str = ".old";
 
-/// The name of a directory in the trash that is not removed, but archived.
+/// The name in the trash of a directory that will be archived, and not removed.
 pub(super) const KEPT: &str = "volume";
-/// The prefix of all names that a filled volume has in the trash.
+/// The prefix of all names in the trash that belong to a volume with initial files, while it is
+/// being filled with them.
 pub(super) const COPY: &str = "copy.";
-/// The name of a filled volume that is complete, in the trash.
+/// The name in the trash of a filled volume that is complete.
 pub(super) const COMPLETE: &str = "copy.complete";
-/// The prefix of the note of a filled volume's inode, in the trash.
+/// The prefix of a note in the trash: an empty file whose name contains the inode number of a
+/// filled volume's directory.
 pub(super) const NOTE: &str = "copy.is.";
 
-/// Returns the file name that represents a path.
+/// Returns the SHA-256 of a path, which is the name of the path in `.belay`.
 pub(super) fn file_name(dir: &Dir) -> String {
     hash(&dir.to_string())
 }
 
-/// Returns the name of a file that belongs to one claim or attempt on a path.
+/// Returns a file name that consists of the hash of a path and a nonce.
 pub(super) fn numbered(dir: &Dir, nonce: &str) -> String {
     format!("{}.{nonce}", file_name(dir))
 }
 
-/// Returns the names of a volume that is being filled, and of the directory for its hard links.
+/// Returns two names in the trash: of a volume that is being filled, and of the directory for its
+/// hard links.
 pub(super) fn attempt(nonce: &str) -> (String, String) {
     (format!("{COPY}{nonce}"), format!("{COPY}{nonce}.links"))
 }
 
-/// Returns the name of the note of an inode. st_dev differs between mounts.
+/// Returns the name of the note for an inode number. The name does not contain st_dev, which
+/// differs between mounts.
 pub(super) fn note(inode: u64) -> String {
     format!("{NOTE}{inode:x}")
 }
@@ -66,10 +70,10 @@ pub(super) fn hash(text: &str) -> String {
     hexadecimal(digest(&SHA256, text.as_bytes()).as_ref())
 }
 
-/// Returns 64 random bits, for names that no other process chooses.
+/// Returns 64 random bits in hexadecimal digits, for names that no other process chooses.
 ///
 /// # Errors
-/// Returns `System` if the kernel returns none.
+/// Returns `System` if the kernel returns no random bits.
 pub(super) fn nonce() -> Result<String, Failure> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes)
@@ -79,7 +83,7 @@ pub(super) fn nonce() -> Result<String, Failure> {
 
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        // A string takes all that is written to it.
+        // Writing to a string cannot fail.
         write!(text, "{byte:02x}").ok();
         text
     })

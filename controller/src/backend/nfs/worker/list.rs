@@ -7,13 +7,13 @@ use rustix::io::Errno;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 
-/// Maximum number of names that are held at once.
+/// Maximum number of names that are kept in memory at once.
 const NAMES_MAX: usize = 4096;
 
 /// A name in a directory.
 pub(super) struct Entry {
     pub(super) name: CString,
-    /// The type that the server reports, if any; a hint.
+    /// The type that the server reports with the name. The type is only a hint.
     file_type: FileType,
 }
 
@@ -23,7 +23,7 @@ impl Entry {
     }
 }
 
-/// Returns the names in a directory, except `.` and `..`, and at most as many as are held at once.
+/// Returns the names in a directory, except `.` and `..`, but at most [`NAMES_MAX`] of them.
 pub(super) fn entries(directory: &OwnedFd, shown: &str) -> Result<Vec<Entry>> {
     some(directory, NAMES_MAX, shown)
 }
@@ -51,8 +51,8 @@ pub(super) fn some(directory: &OwnedFd, names_max: usize, shown: &str) -> Result
     Ok(found)
 }
 
-/// Returns the names in one of Belay's own directories, except names under which the NFS client
-/// keeps open files.
+/// Returns the names in one of Belay's own directories, except `.nfs` files: removed files that the
+/// NFS client keeps while they are open.
 pub(super) fn names(directory: &OwnedFd, shown: &str) -> Result<Vec<String>> {
     let found = match entries(directory, shown) {
         // The directory was removed meanwhile.
@@ -65,8 +65,8 @@ pub(super) fn names(directory: &OwnedFd, shown: &str) -> Result<Vec<String>> {
     Ok(names.filter(|name| !name.starts_with(".nfs")).collect())
 }
 
-/// Whether the directory contains files other than directories, among the names that are held at
-/// once.
+/// Whether the directory contains a file that is not a directory. Checks only the first
+/// [`NAMES_MAX`] names.
 pub(super) fn has_files(directory: &OwnedFd, shown: &str) -> Result<bool> {
     for entry in entries(directory, shown)? {
         let file_type = match entry.file_type {

@@ -1,7 +1,7 @@
-//! The worker process: this program again, with one call to make in a share that it mounts for
-//! itself. The mount is attached nowhere, so no other process sees it, and it ends with this one.
-//! Each system call may wait for the server, forever; the controller then kills the process. So a
-//! kill at any call must leave a state from which the same call continues.
+//! The worker process: this program, started again for one call. The process mounts the share for
+//! itself. The mount is attached nowhere, so no other process sees it, and it ends with the
+//! process. Any system call may wait for the server forever; the controller then kills the process.
+//! Therefore a kill at any system call must leave a state from which the same call can continue.
 
 mod above;
 mod archive;
@@ -38,16 +38,16 @@ use tree::Tree;
 
 /// The argument that makes this program a worker process. `--help` does not list the argument.
 pub(super) const ARGUMENT: &str = "--nfs-worker-process";
-/// The mask of files and directories that csi-driver-nfs creates.
+/// The file mode creation mask (umask(2)) of csi-driver-nfs.
 const MASK: u32 = 0o022;
 
-/// Time for which a deletion removes files before it reports that it is not complete.
+/// Maximum time for which a deletion removes files before it returns `Busy`.
 const REMOVING_MAX: Duration = Duration::from_secs(40);
-/// Time before the deadline of its call, which includes the wait for a slot, at which a deletion
-/// stops.
+/// Time that a deletion leaves for its response: it stops this long before the deadline of its
+/// call. The wait for a slot is part of that deadline.
 const ANSWERING_MAX: Duration = Duration::from_secs(10);
 
-/// Makes the one call of this process, if its arguments make it a worker process.
+/// Serves the call of a worker process. Returns `None` if this process is not a worker process.
 #[must_use]
 pub fn run() -> Option<ExitCode> {
     helper::serve(ARGUMENT, |controller| {
@@ -61,7 +61,7 @@ fn answer(call: &Call, controller: &Parent) -> Result<Done, Failure> {
     let begun = Instant::now();
     let tree = Tree::mount(&call.mount)?;
     let other = call.work.other_share().map(Tree::mount).transpose()?;
-    // The controller notes that the call may have an effect.
+    // From now on, the controller assumes that the call may have an effect.
     let may_begin = controller.send(&Said::Mounted, None);
     let may_begin = may_begin.and_then(|()| controller.receive::<String>());
     if !may_begin.is_ok_and(|line| line == BEGIN) {
@@ -69,7 +69,7 @@ fn answer(call: &Call, controller: &Parent) -> Result<Done, Failure> {
             "the call was not begun: the controller has cancelled it",
         ));
     }
-    // The controller kills a process that it cannot read.
+    // Ignore an error: the controller kills a process whose messages it cannot read.
     let progress = |copied: &Copied| {
         let said = Said::Copied(copied.clone());
         controller.send(&said, None).unwrap_or_default();
@@ -79,7 +79,8 @@ fn answer(call: &Call, controller: &Parent) -> Result<Done, Failure> {
     perform((&tree, other), &call.work, end, &progress)
 }
 
-/// Does the work in a share. `other` is the share of a source. A deletion stops at `end`.
+/// Performs the work in the share `tree`. `other` is the share of the source. A deletion stops at
+/// `end`.
 fn perform(
     (tree, other): (&Tree, &Tree),
     work: &Work,
@@ -122,7 +123,7 @@ fn perform(
     }
 }
 
-/// Returns the volume, or `None` if another volume has the directory.
+/// Returns the volume, or `None` if it does not exist or another volume has its directory.
 fn lookup(tree: &Tree, at: &Owned) -> Result<Option<ExistingVolume>, Failure> {
     let held = Claims::find(tree)?.map(|claims| claims.read(&at.dir));
     let (bytes, source) = match held.transpose()? {
@@ -138,7 +139,7 @@ fn lookup(tree: &Tree, at: &Owned) -> Result<Option<ExistingVolume>, Failure> {
                     source: claim.of.source,
                 }));
             }
-            // The volume is not complete, so that no caller can know it; or it was deleted.
+            // The volume is not yet complete, so no caller knows it, or it was deleted.
             _ => return Ok(None),
         },
     };

@@ -1,4 +1,5 @@
-//! Mounts a share by fsopen(2), attached nowhere: the mount ends with its descriptor.
+//! Mounts a share with fsopen(2) and fsmount(2), without attaching it to a path. The kernel
+//! unmounts the share when its descriptor is closed.
 
 use super::super::call::Mount;
 use super::super::path;
@@ -10,14 +11,16 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use std::os::fd::OwnedFd;
 
-/// Options that make calls fail instead of waiting indefinitely: 5 s, and 2 retries.
+/// Options of a soft mount, whose system calls fail instead of waiting indefinitely: 2 retries, and
+/// a timeout of 5 s (`timeo` is in tenths of a second).
 const PATIENCE: [(&str, &str); 2] = [("timeo", "50"), ("retrans", "2")];
 const PATIENCE_PARAMETERS: [&str; 5] = ["soft", "softerr", "hard", "timeo", "retrans"];
 
-/// Mounts a share. Returns its root directory, and the way in which its server was reached.
+/// Mounts a share. Returns its root directory, and the server's address and NFS version that were
+/// used.
 ///
 /// # Errors
-/// Returns the kernel's or the server's reason.
+/// Returns the error of the kernel or of the server.
 pub(super) fn share(mount: &Mount) -> Result<(OwnedFd, Way), Failure> {
     let addresses = addresses(&mount.server).map_err(|error| {
         let server = &mount.server;
@@ -30,10 +33,10 @@ pub(super) fn share(mount: &Mount) -> Result<(OwnedFd, Way), Failure> {
     Ok((root(mount, &context)?, way))
 }
 
-/// Mounts a share of a server that was reached before, without querying its versions again.
+/// Mounts a share again, with the server's address and NFS version that were used before.
 ///
 /// # Errors
-/// Returns the kernel's or the server's reason.
+/// Returns the error of the kernel or of the server.
 pub(super) fn again(mount: &Mount, way: Way) -> Result<OwnedFd, Failure> {
     let context = create(mount, &Attempt::again(&mount.options, way));
     let context = context.map_err(|refused| failure(mount, &refused))?;
@@ -53,12 +56,12 @@ fn root(mount: &Mount, context: &OwnedFd) -> Result<OwnedFd, Failure> {
     root.map_err(|errno| failure(mount, &Refused::by("openat", context, errno)))
 }
 
-/// A failed call, and the kernel's messages about it.
+/// A failed system call, and the kernel's messages about it.
 struct Refused {
     call: String,
     errno: Errno,
     log: String,
-    /// Whether the call has reached the server.
+    /// Whether the error may come from the server, and not only from this host's kernel.
     is_of_server: bool,
 }
 
@@ -72,7 +75,7 @@ impl Refused {
         }
     }
 
-    /// Marks a call that only the kernel of this host handles.
+    /// Marks the error of a call that only this host's kernel handles.
     fn locally(self) -> Self {
         Self {
             is_of_server: false,
@@ -89,12 +92,13 @@ fn refusal(refused: &Refused) -> Refusal {
     }
 }
 
-/// Returns the parameters of a mount, in order.
+/// Returns the parameters for fsconfig(2), in order.
 fn parameters(mount: &Mount, attempt: &Attempt<'_>) -> Vec<Parameter> {
     let flag = |name: &str| (name.to_owned(), None);
     let valued = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
     let mut found = attempt.parameters(&source(mount));
-    // Belay locks nothing, and lockd would need rpcbind and rpc.statd here.
+    // The controller locks no files, and locks of NFS 3 would need rpcbind and rpc.statd on this
+    // host.
     if attempt.is_version_three() && !attempt.has(&["lock", "nolock"]) {
         found.push(flag("nolock"));
     }
@@ -102,7 +106,7 @@ fn parameters(mount: &Mount, attempt: &Attempt<'_>) -> Vec<Parameter> {
         found.push(flag("soft"));
         found.extend(PATIENCE.map(|(name, value)| valued(name, value)));
     }
-    // The mount of another process may have an older view of the share.
+    // The cache of another process's mount may contain an older state of the share.
     found.push(flag("nosharecache"));
     // This process must see files that another process has created since the last lookup.
     found.push(valued("lookupcache", "pos"));

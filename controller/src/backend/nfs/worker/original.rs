@@ -14,21 +14,22 @@ use super::tree::{self, Tree};
 use belay_server::call::Failure;
 use std::os::fd::OwnedFd;
 
-/// A volume that exists.
+/// An existing volume that is opened as a source.
 pub(super) struct Original<'a> {
     tree: &'a Tree,
     source: &'a Source,
-    /// The claim. `None` if the volume is one of csi-driver-nfs.
+    /// The claim of the volume. `None` for a volume of csi-driver-nfs.
     claim: Option<Claim>,
-    /// The fileid of its directory: another mount has another st_dev.
+    /// The inode number of the directory, which is its NFS fileid. st_dev is not compared, since it
+    /// differs between mounts.
     inode: u64,
     directory: OwnedFd,
 }
 
-/// Copies a volume to a directory. `links` gets a link to each file that has several.
+/// Copies a volume to a directory. `links` gets a hard link to each file that has several names.
 ///
 /// # Errors
-/// Returns `NotFound` if the volume does not exist, or is deleted meanwhile; `Precondition` if it
+/// Returns `NotFound` if the volume does not exist or is deleted meanwhile; `Precondition` if it
 /// has files that cannot be copied; the errors of the server.
 pub(super) fn clone(
     tree: &Tree,
@@ -50,7 +51,7 @@ impl<'a> Original<'a> {
     ///
     /// # Errors
     /// Returns `NotFound` if the volume does not exist; `Precondition` if its path is not the
-    /// directory of one volume.
+    /// directory of exactly one volume.
     pub(super) fn open(tree: &'a Tree, source: &'a Source) -> Result<Self, Failure> {
         let dir = &source.at.dir;
         let claim = claimed(tree, source)?;
@@ -68,7 +69,7 @@ impl<'a> Original<'a> {
         })
     }
 
-    /// Passes all files on to a sink.
+    /// Passes all files of the volume to a sink.
     ///
     /// # Errors
     /// Returns `NotFound` if the volume is deleted meanwhile; the errors of [`walk::directory`].
@@ -80,14 +81,15 @@ impl<'a> Original<'a> {
         let shown = self.source.at.dir.to_string();
         let passed = walk::directory(&self.directory, &shown, sink, report);
         passed.or_else(|failure| {
-            // A removed file is stale: its failures do not mean that the server has failed.
+            // A deleted volume may cause errors such as ESTALE, which must not count as failures of
+            // the server.
             self.check()?;
             Err(failure)
         })
     }
 
-    /// Has the server confirm that this is still the volume that was opened, and its deletion was
-    /// not begun: otherwise, files may be missing.
+    /// Checks on the server that the opened volume still exists, and that its deletion has not
+    /// begun. If the deletion has begun, files may be missing in the copy.
     ///
     /// # Errors
     /// Returns `NotFound` if the volume was deleted.

@@ -1,5 +1,5 @@
-//! Belay's own directory in a share, `.belay`. It decides which directories are deleted, so it is
-//! used only if no other user can write in it.
+//! Belay's own directory in a share, `.belay`. The content of `.belay` decides which directories
+//! are deleted, so `.belay` is used only if no other user can write in it.
 
 use super::super::path::Dir;
 use super::error::at;
@@ -9,34 +9,34 @@ use belay_server::call::Failure;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// The permissions of others to change a directory.
+/// The mode bits that let other users change a directory.
 const WRITABLE: u32 = 0o022;
 
-/// The name of Belay's directory in other case.
+/// The name of Belay's directory in upper case.
 const OTHER_CASE: &str = ".BELAY";
 
 /// Belay's own directory in a share.
 pub(super) struct Own {
     directory: OwnedFd,
-    /// The user that owns the directory: the one as whom the server sees this process, or root.
+    /// The UID that owns the directory: root, or the UID to which the server maps this process.
     owner: u32,
 }
 
 impl Own {
-    /// Opens the directory of the share, and makes it if it is missing.
+    /// Opens `.belay` in the share, and creates it if it is missing.
     ///
     /// # Errors
-    /// Returns `Precondition` if the directory may be another user's; the errors of the server.
+    /// Returns `Precondition` if another user may control the directory; the errors of the server.
     pub(super) fn make(tree: &Tree) -> Result<Self, Failure> {
         let own = tree::own(tree.root(), OWN, OWN)?;
         refuse_one_case(tree, OTHER_CASE)?;
         Self::of(own)
     }
 
-    /// Opens the directory of the share, or returns `None` if it does not exist.
+    /// Opens `.belay` in the share, or returns `None` if it does not exist.
     ///
     /// # Errors
-    /// Returns `Precondition` if the directory may be another user's; the errors of the server.
+    /// Returns `Precondition` if another user may control the directory; the errors of the server.
     pub(super) fn find(tree: &Tree) -> Result<Option<Self>, Failure> {
         let Some(found) = tree::open_existing(tree.root(), OWN, OWN)? else {
             return Ok(None);
@@ -45,19 +45,19 @@ impl Own {
         Self::of(found).map(Some)
     }
 
-    /// Opens a directory in Belay's own, and makes it if it is missing.
+    /// Opens a directory in `.belay`, and creates it if it is missing.
     ///
     /// # Errors
-    /// Returns `Precondition` if the directory may be another user's; the errors of the server.
+    /// Returns `Precondition` if another user may control the directory; the errors of the server.
     pub(super) fn make_directory(&self, name: &str) -> Result<OwnedFd, Failure> {
         let directory = tree::own(&self.directory, name, &format!("{OWN}/{name}"))?;
         self.trusted(directory, name)
     }
 
-    /// Opens a directory in Belay's own, or returns `None` if it does not exist.
+    /// Opens a directory in `.belay`, or returns `None` if it does not exist.
     ///
     /// # Errors
-    /// Returns `Precondition` if the directory may be another user's; the errors of the server.
+    /// Returns `Precondition` if another user may control the directory; the errors of the server.
     pub(super) fn find_directory(&self, name: &str) -> Result<Option<OwnedFd>, Failure> {
         let found = tree::open_existing(&self.directory, name, &format!("{OWN}/{name}"))?;
         found.map(|found| self.trusted(found, name)).transpose()
@@ -66,7 +66,7 @@ impl Own {
     fn of(directory: OwnedFd) -> Result<Self, Failure> {
         let owner = owner(&directory, OWN)?;
         let own = rustix::process::geteuid().as_raw();
-        // A server may map root to another user.
+        // A server may map root to another user, so create a file to find out its owner.
         if ![0, own].contains(&owner) {
             let (seen_as, _) = tree::probe(&directory, &format!("probe.{}", nonce()?), OWN)?;
             if seen_as != owner {
@@ -86,8 +86,8 @@ impl Own {
     }
 }
 
-/// Refuses a share whose server treats the two names as the same: two paths could be one directory,
-/// with a claim each.
+/// Refuses a share whose server ignores the case of names. Two paths could otherwise refer to one
+/// directory, each with its own claim.
 fn refuse_one_case(tree: &Tree, other: &str) -> Result<(), Failure> {
     let found = tree::find(tree.root(), other, other)?;
     if found.is_none() || found != tree::find(tree.root(), OWN, OWN)? {
@@ -99,11 +99,11 @@ fn refuse_one_case(tree: &Tree, other: &str) -> Result<(), Failure> {
     )))
 }
 
-/// Refuses the directory `dir` if one of these is a share itself: the files in it can be claimed
-/// there, too.
+/// Refuses the directory `dir` if one of the directories in `shares` contains `.belay`. Such a
+/// directory is or was a share itself, through which its files could also be claimed.
 ///
 /// # Errors
-/// Returns `Precondition` if one is a share; the errors of the server.
+/// Returns `Precondition` if one of the directories is a share; the errors of the server.
 pub(super) fn refuse_nested(
     tree: &Tree,
     dir: &Dir,
@@ -111,7 +111,7 @@ pub(super) fn refuse_nested(
 ) -> Result<(), Failure> {
     for share in shares {
         let directory = match tree.open_directory(&share) {
-            // Another check refuses a file or a link.
+            // Another check refuses a path through a file or a link.
             Err(error) if is_missing(error.errno) => break,
             result => result?,
         };
@@ -129,7 +129,8 @@ pub(super) fn refuse_nested(
     Ok(())
 }
 
-/// Returns the user of a directory in which no other user can write.
+/// Returns the UID that owns a directory, or `Precondition` if other users can write in the
+/// directory.
 fn owner(directory: &OwnedFd, shown: &str) -> Result<u32, Failure> {
     let stat = rustix::fs::fstat(directory).map_err(at("fstat", shown));
     let stat = stat.map_err(Failure::from)?;
@@ -171,10 +172,10 @@ mod tests {
         fs::create_dir(dir.path().join(OWN)).unwrap();
         let tree = Share::Local(dir.path().to_owned()).afresh().unwrap();
         refuse_one_case(&tree, OTHER_CASE).unwrap();
-        // Another directory.
+        // The two names refer to two directories.
         fs::create_dir(dir.path().join(OTHER_CASE)).unwrap();
         refuse_one_case(&tree, OTHER_CASE).unwrap();
-        // On such a server, the other name finds the same directory.
+        // On a server that ignores case, the other name refers to the same directory.
         let refused = refuse_one_case(&tree, OWN).unwrap_err();
         assert_eq!(refused.kind, Kind::Precondition);
         assert!(refused.message.contains("the case of names"), "{refused}");

@@ -1,10 +1,11 @@
-//! Removes directories with their files, in the trash of a claim, where they were moved.
+//! Removes directories with their files from the trash of a claim.
 //!
-//! A tenant may still have a volume mounted, and rename and link in it meanwhile. So each directory
-//! is opened without following a link, by its name in a directory that is open, and a name is
-//! removed only from an open directory. A file that is not a directory is unlinked, so a link is
-//! removed and never followed. A directory below a certain depth is moved up, so neither
-//! descriptors nor the length of a path limit the depth.
+//! A tenant may still have the volume mounted, and may rename and link files in it meanwhile.
+//! Therefore each directory is opened by its name in an open directory, without following symbolic
+//! links, and a name is removed only from an open directory. A file that is not a directory is
+//! unlinked, so a symbolic link is removed and never followed. A directory below a certain depth is
+//! moved to the top of the trash, so neither the number of descriptors nor the length of a path
+//! limits the depth.
 
 use super::error::{Error, Result as Done, at};
 use super::layout::nonce;
@@ -18,11 +19,11 @@ use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-/// Maximum depth to which directories are held open.
+/// Maximum depth of directories that are held open.
 const DEPTH_MAX: usize = 32;
-/// Limits on the names of a directory that are held while its files are removed, which depend on
-/// its depth: all processes of a server share the memory of the controller, and a tenant chooses
-/// the names.
+/// Limits on the number of a directory's names that are kept in memory while its files are removed.
+/// The number decreases with the depth. A tenant chooses the names, and all worker processes share
+/// the memory of the controller.
 const NAMES_MAX: usize = 1024;
 const NAMES_MIN: usize = 64;
 /// Maximum number of times that a directory is emptied while another process fills it.
@@ -30,7 +31,7 @@ const PASSES_MAX: usize = 16;
 
 /// The reason why a directory remains.
 enum Remainder {
-    /// There was no time left.
+    /// The deadline was reached.
     Time,
     Error(Error),
     Failure(Failure),
@@ -50,16 +51,16 @@ pub(super) struct Emptying<'a> {
 }
 
 impl Emptying<'_> {
-    /// Removes a name from the trash.
+    /// Removes a file, or a directory with its files, from the trash.
     ///
     /// # Errors
-    /// Returns `Busy` if files remain at the end; the errors of the server.
+    /// Returns `Busy` if files remain at `self.end`; the errors of the server.
     pub(super) fn run(&self, entry: &Entry) -> Result<(), Failure> {
         let removed = self.remove(self.trash, entry, 0);
         removed.map_err(|left| self.failure(left))
     }
 
-    /// Removes a name from an open directory.
+    /// Removes a file, or a directory with its files, from an open directory.
     fn remove(&self, above: &OwnedFd, entry: &Entry, depth: usize) -> Result<(), Remainder> {
         if Instant::now() >= self.end {
             return Err(Remainder::Time);
@@ -72,7 +73,7 @@ impl Emptying<'_> {
         }
         let directory = match self.open(above, &entry.name) {
             Ok(Some(directory)) => directory,
-            // The name does not refer to a directory, or no longer.
+            // The name does not refer to a directory, or no longer does.
             Ok(None) => return Ok(self.unlink(above, &entry.name, AtFlags::empty())?),
             Err(error) => return Err(error.into()),
         };
@@ -97,8 +98,7 @@ impl Emptying<'_> {
                 Err(error)
                     if [Errno::NOTEMPTY, Errno::EXIST].contains(&error.errno)
                         && passes < PASSES_MAX => {}
-                // The directory was moved elsewhere in the volume, and something else has its name
-                // now.
+                // The directory was moved elsewhere in the volume, and a file has its name now.
                 Err(error) if error.errno == Errno::NOTDIR => {
                     return Ok(self.unlink(above, &entry.name, AtFlags::empty())?);
                 }
@@ -144,7 +144,8 @@ fn held(depth: usize) -> usize {
     (NAMES_MAX >> depth).max(NAMES_MIN)
 }
 
-/// Whether unlinkat(2) was refused for a directory. POSIX and some servers use EPERM.
+/// Whether unlinkat(2) failed because the file is a directory. Linux returns EISDIR; POSIX and some
+/// servers use EPERM.
 fn is_directory(errno: Errno) -> bool {
     matches!(errno, Errno::ISDIR | Errno::PERM)
 }

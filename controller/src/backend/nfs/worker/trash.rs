@@ -1,10 +1,10 @@
-//! The trash of a claim: a separate directory for each claim, to which the directory of its volume
-//! is moved. It is removed before the claim: a request to move a volume there that the server
-//! executes late finds no directory, and so moves no later volume.
+//! The trash of a claim: a directory in `.belay/trash` to which the directory of the claim's volume
+//! is moved. The trash is removed before the claim. Therefore a request to move a volume to the
+//! trash that the server executes late, after its call was killed, fails: it moves no later volume.
 //!
-//! A volume that is created with files is made there as well. Once it is complete, its inode is
-//! noted before it gets the name of the volume, so that no other directory of that name passes for
-//! it.
+//! A volume with initial files is written in the trash, too. When it is complete, its inode number
+//! is noted before it is renamed to the directory of the volume, so that no other directory with
+//! that name is mistaken for it.
 
 use super::super::path::Dir;
 use super::claim::Claim;
@@ -21,7 +21,7 @@ use std::time::Instant;
 
 /// The trash of one claim.
 pub(super) struct Trash {
-    /// The directory with the trash of all claims.
+    /// The directory that contains the trash of all claims.
     all: OwnedFd,
     pub(super) own: OwnedFd,
     name: String,
@@ -30,7 +30,7 @@ pub(super) struct Trash {
 }
 
 impl Trash {
-    /// Opens the trash of a claim, and makes it if it is missing.
+    /// Opens the trash of a claim, and creates it if it is missing.
     pub(super) fn open(claims: &Claims, dir: &Dir, claim: &Claim) -> Result<Self, Failure> {
         let all = claims.own.make_directory(TRASH)?;
         let name = numbered(dir, &claim.nonce);
@@ -43,8 +43,8 @@ impl Trash {
         })
     }
 
-    /// Opens the trash of a claim that is as this call has seen it. The trash belongs to the
-    /// directory only as long as the claim is unchanged, so the claim is checked last.
+    /// Opens the trash of a claim, and creates it if it is missing. Checks the claim afterwards,
+    /// since the trash belongs to the directory only as long as the claim is unchanged.
     ///
     /// # Errors
     /// Returns `Busy` if the claim has changed; the errors of the server.
@@ -54,7 +54,7 @@ impl Trash {
             Ok(()) => Ok(trash),
             Err(failure) => {
                 if failure.kind == Kind::Busy {
-                    // The trash was made again after its claim was removed or changed.
+                    // The trash was created after its claim was removed or changed.
                     trash.remove().unwrap_or_default();
                 }
                 Err(failure)
@@ -77,22 +77,22 @@ impl Trash {
         }))
     }
 
-    /// Returns its path in the share.
+    /// Returns the path of the trash in the share.
     pub(super) fn path(&self) -> String {
         format!(".belay/{TRASH}/{}", self.name)
     }
 
-    /// Finds the directory that is kept here.
+    /// Returns the directory that is kept in the trash to be archived, or `None` if there is none.
     pub(super) fn kept(&self) -> Done<Option<FileInfo>> {
         tree::find(&self.own, KEPT, &self.shown)
     }
 
-    /// Moves a directory here, to be removed.
+    /// Moves a directory to the trash, to be removed.
     pub(super) fn take(&self, tree: &Tree, dir: &Dir) -> Result<(), Failure> {
         self.move_here(tree, dir, &nonce()?)
     }
 
-    /// Moves a directory here, to be archived.
+    /// Moves a directory to the trash, to be archived.
     pub(super) fn keep(&self, tree: &Tree, dir: &Dir) -> Result<(), Failure> {
         self.move_here(tree, dir, KEPT)
     }
@@ -100,13 +100,13 @@ impl Trash {
     fn move_here(&self, tree: &Tree, dir: &Dir, name: &str) -> Result<(), Failure> {
         let (above, shown) = (tree.open_above(dir)?, dir.to_string());
         match tree::rename((&above, dir.name()), (&self.own, name), &shown) {
-            // The rename was done, and its response was lost; or another call has done it.
+            // The rename was executed, but its response was lost; or another call has done it.
             Err(error) if error.errno == Errno::NOENT => Ok(()),
             result => Ok(result?),
         }
     }
 
-    /// Renames the directory of that name, so that it is removed.
+    /// Renames a file in the trash to a random name, so that it is removed.
     fn rename_away(&self, name: &str) -> Result<(), Failure> {
         match tree::rename((&self.own, name), (&self.own, &*nonce()?), &self.shown) {
             Err(error) if error.errno == Errno::NOENT => Ok(()),
@@ -114,13 +114,13 @@ impl Trash {
         }
     }
 
-    /// Gives the directory that is kept here its name. Returns `NOENT` if another call has done
-    /// that.
+    /// Renames the directory that is kept in the trash to `dir`. Returns `NOENT` if another call
+    /// has already renamed it.
     pub(super) fn place(&self, above: &OwnedFd, dir: &Dir) -> Done<()> {
         tree::rename((&self.own, KEPT), (above, dir.name()), &dir.to_string())
     }
 
-    /// Removes all files and directories that were moved here to be removed.
+    /// Removes all files and directories in the trash, except a directory that will be archived.
     ///
     /// # Errors
     /// Returns `Busy` if files remain at `end`; the errors of the server.
@@ -128,8 +128,8 @@ impl Trash {
         self.empty_except(end, |_| false)
     }
 
-    /// Removes the files and directories that were moved here to be removed, except for names that
-    /// are kept.
+    /// Removes the files and directories in the trash, except a directory that will be archived and
+    /// names for which `is_kept` returns true.
     pub(super) fn empty_except(
         &self,
         end: Instant,
@@ -159,13 +159,13 @@ impl Trash {
         }
     }
 
-    /// Removes the trash itself. Returns whether it was empty.
+    /// Removes the trash itself. Returns `false` if it is not empty.
     pub(super) fn remove(&self) -> Done<bool> {
         tree::rmdir_if_empty(&self.all, &self.name, &self.shown)
     }
 
-    /// Makes the directories of a new attempt to fill a volume: for its files and its hard links.
-    /// Returns the name of the first one.
+    /// Creates the directories for a new attempt to fill a volume. Returns the name of the
+    /// directory for the files, and the directories for the files and for hard links.
     pub(super) fn begin_attempt(&self) -> Result<(String, OwnedFd, OwnedFd), Failure> {
         let (name, links) = attempt(&nonce()?);
         let target = tree::own(&self.own, &name, &self.shown)?;
@@ -173,12 +173,12 @@ impl Trash {
         Ok((name, target, links))
     }
 
-    /// Finds the filled volume that is complete, but does not yet have its name.
+    /// Returns the filled volume that is complete, but not yet renamed to the volume's directory.
     pub(super) fn complete(&self) -> Done<Option<FileInfo>> {
         tree::find(&self.own, COMPLETE, &self.shown)
     }
 
-    /// Whether the directory of the volume is the one that was filled here.
+    /// Whether the directory of the volume is the one that was filled in this trash.
     pub(super) fn has_placed(&self, tree: &Tree, dir: &Dir) -> Done<bool> {
         let there = match tree.find(dir) {
             Err(error) if error.errno == Errno::NOTDIR => None,
@@ -193,13 +193,13 @@ impl Trash {
         }
     }
 
-    /// Renames a filled volume that is complete, so that it is removed and does not get its name.
+    /// Renames a complete filled volume, so that it is removed and never gets the volume's name.
     fn disarm(&self) -> Result<(), Failure> {
         self.rename_away(COMPLETE)
     }
 
-    /// Moves a filled volume whose claim is *gone* to the trash, and renames it there, so that it
-    /// is removed. No other directory of that name is moved.
+    /// Moves a filled volume whose claim is *gone* back to the trash, so that it is removed. Does
+    /// not move another directory with the same name.
     pub(super) fn withdraw(&self, tree: &Tree, dir: &Dir) -> Result<(), Failure> {
         self.disarm_attempts()?;
         self.disarm()?;
@@ -209,8 +209,7 @@ impl Trash {
         Ok(self.forget_notes()?)
     }
 
-    /// Renames filled volumes that are not complete, so that they are removed and never become
-    /// complete.
+    /// Renames incomplete filled volumes, so that they are removed and never become complete.
     pub(super) fn disarm_attempts(&self) -> Result<(), Failure> {
         for name in list::names(&self.own, &self.shown)? {
             if name.starts_with(COPY) && name != COMPLETE && !is_note(name.as_bytes()) {
@@ -220,8 +219,8 @@ impl Trash {
         Ok(())
     }
 
-    /// Removes the notes of inodes: another directory may have such an inode, once the filled one
-    /// is removed.
+    /// Removes the notes of inode numbers: after the filled directory is removed, another directory
+    /// may get its inode number.
     pub(super) fn forget_notes(&self) -> Done<()> {
         for name in list::names(&self.own, &self.shown)? {
             if is_note(name.as_bytes()) {
@@ -231,11 +230,11 @@ impl Trash {
         Ok(())
     }
 
-    /// Names a filled volume as complete.
+    /// Renames a filled volume in the trash to the name that marks it as complete.
     pub(super) fn name_complete(&self, name: &str) -> Result<(), Failure> {
         let renamed = tree::rename((&self.own, name), (&self.own, COMPLETE), &self.shown);
         match renamed {
-            // The rename was done, and its response was lost.
+            // The rename was executed, but its response was lost.
             Err(error) if error.errno == Errno::NOENT && self.complete()?.is_some() => Ok(()),
             result => Ok(result?),
         }

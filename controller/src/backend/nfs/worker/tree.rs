@@ -15,25 +15,25 @@ use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
-/// The mode of a new directory, before the mask.
+/// The mode of a new directory, before the umask is applied.
 const DIRECTORY: Mode = Mode::from_bits_retain(0o777);
-/// The mode of a directory or file for Belay alone.
+/// The modes of directories and files that only Belay may access.
 pub(super) const PRIVATE_DIRECTORY: Mode = Mode::from_bits_retain(0o700);
 pub(super) const PRIVATE_FILE: Mode = Mode::from_bits_retain(0o600);
 
-/// The restrictions on lookups.
+/// The restrictions on path lookups by openat2(2).
 pub(super) const INSIDE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
 
-/// A share.
+/// A mounted share.
 pub(super) struct Tree {
     root: OwnedFd,
     share: Share,
 }
 
-/// The data by which a share is opened.
+/// The data that is needed to mount a share again.
 #[derive(Clone)]
 pub(super) enum Share {
     Of(Rc<Mount>, Way),
@@ -43,12 +43,12 @@ pub(super) enum Share {
 }
 
 impl Share {
-    /// Mounts the share again, to see its current state on the server. A mount may have a directory
-    /// delegation (RFC 8881, section 10.9), and then asks nothing; the server does not recall it
-    /// for changes by other mounts of the same client. Linux requests delegations since 6.19.
+    /// Mounts the share again, to see its current state on the server. A mount with a directory
+    /// delegation (RFC 8881, section 10.9) does not query the server, and changes by other mounts
+    /// of the same client do not recall the delegation. Linux requests delegations since 6.19.
     ///
     /// # Errors
-    /// Returns `Unreachable` in all cases, since the share was mounted before.
+    /// Returns `Unreachable` for every error, since the share was mounted before.
     pub(super) fn afresh(&self) -> std::result::Result<Tree, Failure> {
         let root = match self {
             Self::Of(mount, way) => mount::again(mount, *way),
@@ -65,14 +65,14 @@ impl Tree {
     /// Mounts a share.
     ///
     /// # Errors
-    /// Returns the kernel's or the server's reason.
+    /// Returns the error of the kernel or of the server.
     pub(super) fn mount(of: &Mount) -> std::result::Result<Self, Failure> {
         let (root, way) = mount::share(of)?;
         let share = Share::Of(Rc::new(of.clone()), way);
         Ok(Self { root, share })
     }
 
-    /// Returns a tree that shows a directory other than the current one of its share, as a mount
+    /// Returns a tree that shows a directory other than its share's current directory, as a mount
     /// with a delegation does.
     #[cfg(test)]
     pub(super) fn stale(shown: &std::path::Path, share: Share) -> Self {
@@ -85,19 +85,19 @@ impl Tree {
         &self.root
     }
 
-    /// Returns the data by which the share was opened.
+    /// Returns the data that is needed to mount the share again.
     pub(super) fn share(&self) -> &Share {
         &self.share
     }
 
-    /// Returns the number of bytes that a user may still write, as the server reports.
+    /// Returns the number of bytes that the server reports as available to users other than root.
     pub(super) fn available_bytes(&self) -> Result<u64> {
         let found = retry(|| rustix::fs::fstatvfs(&self.root));
         let found = found.map_err(at("fstatvfs", "/"))?;
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
-    /// Opens the directory that contains `dir`.
+    /// Opens the parent directory of `dir`.
     pub(super) fn open_above(&self, dir: &Dir) -> Result<OwnedFd> {
         match dir.parent() {
             None => open(&self.root, ".", "/"),
@@ -105,7 +105,7 @@ impl Tree {
         }
     }
 
-    /// Creates the missing directories above `dir`. Returns the innermost.
+    /// Creates the missing parent directories of `dir`. Returns the innermost parent.
     pub(super) fn make_above(&self, dir: &Dir) -> Result<OwnedFd> {
         let mut here = open(&self.root, ".", "/")?;
         for above in dir.above() {
@@ -117,7 +117,7 @@ impl Tree {
         Ok(here)
     }
 
-    /// Opens a directory to read it, or returns `None` if it does not exist.
+    /// Opens a directory for reading, or returns `None` if it does not exist.
     pub(super) fn open_directory(&self, dir: &Dir) -> Result<Option<OwnedFd>> {
         let path = dir.to_string();
         open_existing(&self.root, &path, &path)
@@ -134,7 +134,7 @@ impl Tree {
         Ok(found.is_some_and(|found| found.file_type == FileType::Directory))
     }
 
-    /// Returns the file at the path, or `None` if it, or a directory above it, does not exist.
+    /// Returns the file at the path, or `None` if the file or one of its parents does not exist.
     pub(super) fn find(&self, dir: &Dir) -> Result<Option<FileInfo>> {
         match self.open_above(dir) {
             Ok(above) => find(&above, dir.name(), &dir.to_string()),
@@ -144,21 +144,21 @@ impl Tree {
     }
 }
 
-/// Called before each change. In tests, fails once the process counts as killed.
+/// Must be called before each change. In tests, fails after the simulated kill of the process.
 pub(super) fn alive() -> rustix::io::Result<()> {
     #[cfg(test)]
     super::tests::killed::check()?;
     Ok(())
 }
 
-/// Called before each lookup. In tests, waits or fails if the test requests it.
+/// Must be called before each lookup. In tests, waits or fails if the test requests it.
 fn looking() -> rustix::io::Result<()> {
     #[cfg(test)]
     super::tests::killed::before_look()?;
     Ok(())
 }
 
-/// Opens a directory to read it and to work in it.
+/// Opens a directory for reading, and as the start of further lookups.
 pub(super) fn open(from: impl AsFd, path: impl Arg + Copy, shown: &str) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || rustix::fs::openat2(&from, path, flags, Mode::empty(), INSIDE);
@@ -184,8 +184,8 @@ pub(super) fn open_file(from: &OwnedFd, name: &str, shown: &str) -> Result<Optio
     }
 }
 
-/// Repeats a lookup that fails with EAGAIN, as openat2 does after a rename elsewhere during the
-/// lookup.
+/// Repeats a lookup that fails with EAGAIN. openat2(2) returns EAGAIN if a rename elsewhere may
+/// have affected the lookup.
 pub(super) fn retry<T>(call: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     const ATTEMPTS: usize = 16;
     looking()?;
@@ -198,7 +198,7 @@ pub(super) fn retry<T>(call: impl Fn() -> rustix::io::Result<T>) -> rustix::io::
     retry_on_intr(call)
 }
 
-/// Creates a file for Belay alone, with this content, on the server's disk.
+/// Creates a file that only Belay may access, with this content, and syncs it to the server's disk.
 pub(super) fn write_new(above: &OwnedFd, name: &str, content: &[u8], shown: &str) -> Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let failed = |errno| at("openat", shown)(errno);
@@ -214,7 +214,7 @@ pub(super) fn write_new(above: &OwnedFd, name: &str, content: &[u8], shown: &str
     sync(&file, shown)
 }
 
-/// Has the server write a file, or a directory, to its disk.
+/// Syncs a file or a directory to the server's disk.
 pub(super) fn sync(file: &OwnedFd, shown: &str) -> Result<()> {
     let sync = || {
         alive()?;
@@ -226,7 +226,7 @@ pub(super) fn sync(file: &OwnedFd, shown: &str) -> Result<()> {
     retry_on_intr(sync).map_err(at("fsync", shown))
 }
 
-/// Creates an empty file for Belay alone, unless it exists.
+/// Creates an empty file that only Belay may access, unless it exists.
 pub(super) fn touch(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let create = || {
@@ -236,8 +236,8 @@ pub(super) fn touch(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
     retry_on_intr(create).map(drop).map_err(at("openat", shown))
 }
 
-/// Creates and removes a file. Returns the user who owns it, and its modification time by the
-/// server's clock.
+/// Creates and removes a file. Returns the file's UID, and its modification time by the server's
+/// clock, in seconds since 1970.
 pub(super) fn probe(above: &OwnedFd, name: &str, shown: &str) -> Result<(u32, i64)> {
     write_new(above, name, b"", shown)?;
     let stat = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
@@ -246,12 +246,12 @@ pub(super) fn probe(above: &OwnedFd, name: &str, shown: &str) -> Result<(u32, i6
     found.map_err(at("fstatat", shown))
 }
 
-/// Returns the modification time of a file, or `None` if it does not exist.
+/// Returns the modification time of a file in seconds since 1970, or `None` if it does not exist.
 pub(super) fn modified(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<i64>> {
     Ok(stat(above, name, shown)?.map(|stat| stat.st_mtime))
 }
 
-/// Reads a whole file. Returns `None` if it is longer than `bytes_max`.
+/// Reads a whole file. Returns `None` if the file is longer than `bytes_max`.
 pub(super) fn read(file: OwnedFd, bytes_max: u64, shown: &str) -> Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
     let read = File::from(file)
@@ -266,7 +266,7 @@ pub(super) fn read(file: OwnedFd, bytes_max: u64, shown: &str) -> Result<Option<
     }
 }
 
-/// Creates a directory, which gets the mode less the mask.
+/// Creates a directory. The umask is applied to `mode`.
 pub(super) fn mkdir(above: &OwnedFd, name: impl Arg + Copy, mode: Mode, shown: &str) -> Result<()> {
     let make = || {
         alive()?;
@@ -280,7 +280,7 @@ pub(super) fn make_volume(above: &OwnedFd, dir: &Dir) -> Result<()> {
     mkdir(above, dir.name(), DIRECTORY, &dir.to_string())
 }
 
-/// Opens a directory for Belay alone, and creates it if it is missing.
+/// Opens a directory that only Belay may access, and creates it if it is missing.
 pub(super) fn own(above: &OwnedFd, name: &str, shown: &str) -> Result<OwnedFd> {
     match open(above, name, shown) {
         Err(error) if error.errno == Errno::NOENT => {
@@ -293,12 +293,12 @@ pub(super) fn own(above: &OwnedFd, name: &str, shown: &str) -> Result<OwnedFd> {
     }
 }
 
-/// A file of the share.
+/// The type and the identity of a file in the share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileInfo {
     pub(super) file_type: FileType,
-    /// The numbers that the file keeps when it is renamed: st_dev and st_ino, which NFS derives
-    /// from its fileid.
+    /// The st_dev and st_ino of the file, which a rename does not change. The NFS client derives
+    /// st_ino from the server's fileid.
     pub(super) identity: (u64, u64),
 }
 
@@ -325,7 +325,7 @@ pub(super) fn stat(above: impl AsFd, name: impl Arg + Copy, shown: &str) -> Resu
     }
 }
 
-/// Renames a file. Follows no link at either end.
+/// Renames a file or a directory, without following symbolic links.
 pub(super) fn rename(
     (from, name): (&OwnedFd, impl Arg + Copy),
     (to, new): (&OwnedFd, impl Arg + Copy),
@@ -354,8 +354,8 @@ pub(super) fn rmdir(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
     removed.map(drop).map_err(at("rmdir", shown))
 }
 
-/// Removes a directory unless it has files. Returns whether it was empty. Servers return either
-/// error.
+/// Removes a directory if it is empty. Returns whether it was empty. Servers return ENOTEMPTY or
+/// EEXIST for a directory with files.
 pub(super) fn rmdir_if_empty(above: &OwnedFd, name: &str, shown: &str) -> Result<bool> {
     match rmdir(above, name, shown) {
         Err(error) if [Errno::NOTEMPTY, Errno::EXIST].contains(&error.errno) => Ok(false),
@@ -379,7 +379,7 @@ pub(super) fn removed(
     }
 }
 
-/// Sets the mode of a directory, if it differs.
+/// Sets the mode of a directory, unless the directory already has it.
 pub(super) fn chmod(directory: &OwnedFd, mode: u32, shown: &str) -> Result<()> {
     let failed = |errno| -> Error { at("fchmod", shown)(errno) };
     let now = rustix::fs::fstat(directory).map_err(failed)?.st_mode & 0o7777;

@@ -1,5 +1,5 @@
-//! Calls to Cinder for backups. Backup metadata require Cinder 3.43, volumes from backups 3.47, and
-//! backup zones 3.51.
+//! Calls to Cinder for backups. Metadata of backups requires Cinder 3.43, volumes from backups
+//! require 3.47, and zones of backups require 3.51.
 
 use super::super::id::{self as ids, path_of};
 use super::super::wire::CinderSnapshot;
@@ -34,7 +34,7 @@ impl Client {
         let get = |path| request("get_backup", Method::GET, path);
         let found = self.find("backup", id.as_str(), get).await;
         found.map_err(|failure| match failure.kind {
-            // Current releases of Cinder look up the backup before they apply the policy, so the
+            // Current releases of Cinder look up the backup before they check the policy, so the
             // backup exists.
             Kind::Denied => Failure {
                 message: format!(
@@ -91,8 +91,8 @@ impl Client {
         ids::snapshot(&answer.member::<String>("/backup/id")?)
     }
 
-    /// Adds entries to the metadata of a backup. Cinder replaces all metadata, but two controllers
-    /// that claim a backup at the same time write the same.
+    /// Sets a key in a backup's metadata to the backup's ID. The call to Cinder replaces all
+    /// metadata, but two controllers that claim a backup at the same time write the same metadata.
     pub(in super::super) async fn mark_backup(
         &self,
         id: &SnapshotId,

@@ -29,8 +29,8 @@ impl Client {
             .await
     }
 
-    /// Returns a page of objects of a kind, and the marker of the next page. `filter`
-    /// contains further parameters of the request.
+    /// Returns a page of objects of a kind, and the marker of the next page. `filter` contains
+    /// further query parameters.
     pub(super) async fn list<T: DeserializeOwned>(
         &self,
         verb: &'static str,
@@ -56,7 +56,7 @@ impl Client {
         let answer = self.answer(Request::get(verb, path)).await?;
         match answer.status {
             StatusCode::OK => answer.json(),
-            // The last object of the previous page was deleted.
+            // The marker is invalid: the last object of the previous page was deleted.
             StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST
                 if has_marker && wire::is_own(&answer) =>
             {

@@ -10,14 +10,14 @@ use serde_json::json;
 use std::collections::BTreeSet;
 
 impl Client {
-    /// Begins to change the type of a volume, unless that requires a migration.
+    /// Begins to change the type of a volume. Cinder refuses the change if it requires a migration.
     pub(in super::super) async fn retype(&self, id: &VolumeId, to: &str) -> Result<(), Failure> {
         let retype = json!({ "new_type": to, "migration_policy": "never" });
         self.act("retype_volume", id, json!({ "os-retype": retype }))
             .await
     }
 
-    /// Returns the volume type with this name or ID, or the default type.
+    /// Returns the volume type with this name or ID, or the default type if `name` is `None`.
     pub(in super::super) async fn volume_type(
         &self,
         name: Option<&str>,
@@ -58,8 +58,8 @@ impl Client {
         Ok(answer.json::<AvailabilityZones>()?.names())
     }
 
-    /// Returns the latest messages of Cinder about a volume or snapshot; `None` if they cannot be
-    /// read, since they only serve as explanations.
+    /// Returns Cinder's latest messages about a volume or a snapshot. Returns `None` if the
+    /// messages cannot be read, since they are only explanations.
     pub(in super::super) async fn messages(&self, id: &str) -> Option<Vec<Message>> {
         let path = format!("/messages?resource_uuid={}&limit=10", encoded(id));
         let request = Request::get("get_message", path);

@@ -43,8 +43,8 @@ impl Client {
         self.list("list_snapshots", kind, (after, limit), id).await
     }
 
-    /// Creates a snapshot. `force` allows a snapshot of a volume in use, which Cinder 3.66 always
-    /// allows.
+    /// Creates a snapshot. `force` allows a snapshot of a volume in use. Cinder 3.66 and later
+    /// always allow this.
     pub(in super::super) async fn create_snapshot(
         &self,
         name: &Name,
@@ -65,7 +65,7 @@ impl Client {
         self.accepted(request, &statuses).await?.member("/snapshot")
     }
 
-    /// Adds entries to the metadata of a snapshot.
+    /// Sets a key in a snapshot's metadata to the snapshot's ID.
     pub(in super::super) async fn mark_snapshot(
         &self,
         id: &SnapshotId,

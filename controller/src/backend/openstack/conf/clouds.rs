@@ -1,6 +1,6 @@
-//! `clouds.yaml`, the accounts of OpenStack's own clients. With `use-clouds`, it provides values
-//! that `cloud.conf` lacks, as in cinder-csi-plugin. A file `secure.yaml` next to it may contain
-//! the secrets.
+//! `clouds.yaml`, the file with the accounts of OpenStack's own clients. With `use-clouds`, it
+//! provides values that `cloud.conf` lacks, as in cinder-csi-plugin. A file `secure.yaml` in the
+//! same directory may contain the secrets.
 
 use super::yaml::{self, Node};
 use belay_server::file::{SECRET_BYTES_MAX, read_text};
@@ -49,7 +49,7 @@ pub(super) fn has(key: &str) -> bool {
     KEYS.iter().any(|(_, known)| *known == key)
 }
 
-/// The names of the supported methods to log in.
+/// The names of the supported login methods.
 const AUTH_TYPES: [&str; 5] = [
     "password",
     "v3password",
@@ -58,12 +58,12 @@ const AUTH_TYPES: [&str; 5] = [
     "v3applicationcredential",
 ];
 
-/// The default path of the file, unless `clouds-file` or a variable names another path.
+/// The path of the file, unless `clouds-file` or an environment variable contains another path.
 const FILE: &str = "/etc/openstack/clouds.yaml";
 const FILE_VARIABLE: &str = "OS_CLIENT_CONFIG_FILE";
 const CLOUD_VARIABLE: &str = "OS_CLOUD";
 
-/// The account of a cloud in `clouds.yaml`.
+/// The account of a cloud, from an entry of `clouds.yaml`.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     /// The file and the entry, for errors.
@@ -74,7 +74,7 @@ pub(super) struct Account {
 
 impl Account {
     /// Reads an entry of the file that `cloud.conf` or the environment names. If the file has only
-    /// one entry, the name may be omitted. Blocks.
+    /// one entry, the name may be omitted. Blocks the calling thread.
     ///
     /// # Errors
     /// Returns a message with the file, the entry or key, and the reason.
@@ -149,7 +149,7 @@ impl Account {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Returns an addition to errors about keys of `cloud.conf`; it names the equivalent keys of
+    /// Returns an addition to errors about keys of `cloud.conf`, with the equivalent keys of
     /// `clouds.yaml`.
     pub(super) fn names(&self, keys: &str) -> String {
         let asked = keys.split([' ', ',']);
@@ -175,8 +175,8 @@ fn secure(file: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// Returns the text at a path of the entry, from the first file that has it; an empty text counts
-/// as unset.
+/// Returns the text at a path in the entry, from the first file that contains it. An empty text
+/// counts as unset.
 fn value(files: &[&Rc<Node>], name: &str, path: &str) -> Result<Option<String>, String> {
     for file in files {
         let entry = file.get("clouds").and_then(|it| it.get(name));
@@ -226,7 +226,7 @@ mod tests {
         let account = of(TWO, Some(secure), Some("one")).unwrap();
         assert_eq!(account.get("password"), Some("other"));
         assert_eq!(account.get("username"), Some("csi"), "an empty one is none");
-        // The key `endpoint_type` is the older name.
+        // The key `endpoint_type` is the older name of `interface`.
         let both = "clouds: {a: {interface: admin, endpoint_type: internal}}";
         let both = of(both, None, None).unwrap();
         assert_eq!(both.get("os-endpoint-type"), Some("internal"));

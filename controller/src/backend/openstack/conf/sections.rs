@@ -1,5 +1,5 @@
-//! The syntax of `cloud.conf`, as gcfg reads it (gopkg.in/gcfg.v1), the library of
-//! cinder-csi-plugin. `tests/wire/formats` compares the two.
+//! The syntax of `cloud.conf`, as defined by gcfg (gopkg.in/gcfg.v1), the library that
+//! cinder-csi-plugin uses. `tests/wire/formats` compares the two parsers.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -7,12 +7,13 @@ use std::str::Chars;
 /// A key of a section.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// The section in lower case; section and key are compared without regard to case.
+    /// The section, in lower case. The case of sections and keys is ignored.
     pub(super) section: String,
-    /// The second name of the section, as written; empty if there is none.
+    /// The second name of the section, in its own spelling. Empty if the section has no second
+    /// name.
     pub(super) sub: String,
     pub(super) key: String,
-    /// The value; `None` for a key without `=`, which sets a switch.
+    /// The value. `None` for a key without `=`, which sets a switch.
     pub(super) value: Option<String>,
     /// The line of the key in the file, from 1.
     pub(super) line: usize,

@@ -1,4 +1,4 @@
-//! Tests of the accepted and refused contents of `cloud.conf`.
+//! Tests the accepted and the refused contents of `cloud.conf`.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -212,7 +212,7 @@ fn a_file_has_the_values_that_gcfg_reads_or_is_refused_as_by_gcfg() {
     }
 }
 
-/// Returns the values of the keys that the table covers, without empty ones.
+/// Returns the values of the keys that the table covers, without empty values.
 fn found(keys: &[Entry]) -> BTreeMap<String, BTreeMap<String, String>> {
     let mut all = BTreeMap::new();
     for Entry { section, sub, .. } in keys {

@@ -1,7 +1,7 @@
 //! The subset of YAML that `clouds.yaml` uses: mappings of texts, with anchors and merge keys.
-//! Values remain texts as written, so a password of digits is not converted to a number. Errors
-//! quote nothing. An alias takes a few bytes but can repeat all of the preceding text, so content
-//! that aliases nest or merge has the same limits as explicit content.
+//! Values remain texts as written, so a password of digits does not become a number. Errors quote
+//! no content. An alias takes a few bytes, but can repeat all of the preceding text, so the limits
+//! apply to content with all aliases and merge keys resolved.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub(super) enum Node {
 }
 
 impl Node {
-    /// Returns the value of a key, if this is a mapping that contains or merges it.
+    /// Returns the value of a key if this node is a mapping that contains or merges the key.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
         let Self::Map(pairs) = self else { return None };
         let own = pairs.iter().rev().find(|(known, _)| known == key);
@@ -38,7 +38,7 @@ impl Node {
         })
     }
 
-    /// Returns the keys of a mapping, without merged ones.
+    /// Returns the keys of a mapping, without merged keys.
     pub(super) fn keys(&self) -> Vec<&str> {
         match self {
             Self::Map(pairs) => pairs.iter().map(|(key, _)| key.as_str()).collect(),
@@ -74,9 +74,10 @@ struct Reader<I> {
 #[derive(Clone)]
 struct Read {
     node: Rc<Node>,
-    /// The levels of mappings and lists in the value.
+    /// The number of nested mappings and lists in the value.
     levels: usize,
-    /// The number of mappings that a lookup may search: the value itself and those that it merges.
+    /// The number of mappings that a lookup may search: the value itself and the mappings that it
+    /// merges.
     searched: usize,
 }
 

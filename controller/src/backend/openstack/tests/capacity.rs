@@ -1,4 +1,4 @@
-//! The free capacity in the quota of the project.
+//! Tests the free capacity in the quota of the project.
 
 use super::*;
 use crate::backend::{Backend as _, Planned};

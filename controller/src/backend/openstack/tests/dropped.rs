@@ -1,4 +1,5 @@
-//! Changes that Nova or Cinder has accepted but not made, and volumes that Cinder does not delete.
+//! Tests changes that Nova or Cinder accepts but does not make, and volumes that Cinder does not
+//! delete.
 
 use super::*;
 use crate::backend::DroppedChange;

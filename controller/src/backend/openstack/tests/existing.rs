@@ -1,5 +1,5 @@
-//! The type and zone that an existing volume shows, and whether they satisfy a request with the
-//! volume's name. The rules are in `operation/create`.
+//! Tests the reported type and zone of an existing volume, and whether they satisfy a request with
+//! the volume's name. The rules are in `operation/create`.
 
 use super::*;
 use crate::backend::{Modification, Parameter};

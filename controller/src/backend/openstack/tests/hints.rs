@@ -1,4 +1,4 @@
-//! Hints for Cinder's scheduler.
+//! Tests hints for Cinder's scheduler.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Responses of servers other than Cinder and Nova, such as a load balancer while a service
+//! Tests responses of servers other than Cinder and Nova, such as a load balancer while a service
 //! restarts, and invalid IDs.
 
 use super::*;
@@ -24,7 +24,7 @@ const FOREIGN: [(&str, &str); 6] = [
 ];
 
 impl Twin {
-    /// Makes three calls get this response, starting with the next one.
+    /// Makes the next three calls get this response.
     fn answers(&self, part: &'static str, (status, text): (&'static str, &'static str)) {
         self.state().refusals = vec![(part, status, text); 3];
     }

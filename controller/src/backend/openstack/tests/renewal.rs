@@ -1,4 +1,4 @@
-//! New sessions must have the same scope as the first session.
+//! Tests that new sessions must have the same scope as the first session.
 
 use super::*;
 

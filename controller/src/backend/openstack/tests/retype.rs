@@ -1,4 +1,4 @@
-//! Changes of a volume's type.
+//! Tests changes of a volume's type.
 
 use super::*;
 use crate::backend::Modification;

@@ -1,4 +1,4 @@
-//! Volumes that several servers use at once.
+//! Tests volumes that several servers use at once.
 
 use super::*;
 use crate::backend::{Clones, Snapshots};

@@ -1,4 +1,4 @@
-//! Snapshots, copies and backups.
+//! Tests snapshots, copies and backups.
 
 use super::*;
 use crate::backend::{
@@ -6,7 +6,7 @@ use crate::backend::{
 };
 use belay_server::request::SnapshotId;
 
-/// The response of Cinder if a quota is exceeded.
+/// Cinder's response if a quota is exceeded.
 const OVER_LIMIT: &str = r#"{"overLimit": {"code": 413, "message": "no gigabytes left"}}"#;
 /// The ID of a backup that another program created.
 pub(super) const BACKUP: &str = "bac00000-0000-4000-8000-000000001000";
@@ -419,7 +419,7 @@ async fn a_backup_that_cinder_refuses_leaves_no_snapshot_and_one_that_fails_says
     let undeleted = Some(("DELETE /volume/v3/snapshots", "500", "{}"));
     for (status, text, then, kind, certainty, left) in [
         ("413", OVER_LIMIT, None, Kind::Quota, nothing, 0),
-        // A caller that forgot the backup would leave the snapshot behind.
+        // The snapshot would be left behind if the caller did not repeat the call.
         ("413", OVER_LIMIT, undeleted, Kind::Quota, may_run, 1),
         ("503", "{}", None, Kind::Unreachable, may_run, 1),
     ] {
@@ -509,7 +509,7 @@ async fn a_volume_from_a_backup_is_known_by_its_description_until_it_is_claimed(
             (copy.mark, copy.content),
             (Mark::Copied, Some(Content::Populated))
         );
-        // The description belongs to the user.
+        // Users may change the description.
         twin.state().volumes.get_mut(made.id.as_str()).unwrap()["description"] = Value::Null;
         let attached = twin.backend.attach(to(&made.id, S1)).await.unwrap();
         assert_eq!(attached, Progress::Begun);
@@ -546,7 +546,7 @@ async fn a_deletion_that_cinder_refuses_is_judged_by_the_state_of_the_snapshot()
     }
 }
 
-/// A claim must take effect within the time that `CLAIMS_SETTLE` of the engine assumes.
+/// A claim must take effect within the time that `CLAIMS_SETTLE` in `operation::engine` assumes.
 #[tokio::test]
 async fn a_claim_and_a_login_in_between_have_one_deadline() {
     let twin = Twin::start().await;

@@ -1,4 +1,4 @@
-//! Zones of volumes.
+//! Tests zones of volumes.
 
 use super::*;
 use belay_server::request::{Segments, TopologyRequirement};
@@ -10,7 +10,7 @@ fn segments(label: &str) -> Segments {
     ])
 }
 
-/// Returns a request for a volume in the first of these zones, or in the zone of a class.
+/// Returns a request for a volume in the first of these zones, or in the zone of a storage class.
 fn placed(preferred: &[&str], class: Option<&str>) -> Arc<Order> {
     let class = class.map(|zone| ("availability".to_owned(), zone.to_owned()));
     let segments: Vec<_> = preferred.iter().map(|label| segments(label)).collect();

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(in super::super) struct VolumeType {
     id: String,
     pub(in super::super) name: String,
-    /// The extra specs that users may see. Since release Xena, `multiattach` is one of them; older
-    /// releases show users no extra specs, not even an empty list.
+    /// The extra specs that users can see, or `None` if the cloud shows users none. Since release
+    /// Xena, users can see `multiattach`; older releases show users no extra specs.
     #[serde(default)]
     extra_specs: Option<BTreeMap<String, Option<String>>>,
 }
@@ -22,7 +22,8 @@ impl VolumeType {
         self.name == name || self.id == name
     }
 
-    /// Whether several servers can use volumes of this type; `None` if the cloud does not show it.
+    /// Whether several servers can use volumes of this type. `None` if the cloud does not report
+    /// it.
     pub(in super::super) fn is_multiattach(&self) -> Option<bool> {
         let specs = self.extra_specs.as_ref()?;
         let value = specs.get("multiattach").and_then(Option::as_deref);
@@ -31,7 +32,7 @@ impl VolumeType {
     }
 }
 
-/// The limits for all volume types together; a negative maximum means no limit.
+/// The quota for all volume types together, and its usage. A negative maximum means no limit.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in super::super) struct AbsoluteLimits {

@@ -1,6 +1,6 @@
-//! The interpretation of refused calls. An object counts as missing only if its service names it as
-//! missing. A 404 may also come from a proxy, from a wrong endpoint, or from a service without the
-//! method; then it says nothing about the object.
+//! The interpretation of error responses. An object counts as missing only if its service names it
+//! as missing. A 404 may also come from a proxy, from a wrong endpoint, or from a service without
+//! the requested method; it then does not show whether the object exists.
 
 use crate::http::Answer;
 use belay_server::call::{Failure, Kind};
@@ -8,32 +8,32 @@ use http::StatusCode;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The names of faults of Cinder and Nova (`cinder/api/openstack/wsgi.py`, `Fault`).
+/// The names of faults in responses of Cinder and Nova (`cinder/api/openstack/wsgi.py`, `Fault`).
 const MISSING: &str = "itemNotFound";
 const FORBIDDEN: &str = "forbidden";
 const OVER_QUOTA: &str = "overLimit";
 
-/// The services whose responses are valid, for [`Answer::foreign`].
+/// The names of the expected services, for the error of [`Answer::foreign`].
 const SERVICES: &str = "Cinder or Nova";
 const LOGIN: &str = "Keystone";
 
-/// The body of a refusal, such as `{"itemNotFound": {"code": 404, "message": "Volume ID could not
-/// be found."}}`. In Keystone's responses, the member is named `error`.
+/// The body of an error response, such as `{"itemNotFound": {"code": 404, "message": "Volume ID
+/// could not be found."}}`. Keystone names the member `error`.
 #[derive(Deserialize)]
 struct Fault {
     code: u16,
     message: String,
 }
 
-/// Returns the name and message of a service's fault; `None` if the response is from another
-/// server.
+/// Returns the name and message of a service's fault. Returns `None` if the response comes from
+/// another server.
 fn fault(answer: &Answer) -> Option<(String, String)> {
     let named: BTreeMap<String, Fault> = answer.json().ok()?;
     let (name, fault) = named.into_iter().next()?;
     (fault.code == answer.status.as_u16()).then_some((name, fault.message))
 }
 
-/// Whether the response is from the service itself.
+/// Whether the response comes from the service itself.
 pub(in super::super) fn is_own(answer: &Answer) -> bool {
     fault(answer).is_some()
 }
@@ -43,26 +43,26 @@ pub(in super::super) fn is_forbidden(answer: &Answer) -> bool {
     fault(answer).is_some_and(|(name, _)| name == FORBIDDEN)
 }
 
-/// Whether the service reports that it has no object with this ID. A service without the method
-/// returns the same fault, without the ID.
+/// Whether the service reports that it has no object with this ID. A service without the requested
+/// method returns the same fault, but without the ID.
 pub(in super::super) fn is_missing(answer: &Answer, id: &str) -> bool {
     answer.status == StatusCode::NOT_FOUND
         && fault(answer).is_some_and(|(name, message)| name == MISSING && message.contains(id))
 }
 
-/// Converts a refusal that has no special meaning for its call to an error. After a 5xx, the call
-/// may have been begun.
+/// Converts an error response to an error, if it has no special meaning for its call. After a 5xx,
+/// the call may still be in progress.
 pub(in super::super) fn refused(answer: &Answer) -> Failure {
     let kind = match answer.status {
         _ if answer.is_refusal_of_proxy() => return answer.foreign(SERVICES),
         StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Kind::Busy,
-        // A proxy returns this status if the request is too large, and the service also if there
-        // are too many calls (`overLimitFault`).
+        // A proxy returns this status if the request is too large. The services return it if a
+        // quota is exceeded (`overLimit`) or if there are too many calls (`overLimitFault`).
         StatusCode::PAYLOAD_TOO_LARGE if is_own(answer) => match fault(answer) {
             Some((name, _)) if name == OVER_QUOTA => Kind::Quota,
             _ => Kind::Busy,
         },
-        // The middleware of Keystone responds in plain text.
+        // Keystone's middleware in the services responds in plain text.
         StatusCode::UNAUTHORIZED => Kind::Unauthenticated,
         status if status.is_server_error() => {
             let failure = Failure::new(Kind::Unreachable, answer.refusal());
@@ -76,9 +76,9 @@ pub(in super::super) fn refused(answer: &Answer) -> Failure {
     Failure::new(kind, answer.refusal())
 }
 
-/// Converts the refusal of a call about an object to an error. A 404 is not `NotFound` here, since
-/// the service does not report that this object is missing: another object, or the method, is
-/// missing.
+/// Converts the error response of a call about an object to an error. A 404 does not become
+/// `NotFound`, since the service does not report this object as missing: another object, or the
+/// method, is missing.
 pub(in super::super) fn refused_for(answer: &Answer) -> Failure {
     let failure = refused(answer);
     let kind = match failure.kind {
@@ -88,8 +88,8 @@ pub(in super::super) fn refused_for(answer: &Answer) -> Failure {
     Failure { kind, ..failure }
 }
 
-/// Converts the refusal of a login to an error, which never means that a volume is missing. A
-/// second login is harmless.
+/// Converts the error response of a login to an error, which never means that a volume is missing.
+/// The error counts as rolled back, since a second login is harmless.
 pub(in super::super) fn login_refused(answer: &Answer, is_token: bool) -> Failure {
     let kind = match answer.status {
         _ if answer.is_refusal_of_proxy() => return answer.foreign(LOGIN).rolled_back(),
@@ -128,7 +128,7 @@ mod tests {
             text(404, ""),
             text(404, "<html><h1>404 Not Found</h1></html>"),
             text(404, &format!("<html>GET /volumes/{ID}: not found</html>")),
-            // Cinder's router responds so to a wrong path, with and without `Accept`.
+            // Cinder's router sends this response to a wrong path, with and without `Accept`.
             text(404, "404 Not Found\n\nThe resource could not be found.\n"),
             text(
                 404,
@@ -142,7 +142,7 @@ mod tests {
             text(404, &other_code),
             text(404, "[]"),
             text(404, r#""itemNotFound""#),
-            // The service has no such method, or another object is missing.
+            // The service does not have the requested method, or another object is missing.
             own("itemNotFound", 404, "The resource could not be found."),
             own("itemNotFound", 404, "Volume type 9 could not be found."),
             own("badRequest", 400, &volume),

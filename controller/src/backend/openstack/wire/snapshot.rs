@@ -9,18 +9,19 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-/// Belay's keys in a snapshot's metadata. Cinder refuses a slash in a key that is added after the
-/// creation.
+/// Belay's keys in a snapshot's metadata. Cinder refuses to add a key with a slash to an existing
+/// snapshot.
 pub(in super::super) const ATTEMPT: &str = "belay.dev.attempt";
-/// The key whose value is the ID of the claimed snapshot.
+/// The key whose value is the ID of the snapshot, once the snapshot is claimed.
 pub(in super::super) const CLAIM: &str = "belay.dev.claim";
-/// The key in a snapshot from which a backup is copied; its value is the name of the backup.
+/// The key that marks a basis: a snapshot from which a backup is copied. The value of the key is
+/// the name of the backup.
 pub(in super::super) const BASIS: &str = "belay.dev.basis";
-/// The key in a backup whose value is the volume's claim, or else the volume's ID, for
-/// [`Restored`].
+/// The key in a backup's metadata for [`Restored::carried`]. The value of the key is the claim of
+/// the volume, or the volume's ID if the volume has no claim.
 pub(in super::super) const CARRIED: &str = "belay.dev.carried";
 
-/// A snapshot, or a backup, which has more fields.
+/// A snapshot or a backup of Cinder.
 #[derive(Clone, Debug, Deserialize)]
 pub(in super::super) struct CinderSnapshot {
     pub(in super::super) id: String,
@@ -33,13 +34,13 @@ pub(in super::super) struct CinderSnapshot {
     /// The time of the creation, in UTC.
     #[serde(default)]
     created_at: Option<String>,
-    /// For a backup, the time at which its data were captured, in UTC.
+    /// The time at which the data of a backup was captured, in UTC.
     #[serde(default)]
     data_timestamp: Option<String>,
-    /// For a backup, the snapshot from which it is copied.
+    /// The snapshot from which a backup is copied.
     #[serde(default)]
     snapshot_id: Option<String>,
-    /// For a backup, the reason why it failed.
+    /// The reason why a backup failed.
     #[serde(default)]
     fail_reason: Option<String>,
     #[serde(default)]
@@ -108,7 +109,7 @@ impl CinderSnapshot {
         match self.status.as_str() {
             "available" => Phase::Ready,
             "deleting" => Phase::Deleting,
-            // The data is already captured by the snapshot.
+            // The snapshot already contains the data of the backup.
             "creating" if self.snapshot_id.is_some() => Phase::Ready,
             status if status.starts_with("error") => {
                 let reason = self
@@ -131,16 +132,17 @@ impl CinderSnapshot {
     }
 }
 
-/// Marks in the description of a volume that this driver creates from a backup. Cinder replaces the
-/// volume's metadata with the metadata of the volume that was backed up, but keeps the description.
+/// The marks in the description of a volume that this driver creates from a backup. Cinder replaces
+/// the volume's metadata with the metadata of the volume that was backed up, but keeps the
+/// description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Restored {
-    /// The attempt that created the volume.
+    /// The mark of the attempt that created the volume.
     pub(in super::super) attempt: String,
     /// The ID of the backup.
     pub(in super::super) backup: String,
-    /// The value of the mark [`super::CLAIM`] of the volume that was backed up, or that volume's ID
-    /// if it has no such mark.
+    /// The value of the mark [`super::CLAIM`] of the volume that was backed up, or the ID of that
+    /// volume if it has no such mark.
     pub(in super::super) carried: String,
 }
 

@@ -1,4 +1,4 @@
-//! The disks of the node as one driver sees them: its own, another driver's, or unknown.
+//! The disks of the node from the perspective of one driver: its own, another driver's, or unknown.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,14 +11,15 @@ use super::{Again, DiskIndex, Entry, Identity, Inner, Owner, State};
 use crate::device::disks::identity::Match;
 use crate::kernel::{Dev, Disk};
 
-/// The user of a disk, judged by calls and the disk's identity.
+/// The user of a disk, determined from calls and the disk's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DiskUser {
-    /// A volume of the driver.
+    /// A volume of the driver uses the disk.
     Driver,
-    /// A volume of another driver of this process.
+    /// A volume of another driver of this process uses the disk.
     OtherDriver,
-    /// The disk has no name, as the root disk of many clouds: no volume can be found on it.
+    /// The disk has no name, like the root disk in many clouds, so it cannot be recognised as a
+    /// volume's disk.
     NoVolume,
     /// No call has named the disk.
     Unknown,
@@ -28,22 +29,24 @@ pub(crate) enum DiskUser {
 pub(crate) struct DiskSeen {
     pub(crate) disk: Disk,
     pub(crate) user: DiskUser,
-    /// The worldwide name of the logical unit, if it has one: each path to it is a disk.
+    /// The worldwide name of the logical unit; each path to the unit is a separate disk. `None` if
+    /// the unit has no such name.
     pub(crate) unit: Option<String>,
     /// The time at which the disk was plugged in, or its volume was unstaged. `None` if the disk
-    /// has been there since the first scan.
+    /// has been plugged in since the first scan.
     pub(crate) since: Option<Instant>,
 }
 
 impl DiskIndex {
-    /// Returns all disks, and their users as that driver sees them. Queries no disk.
+    /// Returns all disks, and the user of each from the driver's perspective. Does not query any
+    /// disk.
     pub(crate) fn users(&self, driver: &DriverName) -> Vec<DiskSeen> {
         let (disks, claims) = {
             let inner = self.lock();
             let disks: Vec<_> = inner.disks.values().map(Entry::snapshot).collect();
             (disks, inner.claims())
         };
-        // Calls that look for a disk do not wait for the comparisons.
+        // The lock is released, so searches for a disk do not wait for the comparisons.
         let seen = disks.into_iter().map(|(disk, identity, since)| {
             let user = claims.user_of(&disk, identity.as_deref(), driver);
             let unit = identity.and_then(|identity| identity.unit().map(str::to_owned));
@@ -57,8 +60,9 @@ impl DiskIndex {
         seen.collect()
     }
 
-    /// The volume no longer needs a disk. If its disk is there, it will be detached. Returns the
-    /// disk that the volume had.
+    /// Records that the volume no longer needs a disk. If its disk is still plugged in, the disk
+    /// will be detached: sets [`DiskSeen::since`] to the present time. Returns the disk that was
+    /// found for the volume.
     pub(in crate::device::disks) fn forget(
         &self,
         owner: &Owner,
@@ -75,15 +79,16 @@ impl DiskIndex {
     }
 }
 
-/// The disks of each driver, and the identities that each driver looks for.
+/// The disks that volumes have, with their drivers, and the identities that volumes without a disk
+/// look for.
 struct Claims {
     held: BTreeMap<Dev, Vec<String>>,
     wanted: Vec<(String, DiskIdentity)>,
 }
 
 impl Inner {
-    /// Returns the disks in use, and the identities of volumes that have no disk yet. A volume that
-    /// has its disk is not compared with other disks.
+    /// Returns the disks in use, and the identities of volumes that have no disk yet. The identity
+    /// of a volume that has its disk is not compared with other disks.
     fn claims(&self) -> Claims {
         let (mut held, mut wanted) = (BTreeMap::<_, Vec<_>>::new(), Vec::new());
         for (owner, user) in &self.users {
@@ -124,7 +129,7 @@ impl Entry {
         }
     }
 
-    /// The disk, its identity if known, and [`DiskSeen::since`].
+    /// Returns the disk, its identity if it is known, and [`DiskSeen::since`].
     fn snapshot(&self) -> (Disk, Option<Arc<Identity>>, Option<Instant>) {
         let identity = match &self.state {
             State::Known(identity) => Some(Arc::clone(identity)),
@@ -133,7 +138,7 @@ impl Entry {
         (self.disk.clone(), identity, self.since)
     }
 
-    /// The name and the identity of the disk, for messages.
+    /// Returns the name and the identity of the disk, for messages.
     pub(super) fn describe(&self) -> String {
         let name = &self.disk.name;
         match &self.state {
@@ -157,8 +162,8 @@ mod tests {
         name.parse().unwrap()
     }
 
-    /// Volumes of two drivers that have their disk, or look for it, disks of no volume, and disks
-    /// that do not answer or have no name.
+    /// Returns an index with volumes of two drivers that have their disk, or look for it, and with
+    /// unused disks, disks that do not answer, and disks without a name.
     fn filled() -> DiskIndex {
         let index = DiskIndex::new();
         let mut inner = index.lock();
@@ -200,7 +205,7 @@ mod tests {
         index
     }
 
-    /// Compares each disk with each volume.
+    /// Compares each disk with each volume, as a reference for [`DiskIndex::users`].
     fn compared(index: &DiskIndex, driver: &DriverName) -> Vec<DiskUser> {
         let inner = index.lock();
         let user_of = |entry: &Entry| {

@@ -1,4 +1,4 @@
-//! The volumes' disks.
+//! The assignment of disks to volumes.
 
 use belay_contract::disk::DiskIdentity;
 use belay_server::call::Failure;
@@ -24,8 +24,8 @@ impl DiskIndex {
         found.map(|(disk, ..)| disk)
     }
 
-    /// Takes the disk for the volume's: a mount of the volume shows it, or its name in
-    /// `/dev/belay`. A disk without a sequence number cannot be recognised later.
+    /// Assigns the disk to the volume, because a mount of the volume or a name in `/dev/belay`
+    /// shows it. A disk without a sequence number cannot be recognised later.
     pub(in crate::device::disks) fn hold(
         &self,
         owner: &Owner,
@@ -39,12 +39,12 @@ impl DiskIndex {
         self.lock().users.insert(owner.clone(), user);
     }
 
-    /// Whether the volume has a disk that is plugged in.
+    /// Whether the disk that was found for the volume is plugged in.
     pub(in crate::device::disks) fn has_disk(&self, owner: &Owner) -> bool {
         self.lock().held_by(owner).is_some()
     }
 
-    /// The volume that has exactly this disk.
+    /// Returns the volume that this disk was found for.
     pub(in crate::device::disks) fn holder(&self, disk: &Disk) -> Option<Owner> {
         let inner = self.lock();
         let mut users = inner.users.iter();
@@ -52,7 +52,7 @@ impl DiskIndex {
         found.map(|(owner, _)| owner.clone())
     }
 
-    /// The driver's volume that has a disk with that number.
+    /// Returns the driver's volume that a disk with this number was found for.
     pub(in crate::device::disks) fn holder_of(
         &self,
         driver: &DriverName,
@@ -65,13 +65,13 @@ impl DiskIndex {
         found.map(|(owner, _)| owner.volume.clone())
     }
 
-    /// Assigns a disk to the volume if only the beginning of its serial number is known, and no
-    /// other disk or volume has this beginning now. Disks and volumes that come later do not change
-    /// the assignment.
+    /// Assigns the disk to the volume, although its serial number may be truncated, if no other
+    /// disk or volume matches now. Disks and volumes that are added later do not change the
+    /// assignment.
     ///
     /// # Errors
-    /// Returns `FAILED_PRECONDITION` if another disk or volume shares the beginning; `ABORTED`
-    /// while a disk that might share it has not answered.
+    /// Returns `FAILED_PRECONDITION` if another disk or volume matches as well; `ABORTED` while a
+    /// disk that might match has not answered.
     pub(in crate::device::disks) fn claim(
         &self,
         owner: &Owner,

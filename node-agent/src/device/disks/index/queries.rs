@@ -1,12 +1,13 @@
-//! The queries of disks for their serial numbers: the necessary ones, and the state of each.
+//! The queries of disks for their serial numbers: which disks must be queried, and the state of
+//! each query.
 
 use std::sync::Arc;
 
 use super::{DiskIndex, Entry, Identity, State, is_plugged};
 use crate::kernel::{self, Disk, Disks};
 
-/// A further query of a disk that has answered without a serial, or with an error. Until its answer
-/// the earlier one counts.
+/// A repeated query of a disk that has answered without a serial number, or with an error. The
+/// first answer counts until the disk answers again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Again {
     No,
@@ -15,7 +16,8 @@ pub(super) enum Again {
 }
 
 impl DiskIndex {
-    /// Allows disks that answered without a serial, or with an error, to be queried again.
+    /// Schedules another query of all disks that answered without a serial number, or with an
+    /// error.
     pub(crate) fn forgive(&self) {
         for entry in self.lock().disks.values_mut() {
             let is_unsaid = match &entry.state {
@@ -29,7 +31,8 @@ impl DiskIndex {
         }
     }
 
-    /// The disks that must be queried for their serial; each is returned once.
+    /// Returns the disks that must be queried for their serial number, and marks their queries as
+    /// running.
     pub(crate) fn take_unasked(&self) -> Vec<Disk> {
         let mut inner = self.lock();
         let take = |entry: &mut Entry| {
@@ -43,23 +46,23 @@ impl DiskIndex {
         inner.disks.values_mut().filter_map(take).collect()
     }
 
-    /// Queries a disk of [`DiskIndex::take_unasked`]. Waits for the disk.
+    /// Queries a disk that [`DiskIndex::take_unasked`] has returned. Waits for the disk.
     pub(crate) fn ask<K: Disks>(&self, kernel: &K, disk: &Disk) {
         let state = match self.read(kernel, disk) {
             Ok(Some(identity)) => State::Known(identity),
-            // The uevent of its removal will follow.
+            // The disk was removed; its uevent will follow.
             Ok(None) => State::Unread("removed".to_owned()),
             Err(error) => State::Unread(error.to_string()),
         };
         self.set(disk, state);
     }
 
-    /// The query of that disk has ended without an answer.
+    /// Records that the query of the disk has ended without an answer.
     pub(crate) fn has_failed(&self, disk: &Disk, why: &str) {
         self.set(disk, State::Unread(why.to_owned()));
     }
 
-    /// Records that the query of that disk takes longer than that of a healthy disk.
+    /// Records that the query of the disk takes longer than a healthy disk needs.
     pub(crate) fn is_late(&self, disk: &Disk) {
         let is_asked = |entry: &&mut Entry| {
             entry.disk.diskseq == disk.diskseq && matches!(entry.state, State::Asked)
@@ -72,13 +75,14 @@ impl DiskIndex {
         }
     }
 
-    /// All disks as messages describe them.
+    /// Returns the descriptions of all disks in messages.
     #[cfg(test)]
     pub(crate) fn described(&self) -> Vec<String> {
         self.lock().disks.values().map(Entry::describe).collect()
     }
 
-    /// Reads the disk's identity by its name, which must still be the disk's afterwards.
+    /// Reads the disk's identity by its name. Returns `None` if the name no longer refers to this
+    /// disk afterwards.
     pub(super) fn read<K: Disks>(
         &self,
         kernel: &K,

@@ -1,4 +1,4 @@
-//! The device that a mounted btrfs reports.
+//! Tests of the device that a mounted btrfs reports.
 
 use super::*;
 use crate::kernel::{BtrfsDevice, Filesystems as _};
@@ -12,7 +12,7 @@ fn formatted<'a>(kernel: &'a Linux, image: &Image, more: &[&str]) -> Loop<'a> {
     device
 }
 
-/// A directory of a detached mount of the filesystem.
+/// Opens the root directory of a detached mount of the filesystem.
 fn root(kernel: &Linux, device: &Loop<'_>) -> OwnedFd {
     let source = device.path();
     let source = [("source", source.to_str())];
@@ -20,7 +20,7 @@ fn root(kernel: &Linux, device: &Loop<'_>) -> OwnedFd {
     kernel.open_root(&mount).unwrap()
 }
 
-/// The loop device that the filesystem reports.
+/// Returns the number of the loop device that the filesystem reports.
 fn told(kernel: &Linux, root: &OwnedFd) -> Option<u32> {
     match kernel.btrfs_device(root).unwrap() {
         BtrfsDevice::One(dev) => kernel.loop_number(dev),
@@ -28,8 +28,9 @@ fn told(kernel: &Linux, root: &OwnedFd) -> Option<u32> {
     }
 }
 
-/// The kernel remembers each device of a multi-device filesystem by its id. Linux 6.18 mistakes a
-/// copy with the same id for it, and refuses the copy with EINVAL.
+/// Makes the kernel forget the devices of a multi-device filesystem, which it remembers by ID.
+/// Linux 6.18 mistakes a copy with the same ID for a remembered device, and refuses to mount the
+/// copy with EINVAL.
 fn forget(devices: &[&Loop<'_>]) {
     for device in devices {
         let forgotten = std::process::Command::new("btrfs")
@@ -63,7 +64,7 @@ fn the_device_is_told_though_the_number_of_its_files_is_anonymous() {
     });
 }
 
-/// Linux before 6.7 cannot mount both.
+/// Linux before 6.7 cannot mount two copies of one btrfs.
 #[test]
 #[ignore = "needs root: make test"]
 fn each_of_two_copies_tells_its_own_device_or_is_not_mounted() {

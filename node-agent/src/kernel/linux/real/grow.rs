@@ -1,4 +1,4 @@
-//! mkfs on a held device, mounting the new filesystem, and growing it.
+//! Tests of mkfs on an open device, of mounting the new filesystem, and of growing it.
 
 use crate::kernel::Filesystems as _;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -8,7 +8,7 @@ use super::*;
 const EXT4: (&str, &[&str]) = ("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", "nodiscard"]);
 const XFS: (&str, &[&str]) = ("mkfs.xfs", &["-q", "-f", "-K"]);
 
-/// mkfs.xfs refuses devices below 300 MiB.
+/// The size of the device before growing. mkfs.xfs refuses devices below 300 MiB.
 const BEFORE: u64 = 320 * MIB;
 const AFTER: u64 = 512 * MIB;
 

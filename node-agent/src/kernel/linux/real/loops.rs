@@ -1,4 +1,4 @@
-//! Loop devices: binding, their status, locks, sizes.
+//! Tests of loop devices: binding, status, locks and sizes.
 
 use crate::kernel::{Filesystems as _, Leftovers as _, Patience, while_busy};
 use std::fs::{self, File};
@@ -144,7 +144,7 @@ fn without_autoclear_the_last_close_leaves_it_bound() {
         );
         let before = status(&device);
         let path = device.path();
-        // Only the name is held: no process has the device open in between.
+        // Only an `O_PATH` descriptor remains, so no process has the device open in between.
         let name = kernel.open_path(&path).unwrap();
         drop(std::mem::replace(
             &mut device.fd,
@@ -169,8 +169,8 @@ fn the_lock_of_the_file_stays_with_the_device_until_it_is_unbound() {
         let second = kernel.open(&path, Open::FileWrite).unwrap();
         assert!(!kernel.flock(&second).unwrap());
         drop(device);
-        // Another process, such as udev, may hold the device briefly: wait for the lock, which the
-        // kernel releases last.
+        // Another process, such as udev, may have the device open briefly: wait for the lock, which
+        // the kernel releases last.
         let second = File::from(second);
         second.lock().unwrap();
         let again = kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
@@ -243,7 +243,7 @@ fn ioctls_on_what_is_no_loop_device_fail_and_change_nothing() {
     });
 }
 
-/// A loop device of a number that no other process has used; removed when dropped.
+/// A loop device with a number that no other process has used; removed on drop.
 struct Fresh<'a> {
     kernel: &'a Linux,
     number: u32,
@@ -279,7 +279,8 @@ impl Fresh<'_> {
         PathBuf::from(format!("/sys/block/loop{}/queue/write_cache", self.number))
     }
 
-    /// Removes it. Other processes, such as udev, may have it open for a moment.
+    /// Removes the device. Retries, because other processes, such as udev, may have it open
+    /// briefly.
     fn remove(&self) -> bool {
         let is_busy = |removed: &Result<bool>| matches!(removed, Ok(false));
         let remove = || self.kernel.loop_remove(self.number);
@@ -302,7 +303,8 @@ fn the_partitions_of_a_number_outlive_its_binding_and_end_with_the_device() {
         let number = fresh.number;
         let [one, seven] = ["p1", "p7"].map(|part| format!("loop{number}{part}"));
         let found = |is_bound| kernel.loop_partitions(number, is_bound).unwrap();
-        // The first call lists the device's directory, the second one counts its links.
+        // The first call lists the device's directory, the second call counts the directory's
+        // links.
         for _ in 0..2 {
             assert_eq!(found(false), [""; 0]);
         }

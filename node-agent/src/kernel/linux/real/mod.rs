@@ -1,4 +1,4 @@
-//! The verbs on real loop devices and mounts. Needs root.
+//! Tests of the kernel's calls on real loop devices and mounts. Needs root.
 //!
 //! Every test has its own mount namespace and detaches its own loop device, even if it fails.
 
@@ -26,7 +26,8 @@ use crate::kernel::{Cause, Child, ChildEnd, Kernel, LoopMode, MountAttrs, Open, 
 
 const MIB: u64 = 1 << 20;
 
-/// Maximum number of attempts to bind a loop device: other processes may bind the free one first.
+/// Maximum number of attempts to bind a loop device, because other processes may bind the free
+/// device first.
 const ATTEMPTS_MAX: usize = 50;
 
 const WRITABLE: LoopMode = LoopMode {
@@ -34,13 +35,14 @@ const WRITABLE: LoopMode = LoopMode {
     autoclear: true,
 };
 
-/// Runs `body` on a thread with its own mount namespace, which ends with the thread and takes the
-/// mounts of a failed test with it. The thread has its own descriptors too: else another test that
-/// forks would hold copies of them until it execs, and umount would find the mount busy.
+/// Runs `body` on a thread with its own mount namespace, which ends with the thread, so that no
+/// mount of a failed test remains. The thread also has its own descriptor table: otherwise a child
+/// that another test forks would have copies of the descriptors until it execs, and umount would
+/// find the mount busy.
 pub(crate) fn in_own_namespace(body: impl FnOnce(&Linux) + Send) {
     let isolated = move || {
         let (first, flags) = (3_u32, libc::CLOSE_RANGE_UNSHARE);
-        // SAFETY: this closes this thread's copy of the table; `body` brings no descriptor.
+        // SAFETY: this closes this thread's copy of the descriptors; `body` captures no descriptor.
         let closed = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) };
         assert_eq!(closed, 0);
         // SAFETY: only a mount namespace is created.
@@ -84,7 +86,7 @@ impl Image {
     }
 }
 
-/// A bound loop device; unbound when dropped.
+/// A bound loop device; unbound on drop.
 struct Loop<'a> {
     kernel: &'a Linux,
     number: u32,
@@ -114,7 +116,7 @@ impl<'a> Loop<'a> {
         loop_path(self.number)
     }
 
-    /// Another descriptor of it, open for writing.
+    /// Opens the device again, for writing.
     fn writer(&self) -> OwnedFd {
         self.kernel.reopen(&self.fd, Open::DeviceWrite).unwrap()
     }
@@ -137,19 +139,21 @@ impl<'a> Loop<'a> {
 
 impl Drop for Loop<'_> {
     fn drop(&mut self) {
-        // Held open until now, so it is still ours: with AUTOCLEAR set, closing it unbinds it.
+        // The descriptor was open until now, so no other process has bound the device meanwhile:
+        // with AUTOCLEAR set, closing the descriptor unbinds it.
         self.kernel.loop_set_autoclear(&self.fd, true).ok();
     }
 }
 
-/// A mount on a path; unmounted when dropped.
+/// A mount on a path; unmounted on drop.
 struct Mounted<'a> {
     kernel: &'a Linux,
     path: PathBuf,
 }
 
 impl<'a> Mounted<'a> {
-    /// Attaches a detached mount to `path`, and closes its descriptor, which would keep it busy.
+    /// Attaches a detached mount to `path`, and closes the mount's descriptor, which would keep it
+    /// busy.
     fn attach(kernel: &'a Linux, mount: OwnedFd, path: &Path) -> Mounted<'a> {
         kernel
             .move_mount(&mount, &kernel.open_path(path).unwrap())
@@ -160,7 +164,7 @@ impl<'a> Mounted<'a> {
         }
     }
 
-    /// A new tmpfs on `path`.
+    /// Mounts a new tmpfs on `path`.
     fn tmpfs(kernel: &'a Linux, path: &Path, attrs: MountAttrs) -> Mounted<'a> {
         let mount = detached(kernel, "tmpfs", &[], attrs).unwrap();
         Mounted::attach(kernel, mount, path)
@@ -181,7 +185,7 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// fsopen, fsconfig and fsmount.
+/// Creates a detached mount: fsopen, fsconfig and fsmount.
 fn detached(
     kernel: &Linux,
     fs_type: &str,

@@ -1,4 +1,5 @@
-//! Mounts: cloning, attributes, propagation, and their description by statmount and mountinfo.
+//! Tests of mounts: cloning, attributes, propagation, and their description by statmount and
+//! mountinfo.
 
 use super::*;
 use crate::kernel::linux::{mountinfo, statmount};
@@ -205,7 +206,7 @@ fn statmount_and_mountinfo_agree() {
         let around = mountinfo::holding(dir.path()).unwrap();
         assert!(around.is_some() && around == mountinfo::holding(&target).unwrap());
         if kernel.has_statmount {
-            // The filesystem of the test's directory is unknown.
+            // The type of the filesystem that contains the test's directory is unknown.
             let facts = |found: crate::kernel::MountFacts| crate::kernel::MountFacts {
                 counts_in_memory: false,
                 ..found

@@ -1,19 +1,19 @@
-//! The system calls that are allowed: those of the agent, of mkfs and of e2fsck; those of
-//! xfs_repair and resize2fs, so that the agent may start them one day; and the variants by which
-//! other C libraries (musl, younger glibc) and other architectures make the same calls.
+//! The allowed system calls: the calls of the agent, of mkfs and of e2fsck; the calls of xfs_repair
+//! and resize2fs, so that a later version may start them; and the variants with which other C
+//! libraries (musl, newer glibc) and other architectures make the same calls.
 //!
-//! Without them, on purpose: ptrace, process_vm_*, pidfd_getfd, kcmp; bpf, perf_event_open,
+//! Deliberately missing: ptrace, process_vm_*, pidfd_getfd, kcmp; bpf, perf_event_open,
 //! userfaultfd, io_uring_setup and io_uring_register; init_module, kexec_*, reboot, swapon;
 //! unshare, setns, pivot_root, chroot, mount; open_by_handle_at, mknod; add_key, keyctl; and all
-//! that set users, clocks or quotas.
+//! calls that set users, clocks or quotas.
 
 use libc::*;
 
-/// The youngest call that this list was written for, file_setattr of Linux 6.17. Since Linux 5.1
-/// all architectures have the same numbers for new calls.
+/// The newest call that was known when this list was written: file_setattr of Linux 6.17. Since
+/// Linux 5.1, new calls have the same numbers on all architectures.
 pub(super) const NEWEST: u32 = 469;
 
-/// Young calls that libc lacks, from include/uapi/asm-generic/unistd.h.
+/// New calls that the libc crate lacks, from include/uapi/asm-generic/unistd.h.
 mod young {
     use libc::c_long;
 
@@ -27,8 +27,8 @@ mod young {
     pub(super) const MSEAL: c_long = 462;
 }
 
-/// The calls that are allowed on all architectures. socket and clone have rules for their arguments
-/// in [`super::filter`].
+/// The calls that are allowed on all architectures. [`super::filter`] also checks the arguments of
+/// socket and clone.
 #[rustfmt::skip]
 pub(super) const ALLOWED: &[c_long] = &[
     // Files.
@@ -39,12 +39,12 @@ pub(super) const ALLOWED: &[c_long] = &[
     SYS_getdents64, SYS_getcwd, SYS_chdir, SYS_fchdir, SYS_readlinkat, SYS_mkdirat,
     SYS_unlinkat, SYS_linkat, SYS_fchmod, SYS_fchmodat, young::FCHMODAT2, SYS_umask,
     SYS_fgetxattr, SYS_fsetxattr, SYS_fremovexattr, SYS_getxattr, SYS_lgetxattr,
-    // On a ring that was restricted to reads (super::super::ring).
+    // On a ring that is restricted to reads (super::super::ring).
     SYS_io_uring_enter,
-    // The data of files.
+    // Calls that sync, allocate, truncate or prefetch file data.
     SYS_fsync, SYS_fdatasync, SYS_syncfs, SYS_sync, SYS_fallocate, SYS_ftruncate, SYS_fadvise64,
     SYS_readahead, young::CACHESTAT,
-    // Mounts, by descriptor only: not mount(2).
+    // Mounts, only by descriptor: without mount(2).
     SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_fspick, SYS_open_tree, SYS_move_mount,
     SYS_mount_setattr, SYS_umount2, young::STATMOUNT, young::LISTMOUNT,
     // Events.
@@ -65,7 +65,7 @@ pub(super) const ALLOWED: &[c_long] = &[
     SYS_sched_getaffinity, SYS_sched_getparam, SYS_sched_getscheduler,
     SYS_sched_get_priority_max, SYS_sched_get_priority_min, SYS_getcpu, SYS_getrusage,
     SYS_prlimit64, SYS_sysinfo, SYS_uname,
-    // A helper process drops more of its privileges. Neither call adds any.
+    // A helper process drops more of its privileges. Neither call can add privileges.
     SYS_capset, SYS_seccomp,
     // Memory.
     SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_madvise, SYS_mincore, SYS_msync,
@@ -88,21 +88,21 @@ pub(super) const OLD: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const OLD: &[c_long] = &[];
 
-/// The calls of a helper process: to mount, unmount and statfs, to resolve a host, and to return
-/// the answer. It starts no program and no thread. socket has a rule for its arguments in
-/// [`super::filter`].
+/// The calls of a helper process: to mount, unmount and statfs, to resolve a host name, and to
+/// return the answer. A helper starts no program and no thread. [`super::filter`] also checks the
+/// arguments of socket.
 #[rustfmt::skip]
 pub(super) const OF_HELPER: &[c_long] = &[
-    // The call.
+    // The file system calls.
     SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_umount2, SYS_statfs, SYS_openat, SYS_fchmod,
-    // The resolver, and its files.
+    // The resolver and the files that it reads.
     SYS_read, SYS_lseek, SYS_fstat, SYS_newfstatat, SYS_statx, SYS_faccessat, SYS_faccessat2,
     SYS_readlinkat, SYS_fcntl, SYS_ioctl, SYS_bind, SYS_connect, SYS_getsockname,
     SYS_getpeername, SYS_getsockopt, SYS_setsockopt, SYS_sendto, SYS_sendmmsg, SYS_recvfrom,
     SYS_ppoll, SYS_uname,
-    // The answer.
+    // The transfer of the answer.
     SYS_sendmsg, SYS_recvmsg, SYS_write, SYS_close,
-    // Memory, time, signals and the end.
+    // Memory, time, signals and exit.
     SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_madvise, SYS_brk, SYS_futex,
     SYS_getrandom, SYS_getpid, SYS_gettid, SYS_tgkill, SYS_clock_gettime, SYS_clock_nanosleep,
     SYS_nanosleep, SYS_gettimeofday, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn,

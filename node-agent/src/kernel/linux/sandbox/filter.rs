@@ -1,7 +1,7 @@
 //! The filters as programs of classic BPF (seccomp(2), bpf(4)). Their input is the number, the
-//! architecture and the arguments of a call. They use only the instructions that the kernel can
-//! evaluate in advance (since Linux 5.11): then calls without a rule for their arguments do not run
-//! them at all.
+//! architecture and the arguments of a call. They use only instructions that the kernel can
+//! evaluate in advance (since Linux 5.11), so it does not run them for calls without a rule for
+//! their arguments.
 
 use std::mem::offset_of;
 use std::ops::RangeInclusive;
@@ -13,8 +13,8 @@ use libc::{
 
 use super::calls::NEWEST;
 
-/// `AUDIT_ARCH_*` of include/uapi/linux/audit.h; `None` on an architecture without a list of
-/// numbers.
+/// The architecture: `AUDIT_ARCH_*` of include/uapi/linux/audit.h. `None` if there is no list of
+/// calls for the architecture.
 #[cfg(target_arch = "x86_64")]
 pub(super) const ARCH: Option<u32> = Some(0xc000_003e);
 #[cfg(target_arch = "aarch64")]
@@ -23,31 +23,32 @@ pub(super) const ARCH: Option<u32> = Some(0xc000_00b7);
 pub(super) const ARCH: Option<u32> = None;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-/// Fails with EPERM, as the kernel does for a process without the privilege.
+/// Fails with EPERM, as the kernel does for a process that lacks a privilege.
 const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
-/// Fails with ENOSYS, as a kernel without the call does: callers then use an older call.
+/// Fails with ENOSYS, as a kernel without the call does, so that callers use an older call.
 const ABSENT: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
-/// `CLONE_NEW*` of clone(2).
+/// The namespace flags `CLONE_NEW*` of clone(2).
 const NAMESPACES: u32 = 0x7e02_0000;
 
-/// The address families that socket(2) may use: for CSI and the log, the HTTP pages and the
-/// metadata service. Netlink has its own rule.
+/// The address families that socket(2) may use: for CSI and logging, the HTTP pages and the
+/// metadata service. Netlink has a separate rule.
 const FAMILIES: [u32; 3] = [
     libc::AF_UNIX.cast_unsigned(),
     libc::AF_INET.cast_unsigned(),
     libc::AF_INET6.cast_unsigned(),
 ];
 
-/// The address families that a resolver uses.
+/// The address families that a DNS resolver uses.
 const INTERNET: [u32; 2] = [FAMILIES[1], FAMILIES[2]];
 
 /// `NETLINK_KOBJECT_UEVENT` of include/uapi/linux/netlink.h.
 const UEVENTS: u32 = 15;
 
-/// Fails with ENOSYS all calls that are younger than the list, which includes those of x32 (their
-/// numbers have bit 30), and clone3, whose flags are in memory, where no filter sees them.
+/// Fails clone3 and all calls that are newer than the list with ENOSYS. The flags of clone3 are in
+/// memory, which a filter cannot read. The newer calls include all calls of the x32 ABI, whose
+/// numbers have bit 30 set.
 pub(super) fn absent() -> Vec<sock_filter> {
     vec![
         load(offset_of!(seccomp_data, nr)),
@@ -58,7 +59,7 @@ pub(super) fn absent() -> Vec<sock_filter> {
     ]
 }
 
-/// Allows the listed calls, of that architecture only, and the calls that [`absent`] fails.
+/// Allows the listed calls, for this architecture only, and the calls that [`absent`] fails.
 pub(super) fn listed(arch: u32, allowed: [&[c_long]; 2]) -> Vec<sock_filter> {
     let mut program = vec![
         load(offset_of!(seccomp_data, arch)),
@@ -75,8 +76,9 @@ pub(super) fn listed(arch: u32, allowed: [&[c_long]; 2]) -> Vec<sock_filter> {
     program
 }
 
-/// Refuses all sockets but those for a resolver. Some resolvers try others first (nscd's), which is
-/// no reason for a line in the kernel's log: so this is separate from [`narrowed`].
+/// Refuses all sockets that a DNS resolver does not need. Some resolvers try other sockets first
+/// (nscd's), which must not add a line to the kernel's log. Therefore this filter, whose refusals
+/// are not logged, is separate from [`narrowed`].
 pub(super) fn resolver() -> Vec<sock_filter> {
     let mut program = vec![load(offset_of!(seccomp_data, nr))];
     let mut sockets = of_families(&INTERNET);
@@ -99,7 +101,7 @@ pub(super) fn narrowed(arch: u32, allowed: [&[c_long]; 2]) -> Vec<sock_filter> {
     program
 }
 
-/// Appends the ranges of allowed calls; all others are refused.
+/// Appends the ranges of allowed calls, and refuses all other calls.
 fn allow(program: &mut Vec<sock_filter>, allowed: [&[c_long]; 2]) {
     for range in ranges(allowed.into_iter().flatten()) {
         program.extend([
@@ -111,8 +113,8 @@ fn allow(program: &mut Vec<sock_filter>, allowed: [&[c_long]; 2]) {
     program.push(answer(REFUSE));
 }
 
-/// Returns the rule for socket(2). Of the netlink protocols it allows only the uevents: others
-/// change routes, firewalls and audit.
+/// Returns the rule for socket(2). It allows only one netlink protocol, uevents: others change
+/// routes, firewalls and audit rules.
 fn socket() -> Vec<sock_filter> {
     let mut rule = of_families(&FAMILIES);
     rule.extend([
@@ -125,7 +127,7 @@ fn socket() -> Vec<sock_filter> {
     rule
 }
 
-/// The beginning of a rule: sockets of these families.
+/// Returns the beginning of a rule that allows sockets of these families.
 fn of_families(families: &[u32]) -> Vec<sock_filter> {
     let mut rule = vec![load(argument(0))];
     for family in families {
@@ -134,7 +136,7 @@ fn of_families(families: &[u32]) -> Vec<sock_filter> {
     rule
 }
 
-/// Returns the rule for clone(2): threads and children, but no namespaces.
+/// Returns the rule for clone(2), which allows threads and children, but no namespaces.
 fn clone() -> Vec<sock_filter> {
     vec![
         load(argument(0)),
@@ -144,9 +146,9 @@ fn clone() -> Vec<sock_filter> {
     ]
 }
 
-/// Appends a rule that decides each call of that number.
+/// Appends a rule that decides all calls with this number.
 fn rule(program: &mut Vec<sock_filter>, call: c_long, rule: Vec<sock_filter>) {
-    // Rules are a few instructions.
+    // A rule has only a few instructions.
     let beyond = u8::try_from(rule.len()).unwrap_or(u8::MAX);
     program.push(jump(BPF_JEQ, number(call), 0, beyond));
     program.extend(rule);
@@ -166,24 +168,26 @@ pub(super) fn ranges<'a>(calls: impl Iterator<Item = &'a c_long>) -> Vec<RangeIn
     ranges
 }
 
-/// No system call has a number beyond, so such a call stays refused.
+/// Converts the number of a call. `u32::MAX` is no call's number, so an invalid number stays
+/// refused.
 fn number(call: c_long) -> u32 {
     u32::try_from(call).unwrap_or(u32::MAX)
 }
 
-/// The lower half of an argument: flags and numbers are `int` or fit into it.
+/// Returns the offset of the lower half of an argument: flags and numbers are of type `int` or fit
+/// into it.
 fn argument(at: usize) -> usize {
     let big_endian = if cfg!(target_endian = "big") { 4 } else { 0 };
     offset_of!(seccomp_data, args) + at * size_of::<u64>() + big_endian
 }
 
 fn load(offset: usize) -> sock_filter {
-    // The structure has 64 bytes.
+    // `seccomp_data` has 64 bytes.
     let offset = u32::try_from(offset).unwrap_or(u32::MAX);
     instruction(BPF_LD | BPF_W | BPF_ABS, offset, 0, 0)
 }
 
-/// Compares the loaded value, and skips that many instructions if it is so, or is not.
+/// Compares the loaded value, and skips `if_so` instructions if the condition holds, else `if_not`.
 fn jump(condition: u32, value: u32, if_so: u8, if_not: u8) -> sock_filter {
     instruction(BPF_JMP | condition | BPF_K, value, if_so, if_not)
 }
@@ -193,7 +197,7 @@ fn answer(action: u32) -> sock_filter {
 }
 
 fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
-    // All codes of classic BPF are below 256.
+    // All opcodes of classic BPF are below 256.
     let code = u16::try_from(code).unwrap_or(u16::MAX);
     sock_filter { code, jt, jf, k }
 }

@@ -1,4 +1,5 @@
-//! The filters, evaluated for all calls, and in the kernel on a thread: a filter ends with it.
+//! Tests of the filters: evaluated for all calls, and in the kernel on a separate thread, because a
+//! filter lasts until its thread exits.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -17,7 +18,7 @@ const KILL: u32 = 0x8000_0000;
 const EPERM: u32 = 0x0005_0001;
 const ENOSYS: u32 = 0x0005_0026;
 
-/// A call as a filter sees it.
+/// A system call, as a filter sees it.
 #[derive(Clone, Copy)]
 struct Call {
     number: u32,
@@ -44,7 +45,7 @@ impl Call {
         }
     }
 
-    /// The action of a filter, by the rules of bpf(4).
+    /// Evaluates a filter by the rules of bpf(4), and returns its action.
     fn under(&self, program: &[sock_filter]) -> u32 {
         let (mut at, mut loaded) = (0, 0);
         loop {
@@ -66,7 +67,7 @@ impl Call {
         }
     }
 
-    /// The action of both filters: of two, the kernel takes the stricter one.
+    /// Returns the action of both filters: the kernel takes the stricter action.
     fn action(&self) -> u32 {
         let listed = filter::listed(filter::ARCH.unwrap(), [ALLOWED, OLD]);
         let actions = [self.under(&filter::absent()), self.under(&listed)];
@@ -96,7 +97,7 @@ fn what_is_listed_is_allowed_and_all_else_refused() {
     }
 }
 
-/// A range costs each call that comes after it two instructions.
+/// A range adds two instructions to the evaluation of each later call.
 #[test]
 fn numbers_that_follow_each_other_are_one_range() {
     let numbers: [c_long; 8] = [9, 1, 3, 2, 3, 7, 8, 40];
@@ -131,7 +132,8 @@ fn a_helper_process_has_a_part_of_the_list_and_sockets_of_the_internet() {
     ] {
         let socket = Call::of(libc::SYS_socket, &[family.cast_unsigned()]);
         assert_eq!(socket.under(&resolver), expected, "{family}");
-        // The kernel logs each refusal of this filter: each lookup of a name would add a line.
+        // The kernel logs each refusal of this filter, so refusing the socket would add a line to
+        // the log for each lookup of a name.
         assert_eq!(socket.under(&narrowed), ALLOW, "{family}");
     }
     let other = Call {
@@ -145,7 +147,7 @@ fn a_helper_process_has_a_part_of_the_list_and_sockets_of_the_internet() {
 fn calls_of_other_architectures_are_refused() {
     let read = Call::of(libc::SYS_read, &[]);
     assert_eq!(read.action(), ALLOW);
-    // i386 and arm.
+    // The architectures i386 and arm.
     for arch in [0x4000_0003, 0x4000_0028] {
         assert_eq!(Call { arch, ..read }.action(), KILL);
     }
@@ -190,7 +192,8 @@ fn threads_and_children_are_cloned_without_namespaces() {
     assert_eq!(Call::of(libc::SYS_clone3, &[]).action(), ENOSYS);
 }
 
-/// Runs the work on a thread, with which its filters end. Returns an error if it panics.
+/// Runs the work on a separate thread, whose filters end with the thread. Returns an error if it
+/// panics.
 fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> thread::Result<T> {
     thread::scope(|scope| scope.spawn(work).join())
 }
@@ -209,7 +212,7 @@ const CLOSED: c_long = -1;
 /// CLONE_NEWNS and CLONE_FS exclude each other (clone(2)).
 const CONTRADICTION: c_long = 0x0002_0200;
 
-/// A call of each class that a compromised agent could use, and its arguments.
+/// A call of each class that a compromised agent could misuse, and its arguments.
 const FORBIDDEN: [(c_long, [c_long; 3]); 20] = [
     (libc::SYS_ptrace, [9999, 0, 0]),
     (libc::SYS_process_vm_writev, [CLOSED, 0, 9999]),
@@ -220,7 +223,7 @@ const FORBIDDEN: [(c_long, [c_long; 3]); 20] = [
     (libc::SYS_init_module, [0, 0, 0]),
     (libc::SYS_finit_module, [CLOSED, 0, 0]),
     (libc::SYS_kexec_load, [0, 1 << 40, 0]),
-    // Without the magic numbers of reboot(2).
+    // Without the magic numbers that reboot(2) requires.
     (libc::SYS_reboot, [0, 0, 0]),
     (libc::SYS_swapon, [0, 0, 0]),
     (libc::SYS_keyctl, [9999, 0, 0]),
@@ -238,7 +241,7 @@ const FORBIDDEN: [(c_long, [c_long; 3]); 20] = [
 #[test]
 #[ignore = "needs root: make test"]
 fn the_kernel_refuses_each_class_of_calls_that_it_would_have_taken() {
-    // A machine may refuse some of them to every process, such as modules or kexec.
+    // A machine may refuse some of the calls to every process, such as module loading or kexec.
     let is_open = |(number, arguments): &(_, _)| tried(*number, *arguments) != Errno::PERM;
     let open = FORBIDDEN.iter().filter(|it| is_open(it)).count();
     assert!(open > FORBIDDEN.len() / 2, "only {open} are open to root");

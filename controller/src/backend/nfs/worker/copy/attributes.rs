@@ -1,4 +1,4 @@
-//! Owner, mode, extended attributes and times of copied files. Owners are numbers.
+//! Owner, mode, extended attributes and times of copied files. Owners are copied as numbers.
 
 use super::super::error::{Error, Result, at};
 use super::super::tar::{Entry, Time, Type};
@@ -11,22 +11,25 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Maximum size of the list of names, and of a value, in Linux, in bytes.
+/// The kernel's limit on the list of a file's extended attribute names, and on the value of an
+/// attribute, in bytes (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const XATTR_BYTES_MAX: usize = 64 << 10;
-/// Maximum size of one file's extended attributes in an archive, in bytes: with its path, less than
-/// the limit of programs written in Go (`maxSpecialFileSize` in its archive/tar), such as
+/// Maximum size of one file's extended attributes in an archive, in bytes. With the file's path, it
+/// is below the limit of programs written in Go (`maxSpecialFileSize` in its archive/tar), such as
 /// csi-driver-nfs.
 const ARCHIVED_BYTES_MAX: usize = 512 << 10;
-/// Maximum size that an attribute has in an archive in addition to its name and value, in bytes.
+/// Maximum number of bytes that an attribute takes up in an archive in addition to its name and
+/// value.
 const RECORD_BYTES: usize = 32;
-/// Access control lists, in NFS 4 and 3. They are set only if they differ: setting one changes the
-/// mode, and a server shows one for a file that has none.
+/// The extended attributes that contain access control lists, with NFS 4 and 3. An access control
+/// list is set only if the file has another list: setting a list changes the mode, and a server
+/// reports a list even for a file that has none.
 const LISTS: [&[u8]; 3] = [
     b"system.nfs4_acl",
     b"system.posix_acl_access",
     b"system.posix_acl_default",
 ];
-/// The prefix of users' extended attributes.
+/// The prefix of the extended attributes that users can set.
 const OF_USERS: &[u8] = b"user.";
 
 /// Sets the modification time of a file to the current time of the server.
@@ -59,8 +62,8 @@ pub(in super::super) enum Extended<'a> {
 }
 
 impl Extended<'_> {
-    /// Passes on the attributes one at a time: all attributes of a file together may exceed the
-    /// memory.
+    /// Passes the attributes to `take` one at a time, since all attributes of a file together may
+    /// exceed the memory.
     fn each(
         self,
         shown: &str,
@@ -73,7 +76,7 @@ impl Extended<'_> {
     }
 }
 
-/// Describes a file or a directory without its content and extended attributes.
+/// Describes a file or a directory, without its content and extended attributes.
 pub(in super::super) fn entry(path: &[u8], kind: Type, stat: &Stat) -> Entry {
     let time = |seconds: i64, nanoseconds: u64| Time {
         seconds,
@@ -114,7 +117,7 @@ pub(in super::super) fn apply(
         Ok(())
     })?;
     if has_set_list {
-        // A list changes the mode.
+        // Setting an access control list changes the mode.
         set_mode(to, entry, shown)?;
     }
     let set = || {
@@ -124,8 +127,8 @@ pub(in super::super) fn apply(
     Ok(retry_on_intr(set).map_err(at("futimens", shown))?)
 }
 
-/// Sets the extended attributes of a directory that has yet to be filled, and returns the access
-/// control lists, which must wait: files would inherit them.
+/// Sets the extended attributes of a directory that is not yet filled. Returns the access control
+/// lists, which must be set later, since new files would inherit them.
 pub(super) fn apply_early(
     to: &OwnedFd,
     extended: Extended<'_>,
@@ -144,8 +147,9 @@ pub(super) fn apply_early(
     Ok(lists)
 }
 
-/// Sets the attributes of a file that cannot be opened. This process has just made it in a
-/// directory that no other user can write in. A symbolic link has no mode.
+/// Sets the attributes of a file that cannot be opened, such as a symbolic link. No other user can
+/// replace the file: this process has just created it in a directory in which no other user can
+/// write. A symbolic link has no mode.
 pub(super) fn apply_at(above: &OwnedFd, name: &CStr, entry: &Entry, shown: &str) -> Result<()> {
     const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW;
     let now = retry_on_intr(|| rustix::fs::statat(above, name, NOFOLLOW));
@@ -172,12 +176,12 @@ pub(super) fn apply_at(above: &OwnedFd, name: &CStr, entry: &Entry, shown: &str)
     retry_on_intr(set).map_err(at("utimensat", shown))
 }
 
-/// Sets the mode, from which setting an owner may have removed bits.
+/// Sets the mode, since setting an owner may have cleared some of its bits.
 fn set_mode(to: &OwnedFd, entry: &Entry, shown: &str) -> Result<()> {
     tree::chmod(to, entry.mode, shown)
 }
 
-/// Whether an extended attribute is copied.
+/// Whether an extended attribute of this name is copied.
 fn is_copied(name: &[u8]) -> bool {
     is_list(name) || name.starts_with(OF_USERS)
 }
@@ -190,7 +194,7 @@ fn is_list(name: &[u8]) -> bool {
 /// Returns the extended attributes of a file that are archived.
 ///
 /// # Errors
-/// Returns `Precondition` if they are too large for an archive.
+/// Returns `Precondition` if the attributes are too large for an archive.
 pub(in super::super) fn read(
     from: &OwnedFd,
     shown: &str,
@@ -211,8 +215,8 @@ pub(in super::super) fn read(
     Ok(found)
 }
 
-/// Returns the extended attributes that an archive lists for a file, except attributes that are not
-/// copied. If the list contains a name several times, its last value counts.
+/// Returns the extended attributes that an archive lists for a file and that are copied. If a name
+/// occurs several times, its last value counts.
 ///
 /// # Errors
 /// Returns the reason if an attribute is refused.
@@ -234,7 +238,7 @@ pub(in super::super) fn archived(
     Ok(found.into_iter().collect())
 }
 
-/// Passes on each extended attribute of a file that is copied.
+/// Passes each extended attribute of a file that is copied to `take`.
 fn each(
     from: &OwnedFd,
     shown: &str,

@@ -1,4 +1,4 @@
-//! Reads and copies the content of a file, through the server itself if it supports that.
+//! Reads and copies the content of files. A server that supports it copies the content itself.
 
 use super::super::error::at;
 use super::super::tar::Segment;
@@ -11,24 +11,26 @@ use rustix::fs::{SeekFrom, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use std::os::fd::OwnedFd;
 
-/// Number of bytes copied by one call: few enough that a slow server responds within the timeout of
-/// a soft mount.
+/// Maximum number of bytes that one copy_file_range(2) copies: few enough that a slow server
+/// responds within the timeout of a soft mount.
 const RANGE_BYTES: u64 = 16 << 20;
-/// Number of bytes after which they are written to the server's disk, so that no fsync takes long.
+/// Number of written bytes after which a file is synced, so that no fsync(2) takes long.
 pub(in super::super) const SYNC_BYTES: u64 = 64 << 20;
 /// Number of bytes that are read at once.
 pub(in super::super) const BUFFER_BYTES: usize = 1 << 20;
-/// The size of a block that is a hole if it has zeros only.
+/// Size of a block, in bytes. A block that contains only zeros becomes a hole.
 const BLOCK_BYTES: usize = 64 << 10;
-/// Maximum number of segments of a file in an archive; beyond that, everything is data. An archive
-/// lists them in lines of up to 40 bytes, of which Go reads at most 1 MiB (`maxSpecialFileSize` in
-/// its archive/tar), and with it csi-driver-nfs.
+/// Maximum number of segments of a file in an archive; the rest of the file counts as data. An
+/// archive lists each segment in up to 40 bytes. Programs written in Go, such as csi-driver-nfs,
+/// read at most 1 MiB of this list (`maxSpecialFileSize` in Go's archive/tar).
 const SEGMENTS_MAX: usize = 1 << 14;
-/// Limits on sparse files, see [`refuse_endless`].
+/// Limits on the size of a sparse file, in bytes, and on the ratio of its size to its allocated
+/// space; see [`refuse_endless`].
 const SPARSE_BYTES_MAX: u64 = 1 << 40;
 const SPARSE_RATIO_MAX: u64 = 1000;
 
-/// The means of copying that are still worth trying with the server, and a buffer.
+/// The ways of copying that the server has not refused so far, and a buffer for copying without
+/// them.
 pub(super) struct Means {
     clones: bool,
     ranges: bool,
@@ -45,14 +47,14 @@ impl Default for Means {
     }
 }
 
-/// The copy of a file to another one.
+/// The copy of one file to another.
 pub(super) struct FileCopy<'a> {
     pub(super) of: &'a Item<'a>,
     pub(super) to: &'a OwnedFd,
 }
 
 impl FileCopy<'_> {
-    /// Copies as many bytes as the file had when it was opened: it may keep growing.
+    /// Copies as many bytes as the file had when it was opened, since the file may keep growing.
     pub(super) fn copy(&self, means: &mut Means, report: &mut Report<'_>) -> Result<(), Stop> {
         let size = self.of.entry.size;
         if size == 0 {
@@ -65,14 +67,15 @@ impl FileCopy<'_> {
         let mut here = 0;
         while let Some((data, hole)) = segment(self.of.from, here, size, self.of.shown)? {
             let is_all = (data, hole) == (0, size);
-            // Before NFS 4.2, a server does not report holes.
+            // Servers report holes since NFS 4.2. An older server reports the whole file as one
+            // segment.
             let may_have_holes = is_all && has_holes(self.of.stat);
             if may_have_holes {
                 refuse_endless(self.of.stat, self.of.shown)?;
             }
             let end = self.range(means, report, (data, hole), may_have_holes)?;
             if end < hole {
-                // The file is shorter by now.
+                // The file has become shorter meanwhile.
                 return truncate(self.to, end, self.of.shown);
             }
             here = hole;
@@ -80,7 +83,8 @@ impl FileCopy<'_> {
         truncate(self.to, size, self.of.shown)
     }
 
-    /// Asks the server to let the copy share the blocks of the file. Returns whether it does.
+    /// Asks the server to clone the file, so that the copy shares its blocks (FICLONE). Returns
+    /// whether the server has cloned the file.
     fn cloned(&self, means: &mut Means) -> Result<bool, Stop> {
         alive().map_err(at("ioctl FICLONE", self.of.shown))?;
         match retry_on_intr(|| rustix::fs::ioctl_ficlone(self.to, self.of.from)) {
@@ -94,7 +98,8 @@ impl FileCopy<'_> {
         }
     }
 
-    /// Copies a range of bytes. Returns the end of the range, or of the file if that is before.
+    /// Copies a range of bytes. Returns the end of the range, or the end of the file if the file is
+    /// shorter.
     fn range(
         &self,
         means: &mut Means,
@@ -126,7 +131,8 @@ impl FileCopy<'_> {
         Ok(end)
     }
 
-    /// Copies bytes by copy_file_range(2). Returns 0 if that has copied nothing.
+    /// Copies bytes by copy_file_range(2). Returns the number of copied bytes: 0 if the server does
+    /// not support the call, or at the end of the file.
     fn by_server(&self, means: &mut Means, here: u64, length: u64) -> Result<u64, Stop> {
         let (mut from, mut to) = (here, here);
         let length = usize::try_from(length.min(RANGE_BYTES)).unwrap_or(BUFFER_BYTES);
@@ -149,7 +155,8 @@ impl FileCopy<'_> {
         }
     }
 
-    /// Copies bytes through the buffer. Returns 0 at the end of the file.
+    /// Copies bytes through the buffer. Returns the number of copied bytes: 0 at the end of the
+    /// file.
     fn by_buffer(
         &self,
         means: &mut Means,
@@ -183,8 +190,8 @@ pub(in super::super) fn truncate(file: &OwnedFd, size: u64, shown: &str) -> Resu
     Ok(retry_on_intr(set).map_err(at("ftruncate", shown))?)
 }
 
-/// Writes blocks to a file, or leaves holes for those that contain only zeros. Returns the number
-/// of bytes written.
+/// Writes bytes to a file in blocks. If `may_have_holes` is set, leaves a hole for each block that
+/// contains only zeros. Returns the number of bytes written.
 pub(in super::super) fn write_blocks(
     to: &OwnedFd,
     bytes: &[u8],
@@ -241,7 +248,8 @@ pub(in super::super) fn segments(
     let mut here = 0;
     while let Some((data, hole)) = segment(it.from, here, size, it.shown)? {
         if (data, hole) == (0, size) {
-            // Before NFS 4.2, a server does not report holes.
+            // Servers report holes since NFS 4.2. An older server reports the whole file as one
+            // segment.
             refuse_endless(it.stat, it.shown)?;
             return segments_by_zeros(it, buffer, report).map(Some);
         }
@@ -295,7 +303,7 @@ impl Segments {
     }
 }
 
-/// Returns the begin and the end of the next data of a file, or `None` if there is no more.
+/// Returns the start and the end of the next data of a file, or `None` if only a hole follows.
 fn segment(from: &OwnedFd, here: u64, size: u64, shown: &str) -> Result<Option<(u64, u64)>, Stop> {
     let failed = |errno| Stop::of(at("lseek", shown)(errno));
     if here >= size {
@@ -312,17 +320,17 @@ fn segment(from: &OwnedFd, here: u64, size: u64, shown: &str) -> Result<Option<(
     }
     match rustix::fs::seek(from, SeekFrom::Hole(data)) {
         Ok(hole) => Ok(Some((data, hole.min(size)))),
-        // The file is shorter by now, which the copy detects.
+        // The file has become shorter, which the copy detects.
         Err(Errno::NXIO) => Ok(Some((data, size))),
         Err(errno) => Err(failed(errno)),
     }
 }
 
 /// Refuses a very large file that consists almost only of holes, if the server does not report
-/// them: a tenant can create one of any length at no cost, and its copy would keep a slot for days.
-/// Accepts at most 1 TiB, or 1000 times the space that the file takes up on the server. Compressed
-/// data takes up more than that: ZFS has one block of 4 KiB or more for a record, which is rarely
-/// larger than 1 MiB.
+/// holes. A tenant can create such a file of any size at no cost, and its copy would occupy a slot
+/// for days. Accepts files of up to 1 TiB, and files of up to 1000 times the space that they take
+/// up on the server. Compressed files do not exceed this ratio: ZFS stores a record, which is
+/// rarely larger than 1 MiB, in at least one block of 4 KiB.
 fn refuse_endless(stat: &Stat, shown: &str) -> Result<(), Stop> {
     let (size, allocated) = (size(stat), allocated(stat));
     if size <= SPARSE_BYTES_MAX || size / SPARSE_RATIO_MAX <= allocated {
@@ -338,7 +346,7 @@ fn refuse_endless(stat: &Stat, shown: &str) -> Result<(), Stop> {
     ))))
 }
 
-/// Whether a file has fewer blocks than its size needs.
+/// Whether a file occupies fewer blocks than its size needs.
 fn has_holes(stat: &Stat) -> bool {
     allocated(stat) < size(stat)
 }
@@ -368,12 +376,12 @@ mod tests {
         refused.err()
     }
 
-    /// The check knows only the size of the file and the space that it takes up.
+    /// The check uses only the size of the file and the space that it takes up.
     #[test]
     fn a_sparse_file_is_refused_by_how_little_of_it_is_stored() {
         const TIB: u64 = 1 << 40;
         for (size, allocated) in [
-            // Compressed as well as it can be, on a small dataset.
+            // A file with the best possible compression.
             (64 * TIB, 64 * TIB / 256),
             (16 * TIB, 16 * TIB / 999),
             // A server that reports no blocks.

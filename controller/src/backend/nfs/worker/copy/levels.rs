@@ -1,7 +1,8 @@
-//! The open directories of a copy: those that contain the file that is being made. Each
-//! name is looked up in an open directory, without following a link, so that nothing outside is
-//! reached, whatever a hostile archive has made before. A directory gets its attributes when it is
-//! left, since making files in it changes its times, and its mode may forbid it.
+//! The open directories of a copy: the parents of the file that is being created. Each name is
+//! looked up in an open directory, without following symbolic links. Therefore a hostile archive
+//! cannot create links that lead out of the volume and then write through them. A directory gets
+//! its attributes when the copy leaves it, since creating files in a directory changes its times,
+//! and its mode may forbid their creation.
 
 use super::super::error::{Error, at};
 use super::super::tar::{Entry, Type};
@@ -14,7 +15,7 @@ use rustix::io::{Errno, retry_on_intr};
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 
-/// The mode of a directory for which the source contains none.
+/// The mode of a directory for which the source contains no mode.
 const DIRECTORY: Mode = Mode::from_bits_retain(0o755);
 
 /// The open directories, outermost first. The first one is the root of the volume.
@@ -24,8 +25,9 @@ struct Level {
     name: CString,
     directory: OwnedFd,
     shown: String,
-    /// The attributes that it gets when it is left; of the extended ones, only access control
-    /// lists, to limit the memory for all open directories.
+    /// The attributes that the directory gets when it is left, or `None` to keep the attributes of
+    /// a new directory. The list of extended attributes contains only access control lists, to
+    /// limit the memory for all open directories.
     attributes: Option<(Entry, Vec<Attribute>)>,
 }
 
@@ -43,7 +45,7 @@ impl Levels {
         &self.0[0].directory
     }
 
-    /// Opens a directory, makes it if it is missing, and records its attributes.
+    /// Opens a directory, creates it if it is missing, and records its attributes.
     pub(super) fn describe(
         &mut self,
         names: &[CString],
@@ -64,7 +66,7 @@ impl Levels {
         Ok(())
     }
 
-    /// Opens the directory of these names, and makes it if it is missing.
+    /// Opens the directory with this path, and creates it if it is missing.
     pub(super) fn above(&mut self, names: &[CString]) -> Result<OwnedFd, Stop> {
         self.enter(names)?;
         let here = self.last()?.directory.try_clone();
@@ -90,7 +92,8 @@ impl Levels {
             let directory = tree::open(&above.directory, &**name, &shown).map_err(out)?;
             let attributes = match is_new {
                 true => None,
-                // The directory keeps the attributes that it had before another file is made in it.
+                // An existing directory keeps its attributes: creating another file in it would
+                // change its times.
                 false => {
                     let stat = retry_on_intr(|| rustix::fs::fstat(&directory));
                     let stat = stat.map_err(at("fstat", &shown)).map_err(out)?;
@@ -108,7 +111,7 @@ impl Levels {
         Ok(())
     }
 
-    /// Returns how many of these directories, from the outermost on, are open.
+    /// Returns the number of leading names in `names` whose directories are open.
     fn entered(&self, names: &[CString]) -> usize {
         let open = self.0[1..].iter().zip(names);
         open.take_while(|(level, name)| level.name == **name)
@@ -130,18 +133,19 @@ impl Levels {
         Ok(tree::sync(&level.directory, &level.shown)?)
     }
 
-    /// Closes a directory and the directories in it without setting their attributes. If it is not
-    /// open, the open directories are others, which are left as usual.
+    /// Closes a directory and its subdirectories without setting their attributes. Does nothing if
+    /// the directory is not open.
     pub(super) fn abandon(&mut self, names: &[CString]) {
         if self.entered(names) == names.len() {
             self.0.truncate(names.len().max(1));
         }
     }
 
-    /// Leaves all directories.
+    /// Sets the attributes of all open directories, and closes the directories.
     pub(super) fn end(mut self) -> Result<(), Stop> {
         if self.0[0].attributes.is_none() {
-            // The archive contains no mode; csi-driver-nfs uses this one.
+            // The archive contains no mode for the volume's directory; csi-driver-nfs uses this
+            // mode.
             tree::chmod(self.root(), DIRECTORY.bits(), ".")?;
         }
         while !self.0.is_empty() {
@@ -151,7 +155,8 @@ impl Levels {
     }
 }
 
-/// Judges a failed lookup, in which links or files that were made before may be in the way.
+/// Converts a failed lookup. A path that leads through a link or a file, which the archive may have
+/// created before, is refused.
 pub(super) fn out(error: Error) -> Stop {
     match error.errno {
         Errno::LOOP | Errno::NOTDIR => Stop::refused("leads through a link or a file"),
@@ -159,7 +164,8 @@ pub(super) fn out(error: Error) -> Stop {
     }
 }
 
-/// Splits a path below the root of the volume into its names.
+/// Splits a path below the root of the volume into its names. Refuses a path that leads out of the
+/// volume.
 pub(super) fn names(path: &[u8]) -> Result<Vec<CString>, Stop> {
     if path.first() == Some(&b'/') {
         return Err(Stop::refused("is an absolute path"));

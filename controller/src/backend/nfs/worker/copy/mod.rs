@@ -1,7 +1,8 @@
-//! The copier. A source passes on each file, and a sink makes it. The sources are a directory
+//! The copier: a source passes each file to a sink, which creates it. The sources are a directory
 //! ([`walk::directory`]) and an archive (`snapshot::restore`); the sinks are a directory
-//! ([`target::Target`]) and an archive (`snapshot::writer`). A clone, a snapshot and a restore are
-//! three pairs of them.
+//! ([`target::Target`]) and an archive (`snapshot::writer`). A clone copies a directory to a
+//! directory, a snapshot copies a directory to an archive, and a restore copies an archive to a
+//! directory.
 
 pub(super) mod attributes;
 pub(super) mod content;
@@ -18,7 +19,8 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// Maximum depth of copied directories: each is open in source and target.
+/// Maximum depth of copied directories. The depth is limited since all parents of a file are open
+/// in the source and the target.
 pub(super) const DEPTH_MAX: usize = 256;
 
 /// The reason why a file is not copied.
@@ -31,7 +33,8 @@ pub(super) enum Stop {
 }
 
 impl Stop {
-    /// Judges a failed call on the source.
+    /// Converts a failed system call on the source. The errors of a removed or replaced file become
+    /// [`Self::Again`].
     pub(super) fn of(error: Error) -> Self {
         match error.errno {
             Errno::NOENT | Errno::STALE | Errno::LOOP | Errno::NOTDIR | Errno::NXIO => {
@@ -45,7 +48,7 @@ impl Stop {
         Self::Refused(why.into())
     }
 
-    /// Converts the reason to a failure of the call. `describe` converts a refusal.
+    /// Converts the reason to a failure of the call. `describe` converts the reason of a refusal.
     pub(super) fn failure(self, describe: impl FnOnce(&str) -> Failure) -> Failure {
         match self {
             Self::Again(error) => error.into(),
@@ -67,31 +70,31 @@ impl From<Failure> for Stop {
     }
 }
 
-/// A file or a directory of a volume that is copied.
+/// A file or a directory that is copied from a volume.
 pub(super) struct Item<'a> {
     /// The description of the file, without extended attributes.
     pub(super) entry: Entry,
     pub(super) from: &'a OwnedFd,
     pub(super) stat: &'a Stat,
-    /// The path in messages.
+    /// The path of the file in messages.
     pub(super) shown: &'a str,
 }
 
-/// The target of a copy, which makes the files. A file that fails with [`Stop::Again`] leaves
-/// nothing behind.
+/// The target of a copy, which creates the files. If creating a file fails with [`Stop::Again`],
+/// nothing of the file is left behind.
 pub(super) trait Sink {
-    /// Makes a directory; the files in it follow.
+    /// Creates a directory. Calls for the files in the directory follow.
     fn directory(&mut self, it: Item<'_>) -> Result<(), Stop>;
 
-    /// Makes a file with its content. The last attempt accepts a file that became shorter.
+    /// Creates a file with its content. The last attempt accepts a file that became shorter.
     fn file(&mut self, it: Item<'_>, is_last: bool, report: &mut Report<'_>) -> Result<(), Stop>;
 
-    /// Makes a symbolic link, a FIFO, a socket or a device.
+    /// Creates a symbolic link, a FIFO, a socket or a device.
     fn special(&mut self, entry: &Entry, shown: &str) -> Result<(), Stop>;
 
-    /// Returns a mark for [`Sink::back`].
+    /// Returns the current position of the target, for [`Sink::back`].
     fn begin(&mut self) -> Done<u64>;
 
-    /// Removes a directory with everything that was made in it since the mark.
+    /// Removes a directory with everything that was created in it since the position `begin`.
     fn back(&mut self, begin: u64, path: &[u8], shown: &str) -> Result<(), Stop>;
 }

@@ -1,4 +1,5 @@
-//! Reports the progress of a copy, and refreshes its claim, so that it does not count as abandoned.
+//! Reports the progress of a copy, and refreshes its claim, so that the copy does not count as
+//! abandoned.
 
 use super::super::super::call::Copied;
 use belay_server::call::{Failure, shortened};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 const SAY: Duration = Duration::from_secs(1);
 /// Maximum length of a reported path, in bytes.
 const PATH_BYTES_MAX: usize = 1 << 10;
-/// Time between two refreshes of the claim. After an hour without one, the copy counts as
+/// Time between two refreshes of the claim. A copy without a refresh for an hour counts as
 /// abandoned.
 const REFRESH: Duration = Duration::from_secs(300);
 
@@ -35,7 +36,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Reports and refreshes when due. Must be called often.
+    /// Reports the progress and refreshes the claim if it is time to do so. This function must be
+    /// called often.
     ///
     /// # Errors
     /// Returns `Busy` if another call has changed the claim; the errors of the server.

@@ -1,6 +1,6 @@
-//! The directory as the target of a copy. No other user can write in it. The source may be a
-//! hostile archive: each name is looked up in a directory that is open, without following a link,
-//! so that nothing outside is reached, whatever was made before.
+//! The directory as the target of a copy. No other user can write in the directory. The source may
+//! be a hostile archive: each name is looked up in an open directory, without following symbolic
+//! links, so that links in the archive do not lead out of the volume.
 
 use super::super::error::{Result as Done, at};
 use super::super::layout::nonce;
@@ -18,12 +18,12 @@ use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
 
 pub(in super::super) struct Target<'a> {
-    /// A directory with a link to each file that has several.
+    /// A directory with a hard link to each copied file that has several names.
     links: &'a OwnedFd,
     open: Levels,
-    /// Whether Belay has read the files from a directory. Then it may have found a name twice, as a
-    /// directory and as a file, of which the later one counts. Archives of other programs with such
-    /// names are refused.
+    /// Whether Belay has read the files from a directory, now or for an archive. The directory may
+    /// have changed meanwhile, so a name may occur as a directory and as a file; the later one
+    /// counts. Archives of other programs with such names are refused.
     is_own: bool,
     means: Means,
 }
@@ -38,7 +38,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Makes a directory, unless it exists.
+    /// Creates a directory, unless it exists.
     pub(in super::super) fn make_directory(
         &mut self,
         entry: &Entry,
@@ -57,8 +57,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Makes a file, whose content `fill` writes. Returns `false` if the file was made by another
-    /// name before, and now has this name, too.
+    /// Creates a file, whose content `fill` writes. Returns `false` if the file was created under
+    /// another name before, and was linked to this name.
     pub(in super::super) fn make_file(
         &mut self,
         entry: &Entry,
@@ -72,8 +72,8 @@ impl<'a> Target<'a> {
         }
         let file = self.make(&here, &name, shown, || created(&here, &name, shown))?;
         fill(&file)?;
-        // Synced before the attributes are set: a client that writes later sets the time of
-        // modification.
+        // Sync before setting the attributes: a client that writes later would set the modification
+        // time.
         tree::sync(&file, shown)?;
         attributes::apply(&file, entry, extended, shown)?;
         tree::sync(&file, shown)?;
@@ -81,7 +81,7 @@ impl<'a> Target<'a> {
         Ok(true)
     }
 
-    /// Makes a symbolic link, a FIFO, a socket or a device.
+    /// Creates a symbolic link, a FIFO, a socket or a device.
     pub(in super::super) fn make_special(
         &mut self,
         entry: &Entry,
@@ -123,7 +123,7 @@ impl<'a> Target<'a> {
         self.keep_link(&here, &name, entry, shown)
     }
 
-    /// Makes a link to an earlier file of an archive.
+    /// Creates a hard link to an earlier file of an archive.
     pub(in super::super) fn make_link(&mut self, entry: &Entry, shown: &str) -> Result<(), Stop> {
         const MISSING: &str = "is a link to what is not in the archive before it";
         let (here, name) = self.place(entry)?;
@@ -159,12 +159,12 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// Gives all directories their attributes.
+    /// Sets the attributes of all directories that are still open.
     pub(in super::super) fn end(self) -> Result<(), Stop> {
         self.open.end()
     }
 
-    /// Opens the directory of a file.
+    /// Opens the parent directory of a file. Returns the directory, and the name of the file.
     fn place(&mut self, entry: &Entry) -> Result<(OwnedFd, CString), Stop> {
         let mut names = names(&entry.path)?;
         let Some(name) = names.pop() else {
@@ -173,7 +173,8 @@ impl<'a> Target<'a> {
         Ok((self.open.above(&names)?, name))
     }
 
-    /// Makes a file of this name. A directory with the name is moved away, or the file is refused.
+    /// Creates a file of this name. If a directory has the name, moves the directory away or, in an
+    /// archive of another program, refuses the file.
     fn make<T>(
         &self,
         here: &OwnedFd,
@@ -199,7 +200,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Links the file if it was made by another name. Returns whether it now has this name, too.
+    /// Links the file to this name if it was created under another name. Returns `false` if it was
+    /// not.
     fn linked(
         &self,
         here: &OwnedFd,
@@ -215,14 +217,14 @@ impl<'a> Target<'a> {
                 rustix::fs::linkat(self.links, &**key, here, name, AtFlags::empty())
             });
             match linked {
-                // The file already has as many links as the server allows.
+                // The file was not created yet, or already has as many links as the server allows.
                 Err(error) if [Errno::NOENT, Errno::MLINK].contains(&error.errno) => Ok(false),
                 result => result.map(|()| true),
             }
         })
     }
 
-    /// Keeps a link to the file, to which its other names are linked.
+    /// Keeps a hard link to the file in `links`, from which its other names are linked.
     fn keep_link(
         &self,
         here: &OwnedFd,
@@ -269,8 +271,8 @@ impl Sink for Target<'_> {
         Ok(0)
     }
 
-    /// Moves away the file or directory of that name: the copy has a file completely, or not at
-    /// all.
+    /// Moves away the file or directory of that name, since a copy contains a file completely or
+    /// not at all.
     fn back(&mut self, _begin: u64, path: &[u8], shown: &str) -> Result<(), Stop> {
         let names = names(path)?;
         self.open.abandon(&names);
@@ -284,9 +286,9 @@ impl Sink for Target<'_> {
     }
 }
 
-/// Creates an empty file. It is opened with O_DIRECT, for which a client of NFS 4 requests no
-/// delegation: with one, Linux 7.2 keeps the times of a file to itself, and its server does not
-/// accept one in the past later.
+/// Creates an empty file. The file is opened with O_DIRECT, for which a client of NFS 4 requests no
+/// delegation. With a delegation, Linux 7.2 does not send the times of the file to the server, and
+/// its server later refuses to set a time in the past.
 fn created(to: &OwnedFd, name: &CStr, shown: &str) -> Done<OwnedFd> {
     const FLAGS: OFlags = OFlags::WRONLY
         .union(OFlags::CREATE)
@@ -296,7 +298,7 @@ fn created(to: &OwnedFd, name: &CStr, shown: &str) -> Done<OwnedFd> {
     let create = |flags| rustix::fs::openat(to, name, flags, PRIVATE_FILE);
     let file = made_anew((to, name), "openat", shown, || {
         match create(FLAGS | OFlags::DIRECT) {
-            // The file may have been created nevertheless.
+            // The failed call may have created the file nevertheless.
             Err(Errno::INVAL) => create(FLAGS.difference(OFlags::EXCL)),
             result => result,
         }
@@ -305,7 +307,7 @@ fn created(to: &OwnedFd, name: &CStr, shown: &str) -> Done<OwnedFd> {
     Ok(file)
 }
 
-/// Makes a file, replacing a file of that name from an earlier attempt or entry.
+/// Creates a file by calling `make`. Replaces a file of that name from an earlier attempt or entry.
 fn made_anew<T>(
     (to, name): (&OwnedFd, &CStr),
     call: &'static str,

@@ -1,7 +1,7 @@
-//! The directory as the source of a copy. Tenants may change it meanwhile: each file is opened
-//! without following a link, by its name in a directory that is open, and a missing file is skipped
-//! only after the server has confirmed that there is no such name. A server that does not respond
-//! makes system calls fail as if a file was removed.
+//! The directory as the source of a copy. Tenants may change the directory during the copy.
+//! Therefore each file is opened by its name in an open directory, without following symbolic
+//! links. A missing file is skipped only after the server has confirmed that the name does not
+//! exist: if a server does not respond, system calls fail as if the file was removed.
 
 use super::super::error::at;
 use super::super::tar::{Entry, Type};
@@ -14,10 +14,10 @@ use rustix::io::{Errno, retry_on_intr};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Maximum number of attempts to copy a name that changes meanwhile.
+/// Maximum number of attempts to copy a file that tenants replace during the copy.
 const ATTEMPTS: usize = 4;
 
-/// Passes on a directory, and all files in it.
+/// Passes a directory, and all files in it, to a sink.
 ///
 /// # Errors
 /// Returns `Precondition` if it has files that cannot be copied; the errors of the sink and of the
@@ -39,7 +39,7 @@ struct Walk<'a, 'r, S> {
     report: &'a mut Report<'r>,
 }
 
-/// A name that is copied.
+/// The name of a file that is copied, in an open directory.
 struct Name<'a> {
     from: BorrowedFd<'a>,
     name: &'a CStr,
@@ -83,7 +83,7 @@ impl<S: Sink> Walk<'_, '_, S> {
         let mut last = None;
         for attempt in 1..=ATTEMPTS {
             self.report.beat()?;
-            // If the directory above was removed, the caller looks up the name of that directory.
+            // If the parent directory was removed, the caller looks up the name of the parent.
             let stat = tree::stat(it.from, it.name, &it.shown).map_err(Stop::of)?;
             let Some(stat) = stat else {
                 self.report.changed(&it.shown);
@@ -148,7 +148,7 @@ impl<S: Sink> Walk<'_, '_, S> {
         Ok(())
     }
 
-    /// Passes on a symbolic link, a FIFO, a socket or a device.
+    /// Passes a symbolic link, a FIFO, a socket or a device to the sink.
     fn special(&mut self, it: &Name<'_>, stat: &Stat, file_type: FileType) -> Result<(), Stop> {
         let shown = &*it.shown;
         let kind = match file_type {
@@ -177,7 +177,7 @@ impl<S: Sink> Walk<'_, '_, S> {
     }
 }
 
-/// Returns the key of a file that may have other names. A file that changes gets another key.
+/// Returns the key of a file that has several names. A file that changes gets another key.
 fn links(stat: &Stat) -> Option<String> {
     (stat.st_nlink > 1).then(|| key(stat))
 }
@@ -205,7 +205,7 @@ fn link_target(from: BorrowedFd<'_>, name: &CStr, shown: &str) -> Result<CString
     target.map_err(|errno| Stop::of(at("readlinkat", shown)(errno)))
 }
 
-/// Opens a file to copy. Returns `Again` if it has another type by now.
+/// Opens a file to copy. Returns `Again` if the file is no longer a regular file.
 fn open_file(from: BorrowedFd<'_>, name: &CStr, shown: &str) -> Result<(OwnedFd, Stat), Stop> {
     let flags =
         OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -160,7 +160,7 @@ fn an_error_has_the_source_the_errno_and_the_kernels_words() {
     }
 }
 
-/// The server was not asked.
+/// The error occurs before the server is contacted.
 #[test]
 fn a_refusal_of_the_hosts_own_kernel_is_not_blamed_on_the_server() {
     for (errno, expected, advice) in [

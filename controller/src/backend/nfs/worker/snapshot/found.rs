@@ -15,20 +15,21 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _};
 use std::os::fd::OwnedFd;
 
-/// The suffixes of an archive after the name of the volume: csi-driver-nfs writes either, and tries
-/// to read the first one first.
+/// The suffixes of an archive after the name of the volume. csi-driver-nfs writes either suffix,
+/// and reads the first one if both exist.
 pub(super) const SUFFIXES: [&str; 2] = [".tar.gz", ".tar"];
 /// Number of bytes of the file that are read at once.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A snapshot that exists.
+/// An existing snapshot whose archive is open.
 pub(in super::super) struct Snapshot {
     file: File,
     stat: Stat,
-    /// The ID of the snapshot, or its path.
+    /// The ID of the snapshot.
     pub(super) id: String,
     is_compressed: bool,
-    /// The mark of Belay. `None` if another program has made the archive.
+    /// The mark that Belay writes to its archives. `None` if another program has created the
+    /// archive.
     pub(super) mark: Option<Mark>,
 }
 
@@ -64,10 +65,10 @@ impl Archive {
 }
 
 impl Snapshot {
-    /// Finds a snapshot. Returns `None` if it does not exist.
+    /// Finds a snapshot, or returns `None` if it does not exist.
     ///
     /// # Errors
-    /// Returns `Precondition` if its name refers to no regular file; the errors of the server.
+    /// Returns `Precondition` if the archive is not a regular file; the errors of the server.
     pub(in super::super) fn find(
         tree: &Tree,
         snapshot: &Archived,
@@ -113,7 +114,7 @@ impl Snapshot {
         Ok(None)
     }
 
-    /// Describes it to the controller.
+    /// Returns the description of the snapshot for the controller.
     pub(in super::super) fn seen(&self) -> SnapshotSeen {
         let created = match &self.mark {
             Some(mark) => i64::from(mark.created),
@@ -126,8 +127,8 @@ impl Snapshot {
         }
     }
 
-    /// Checks that an archive of another program is complete by reading it to its end: a process
-    /// that was killed may have left half of it.
+    /// Checks that an archive of another program is complete, by reading it to its end: a process
+    /// that was killed may have left it incomplete.
     ///
     /// # Errors
     /// Returns `Precondition` if it is not complete; the errors of `beat` and of the server.
@@ -183,7 +184,7 @@ impl Snapshot {
     }
 }
 
-/// Opens the directory of a snapshot. Returns `None` if it does not exist, or belongs to a volume.
+/// Opens the directory of a snapshot. Returns `None` if it does not exist or belongs to a volume.
 pub(super) fn directory(tree: &Tree, snapshot: &Archived) -> Result<Option<OwnedFd>, Failure> {
     if of_volume(tree, &snapshot.dir)?.is_some() {
         return Ok(None);
@@ -191,7 +192,7 @@ pub(super) fn directory(tree: &Tree, snapshot: &Archived) -> Result<Option<Owned
     opened(tree, &snapshot.dir)
 }
 
-/// Opens a directory. Returns `None` if it does not exist, or a file or a link has its name.
+/// Opens a directory. Returns `None` if it does not exist, or if a file or a link has its name.
 fn opened(tree: &Tree, dir: &Dir) -> Result<Option<OwnedFd>, Failure> {
     match tree.open_directory(dir) {
         Err(error) if is_missing(error.errno) => Ok(None),
@@ -199,7 +200,7 @@ fn opened(tree: &Tree, dir: &Dir) -> Result<Option<OwnedFd>, Failure> {
     }
 }
 
-/// Describes the volume that has claimed a directory, if any.
+/// Describes the volume that has claimed a directory. Returns `None` if no volume has claimed it.
 pub(super) fn of_volume(tree: &Tree, dir: &Dir) -> Result<Option<String>, Failure> {
     let Some(claims) = Claims::find(tree)? else {
         return Ok(None);

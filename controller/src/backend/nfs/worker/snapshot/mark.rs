@@ -1,16 +1,17 @@
-//! The mark in the header of Belay's archives: the volume, and the time at which its files were
-//! read. Such an archive gets its name only once it is complete. An archive of csi-driver-nfs has
-//! no mark: a killed process may have left it incomplete.
+//! The mark in the gzip header of Belay's archives: the volume, and the time at which its files
+//! were read. A marked archive is complete, since Belay gives an archive its name only when it is
+//! complete. An archive of csi-driver-nfs has no mark, and is incomplete if the process that wrote
+//! it was killed.
 
 use super::super::layout::hash;
 use flate2::{GzBuilder, GzHeader};
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The prefix of the comment, before the ID of the volume or its digest.
+/// The prefix of the gzip header's comment, before the ID of the volume or its digest.
 const COMMENT: &str = "Belay snapshot of ";
 /// Maximum length of the comment, in bytes: Go's compress/gzip, with which csi-driver-nfs reads
-/// archives, has a buffer of 512 bytes for it and the zero after it (`readString`).
+/// archives, has a buffer of 512 bytes for the comment and the zero byte after it (`readString`).
 const COMMENT_BYTES_MAX: usize = 511;
 /// The prefix of a digest, the SHA-256 that replaces an ID that is too long.
 const DIGEST: &str = "sha256:";
@@ -38,7 +39,7 @@ impl Mark {
         self.volume == written(volume)
     }
 
-    /// Returns the ID of the volume, unless it is too long.
+    /// Returns the ID of the volume, or `None` if the mark contains only its digest.
     pub(super) fn volume(&self) -> Option<&str> {
         Some(&*self.volume).filter(|volume| !volume.starts_with(DIGEST))
     }
@@ -50,7 +51,7 @@ impl Mark {
             .comment(comment.into_bytes())
     }
 
-    /// Reads the mark. Returns `None` in an archive of another program.
+    /// Reads the mark. Returns `None` for an archive of another program.
     pub(super) fn of(header: &GzHeader) -> Option<Self> {
         let comment = std::str::from_utf8(header.comment()?).ok()?;
         Some(Self {
@@ -69,8 +70,8 @@ impl fmt::Display for Mark {
     }
 }
 
-/// Returns the ID of a volume as in the comment. No ID begins like a digest: it begins with a
-/// server, which cannot have such a name.
+/// Returns the ID of a volume as the comment contains it: a digest replaces an ID that is too long.
+/// No ID looks like a digest, since it begins with the name of a server.
 fn written(volume: &str) -> String {
     match COMMENT.len() + volume.len() <= COMMENT_BYTES_MAX {
         true => volume.to_owned(),

@@ -1,11 +1,11 @@
-//! Snapshots: archives of volumes, `NAME/VOLUME.tar.gz` in the share, as csi-driver-nfs makes them.
-//! An archive is written to `.belay/snapshots`, is on the server's disk, and then gets its name by
-//! a link, which fails if the name exists. Therefore an archive that has its name is complete, and
-//! is never replaced.
+//! Snapshots: archives of volumes, `NAME/VOLUME.tar.gz` in the share, as csi-driver-nfs creates
+//! them. An archive is written to `.belay/snapshots` and synced to the server's disk, and then gets
+//! its name by a hard link, which fails if the name exists. Therefore an archive that has its name
+//! is complete, and is never replaced.
 //!
-//! A request of a killed worker that the server executes late gives a complete archive its name, or
-//! finds none: the next call first removes the files of earlier calls, and a deletion removes them
-//! before the archive.
+//! The server may execute the last request of a killed worker late. Such a request gives a complete
+//! archive its name, or fails: the next call first removes the temporary files of earlier calls,
+//! and a deletion removes them before the archive.
 
 mod found;
 mod mark;
@@ -32,13 +32,13 @@ use std::os::fd::OwnedFd;
 use temporary::{Temporaries, Temporary};
 use writer::Writer;
 
-/// Creates the snapshot, or finds it. `from` is the share of the volume.
+/// Creates the snapshot, or finds it if it exists. `from` is the share of the volume.
 ///
 /// # Errors
-/// Returns `Incompatible` if its name is another snapshot's or a volume's; `NotFound` if the volume
-/// does not exist, or is deleted meanwhile; `Precondition` if the volume has files that cannot be
-/// archived, or another program has left half of an archive; `Quota` if there is no room. After
-/// these errors, nothing is left.
+/// Returns `Incompatible` if another snapshot or a volume has the name; `NotFound` if the volume
+/// does not exist or is deleted meanwhile; `Precondition` if the volume has files that cannot be
+/// archived, or another program has left an incomplete archive; `Quota` if the server has no space.
+/// After these errors, nothing is left behind.
 pub(super) fn create(
     tree: &Tree,
     from: &Tree,
@@ -64,7 +64,7 @@ pub(super) fn create(
     let mut report = Report::new(progress, &refresh);
     let written = write(&made, &original, order, &mut report);
     let placed = written.and_then(|()| place(tree, &made, order, &mut report));
-    // An archive that was given its name keeps it.
+    // Removes only the temporary name: an archive that was linked keeps its own name.
     let removed = made.remove();
     match placed {
         Err(failure) if is_final(failure.kind) => {
@@ -75,9 +75,9 @@ pub(super) fn create(
     }
 }
 
-/// Returns the failure, with all changes undone; or the archive that a request of an earlier call
-/// has made since this call looked for it. The files of that call must have been removed, so that
-/// no archive follows.
+/// Returns the failure as rolled back, or the archive that a late request of an earlier call has
+/// created meanwhile. The caller must have removed the temporary files of earlier calls, so that no
+/// archive appears later.
 fn unless_made(
     tree: &Tree,
     order: &NewSnapshot,
@@ -93,8 +93,8 @@ fn unless_made(
     }
 }
 
-/// Removes the files of earlier calls, so that a late request of such a call cannot make the
-/// archive.
+/// Removes the temporary files of earlier calls, so that a late request of an earlier call cannot
+/// create the archive.
 fn forget_attempts(tree: &Tree, at: &Archived) -> Result<(), Failure> {
     match Temporaries::find(tree, at)? {
         Some(temporaries) => temporaries.forget(),
@@ -102,7 +102,7 @@ fn forget_attempts(tree: &Tree, at: &Archived) -> Result<(), Failure> {
     }
 }
 
-/// Removes the empty directory of a snapshot that was not made.
+/// Removes the directory of a snapshot that was not created, if it is empty.
 fn remove_empty(tree: &Tree, at: &Archived) -> Result<(), Failure> {
     if found::directory(tree, at)?.is_some() {
         let above = tree.open_above(&at.dir)?;
@@ -111,7 +111,8 @@ fn remove_empty(tree: &Tree, at: &Archived) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Deletes the snapshot, and nothing else. Returns the reason if other files were left.
+/// Deletes the archive of the snapshot. Returns an explanation if its directory contains other
+/// files.
 pub(super) fn delete(tree: &Tree, at: &Archived) -> Result<Option<String>, Failure> {
     if let Some(what) = found::of_volume(tree, &at.dir)? {
         return Ok(Some(format!("directory {} {what}", at.dir)));
@@ -124,7 +125,7 @@ fn deleted(tree: &Tree, at: &Archived) -> Result<Option<String>, Failure> {
     forget_attempts(tree, at)?;
     let Some(directory) = found::directory(tree, at)? else {
         return match tree.find(&at.dir)? {
-            // A link may lead to where an administrator has moved the archives.
+            // The link may lead to a directory to which an administrator has moved the archives.
             Some(found) if found.file_type != FileType::Directory => {
                 Err(Failure::precondition(format!(
                     "snapshot {}: {} in the share is no directory, so its archive is not deleted; \
@@ -151,7 +152,8 @@ fn deleted(tree: &Tree, at: &Archived) -> Result<Option<String>, Failure> {
     )
 }
 
-/// Returns a snapshot that exists, after checking its volume or its completeness.
+/// Returns an existing snapshot, after checking that it is of the requested volume or, if its
+/// archive has no mark, that the archive is complete.
 fn complete(
     found: &Snapshot,
     order: &NewSnapshot,
@@ -202,7 +204,7 @@ fn refuse_other(tree: &Tree, at: &Archived) -> Result<(), Failure> {
     }
 }
 
-/// Writes the whole archive to the server's disk.
+/// Writes the whole archive, and syncs it to the server's disk.
 fn write(
     made: &Temporary<'_>,
     original: &Original<'_>,
@@ -217,7 +219,8 @@ fn write(
     original.check()
 }
 
-/// Restores the snapshot to a directory. `links` gets a link to each file that has several.
+/// Restores the snapshot to a directory. `links` gets a hard link to each file that has several
+/// names.
 ///
 /// # Errors
 /// Returns `NotFound` if the snapshot does not exist; the errors of [`restore::restore`].
@@ -232,7 +235,7 @@ pub(super) fn restore(
     restore::restore(&found, into, report)
 }
 
-/// Gives the archive its name, unless another call was faster.
+/// Gives the archive its name, unless another call has already done that.
 fn place(
     tree: &Tree,
     made: &Temporary<'_>,
@@ -256,8 +259,8 @@ fn place(
     };
     let linked = retry_on_intr(link);
     match linked {
-        // In both cases, a complete archive has the name: this one, after a lost response, or
-        // another one.
+        // A complete archive has the name: the archive of this call, whose response was lost, or
+        // the archive of another call.
         Ok(()) | Err(Errno::EXIST | Errno::NOENT | Errno::STALE) => {}
         // For a file of this process, EPERM means that the filesystem has no hard links (link(2)).
         Err(errno @ (Errno::PERM | Errno::OPNOTSUPP)) => {

@@ -1,6 +1,6 @@
-//! Writes the compressed file of an archive: members of gzip (RFC 1952) one after another, as one
-//! stream. The data since the begin of a member can be removed again, so that a file or a directory
-//! that vanishes while it is read is not in the archive.
+//! Writes the compressed file of an archive: a sequence of gzip members (RFC 1952), which readers
+//! decompress as one stream. The data since the beginning of a member can be removed again, so that
+//! the archive does not contain a file or a directory that vanishes while it is read.
 
 use super::super::copy::content::SYNC_BYTES;
 use super::super::error::{Error, Result, at};
@@ -23,7 +23,7 @@ pub(super) struct Output<'a> {
 enum State {
     Between(Sink),
     Within(Box<GzEncoder<Sink>>),
-    /// A call has failed.
+    /// A system call has failed, so nothing more can be written.
     Failed,
 }
 
@@ -76,11 +76,11 @@ impl<'a> Output<'a> {
             0 => self.mark.builder(),
             _ => GzBuilder::new(),
         };
-        // Reading the volume must not wait for the processor more than for the server.
+        // Compression is fast, so that the processor does not slow down the reading of the volume.
         builder.write(sink, Compression::fast())
     }
 
-    /// Begins a member. Returns its position, for [`Self::back`].
+    /// Begins a member. Returns its position in the file, in bytes, for [`Self::back`].
     pub(super) fn begin(&mut self) -> Result<u64> {
         let sink = self.ended()?;
         let begin = sink.position;
@@ -88,7 +88,7 @@ impl<'a> Output<'a> {
         Ok(begin)
     }
 
-    /// Removes the data that was written since `begin`.
+    /// Removes the data that was written since the position `begin`.
     pub(super) fn back(&mut self, begin: u64) -> Result<()> {
         let mut sink = self.ended()?;
         let cut = || {
@@ -102,7 +102,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Writes the complete file to the server's disk.
+    /// Completes the file, and syncs it to the server's disk.
     pub(super) fn end(mut self) -> Result<OwnedFd> {
         let Sink { file, .. } = self.ended()?;
         tree::sync(&file, self.shown)?;

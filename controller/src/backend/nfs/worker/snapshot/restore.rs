@@ -1,5 +1,5 @@
-//! The archive as the source of a copy. It may be hostile: its entries are checked here and by the
-//! sink.
+//! The archive as the source of a copy. The archive may be hostile: this module and the target
+//! check its entries.
 
 use super::super::copy::Stop;
 use super::super::copy::attributes::{self, Extended};
@@ -15,14 +15,15 @@ use belay_server::size::Rounded;
 use rustix::io::retry_on_intr;
 use std::os::fd::OwnedFd;
 
-/// Size of a file from which on the free space of the server is checked first, in bytes.
+/// Minimum size of a file for which the server's free space is checked first, in bytes.
 const ROOM_BYTES: u64 = 16 << 20;
 
-/// Passes on all files of an archive. `links` gets a link to each file that has several.
+/// Writes all files of an archive to `target`. `links` gets a hard link to each file that has
+/// several names.
 ///
 /// # Errors
-/// Returns `Precondition` if the archive is damaged or hostile, or has files that cannot be made;
-/// `Quota` if it is larger than the room on the server; the errors of the server.
+/// Returns `Precondition` if the archive is damaged or hostile, or has files that cannot be
+/// created; `Quota` if a file is larger than the server's free space; the errors of the server.
 pub(super) fn restore(
     found: &Snapshot,
     (target, links): (&OwnedFd, &OwnedFd),
@@ -50,7 +51,7 @@ pub(super) fn restore(
         made.map_err(|stop| stop.failure(refused))?;
         content.report.copied.files += 1;
     }
-    // The rest of the file has the checksum of the last part.
+    // The end of the file contains the checksum of the last gzip member.
     let ended = content.reader.end();
     ended.map_err(|wrong| found.failure(wrong))?;
     let ended = target.end();
@@ -91,7 +92,8 @@ struct Content<'a, 'r> {
 
 impl Content<'_, '_> {
     fn write(&mut self, file: &OwnedFd, entry: &Entry, shown: &str) -> Result<(), Stop> {
-        // An archive of Belay lists the segments between holes.
+        // An archive of Belay lists the data between holes, so only other archives contain holes as
+        // zeros.
         let may_have_holes = entry.segments.is_none() && self.found.mark.is_none();
         self.make_sure_of_room(entry, may_have_holes, shown)?;
         for Segment { offset, length } in entry.pieces().iter().copied() {
@@ -126,7 +128,7 @@ impl Content<'_, '_> {
         Ok(filled)
     }
 
-    /// Skips the content of a file that exists.
+    /// Skips the content of a file that was linked to an earlier file instead.
     fn pass(&mut self) -> Result<(), Stop> {
         let failed = |wrong| self.found.failure(wrong);
         while self.reader.read(&mut self.buffer).map_err(failed)? > 0 {
@@ -135,7 +137,8 @@ impl Content<'_, '_> {
         Ok(())
     }
 
-    /// Refuses a file that claims to be larger than the free space, before it fills the server.
+    /// Refuses a file that claims to be larger than the free space, before its content fills the
+    /// server.
     fn make_sure_of_room(
         &self,
         entry: &Entry,
@@ -143,7 +146,7 @@ impl Content<'_, '_> {
         shown: &str,
     ) -> Result<(), Stop> {
         let bytes = entry.stored();
-        // A file that contains only zeros may take up no space.
+        // Zeros become holes, so a file that may have holes can take up less space than its size.
         if bytes < ROOM_BYTES || may_have_holes {
             return Ok(());
         }

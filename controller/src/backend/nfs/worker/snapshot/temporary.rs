@@ -1,6 +1,6 @@
-//! Archives that are being written, in `.belay/snapshots`: files `SHA-256.NONCE`, by the path of
-//! the snapshot. The file of a killed worker is removed by the next call for the snapshot, or,
-//! after an hour, by a call for another snapshot of the share.
+//! Archives that are being written, in `.belay/snapshots`. The name of such a file is `HASH.NONCE`,
+//! with the SHA-256 of the snapshot's path. The next call for the snapshot removes the file of a
+//! killed worker. A call for another snapshot of the share removes it after an hour.
 
 use super::super::super::call::Archived;
 use super::super::claims::is_abandoned;
@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 /// The temporary archives of a snapshot.
 pub(super) struct Temporaries {
     all: OwnedFd,
-    /// The prefix of their names.
+    /// The prefix of the archives' file names.
     prefix: String,
 }
 
@@ -34,7 +34,7 @@ impl Temporaries {
         Ok(Self::of(all, snapshot))
     }
 
-    /// Opens the directory of temporary archives. Returns `None` if no snapshot was ever made in
+    /// Opens the directory of temporary archives. Returns `None` if no snapshot was ever created in
     /// the share.
     pub(super) fn find(tree: &Tree, snapshot: &Archived) -> Result<Option<Self>, Failure> {
         let Some(own) = Own::find(tree)? else {
@@ -60,19 +60,20 @@ impl Temporaries {
         Ok(())
     }
 
-    /// Creates a temporary archive, after removing those of earlier calls.
+    /// Creates a temporary archive, after removing the temporary archives of earlier calls.
     pub(super) fn begin(&self) -> Result<Temporary<'_>, Failure> {
         self.forget()?;
         let name = format!("{}{}", self.prefix, nonce()?);
         tree::write_new(&self.all, &name, b"", SHOWN)?;
         let begun = Temporary { of: self, name };
         let modified = tree::modified(&self.all, &begun.name, SHOWN)?;
-        // Archives of other calls that cannot be removed are ignored.
+        // Ignore an error: archives of other calls that cannot be removed are left.
         self.sweep(modified.unwrap_or_default()).unwrap_or_default();
         Ok(begun)
     }
 
-    /// Removes archives that no call continues, by the clock of the server.
+    /// Removes the archives that no call has refreshed for an hour. `now` is the time of the
+    /// server's clock, in seconds since 1970.
     fn sweep(&self, now: i64) -> Result<(), Failure> {
         for name in list::names(&self.all, SHOWN)? {
             let made = tree::modified(&self.all, &name, SHOWN)?;
@@ -95,11 +96,11 @@ impl Temporary<'_> {
         retry_on_intr(open).map_err(at("openat", SHOWN))
     }
 
-    /// Sets the modification time, so that the archive does not count as abandoned: reading a file
-    /// with holes may take long.
+    /// Sets the modification time to the current time, so that the archive does not count as
+    /// abandoned: reading a file with holes may take long.
     ///
     /// # Errors
-    /// Returns `Busy` if another call has removed it.
+    /// Returns `Busy` if another call has removed the archive.
     pub(super) fn refresh(&self) -> Result<(), Failure> {
         match attributes::refresh(&self.of.all, &self.name, SHOWN) {
             Err(error) if [Errno::NOENT, Errno::STALE].contains(&error.errno) => {

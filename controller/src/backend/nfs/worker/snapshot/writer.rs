@@ -1,5 +1,5 @@
-//! The archive as the target of a copy. It contains a file completely, as it was while it was read,
-//! or not at all.
+//! The archive as the target of a copy. The archive contains each file completely, with the content
+//! that was read, or not at all.
 
 use super::super::copy::attributes;
 use super::super::copy::content::{BUFFER_BYTES, read_at, segments};
@@ -10,7 +10,7 @@ use super::super::tar::{self, Entry, Type};
 use super::output::Output;
 use rustix::io::Errno;
 
-/// Maximum size of a file that is read before its head is written, in bytes.
+/// Maximum size of a file that is read as a whole before its header is written, in bytes.
 const SMALL_BYTES: u64 = 256 << 10;
 
 pub(super) struct Writer<'a> {
@@ -26,7 +26,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Ends the archive, and writes it to the server's disk.
+    /// Ends the archive, and syncs it to the server's disk.
     pub(super) fn end(mut self) -> Done<()> {
         self.output.write(&tar::END)?;
         self.output.end().map(drop)
@@ -42,7 +42,7 @@ impl<'a> Writer<'a> {
                 read => length += read,
             }
         }
-        // The file may be shorter by now.
+        // The file may have become shorter meanwhile.
         it.entry.size = length as u64;
         self.output.write(&tar::head(&it.entry))?;
         self.output.write(&content[..length])?;
@@ -51,8 +51,9 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes a large file. A file that is shorter by now is read again; the last attempt fills it
-    /// with zeros, since its size is written before its content.
+    /// Writes a large file. Returns [`Stop::Again`] if the file has become shorter meanwhile. The
+    /// last attempt fills the file with zeros instead, since its size was written before its
+    /// content.
     fn large(&mut self, it: &Item<'_>, is_last: bool, report: &mut Report<'_>) -> Result<(), Stop> {
         let again = || Stop::Again(at("pread", it.shown)(Errno::NXIO));
         self.output.write(&tar::head(&it.entry))?;
@@ -76,7 +77,7 @@ impl<'a> Writer<'a> {
             }
         }
         let size = rustix::fs::fstat(it.from).map(|now| now.st_size);
-        // The missing end may have been mistaken for a hole.
+        // The missing end of a shorter file may have been mistaken for a hole.
         if !is_last && size.is_ok_and(|size| size.unsigned_abs() < it.entry.size) {
             return Err(again());
         }
@@ -101,7 +102,8 @@ fn extend(it: &mut Item<'_>) -> Result<(), Stop> {
 impl Sink for Writer<'_> {
     fn directory(&mut self, mut it: Item<'_>) -> Result<(), Stop> {
         extend(&mut it)?;
-        // The attributes are not kept in memory while the files in the directory are archived.
+        // The attributes are written now, so that they are not kept in memory while the files in
+        // the directory are archived.
         Ok(self.output.write(&tar::head(&it.entry))?)
     }
 
@@ -125,7 +127,7 @@ impl Sink for Writer<'_> {
     }
 
     fn special(&mut self, entry: &Entry, _shown: &str) -> Result<(), Stop> {
-        // Sockets are left out: their processes make them again.
+        // Sockets are omitted: the processes that use them create them again.
         match entry.kind {
             Type::Socket => Ok(()),
             _ => Ok(self.output.write(&tar::head(entry))?),

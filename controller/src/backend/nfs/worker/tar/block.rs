@@ -2,7 +2,7 @@
 
 use super::BLOCK;
 
-/// A field: its position, and its length.
+/// The position and the length of a field in the header, in bytes.
 type Field = (usize, usize);
 
 const NAME: Field = (0, 100);
@@ -19,12 +19,12 @@ const MAJOR: Field = (329, 8);
 const MINOR: Field = (337, 8);
 const PREFIX: Field = (345, 155);
 
-/// `ustar`, and its version.
+/// The magic number `ustar`, and the version of the format.
 const USTAR: &[u8; 8] = b"ustar\x0000";
 /// Maximum length of a name in a header, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = NAME.1;
 
-/// A header.
+/// The fields of a header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) name: Vec<u8>,
@@ -59,8 +59,8 @@ pub(super) fn fits_time(value: i64) -> bool {
 }
 
 impl Header {
-    /// Returns the block. Numbers that do not fit are 0, and long names are shortened: records have
-    /// them.
+    /// Returns the header as a block. A number that does not fit becomes 0, and a long name is
+    /// truncated: the records contain the full values.
     pub(super) fn block(&self) -> [u8; BLOCK] {
         let mut block = [0; BLOCK];
         text(&mut block, NAME, &self.name);
@@ -138,7 +138,7 @@ fn ended(field: &[u8]) -> &[u8] {
     &field[..end.unwrap_or(field.len())]
 }
 
-/// Returns the checksum of a block, whose own field counts as spaces.
+/// Returns the checksum of a block. The bytes of the checksum field count as spaces.
 fn checksum(block: &[u8; BLOCK]) -> u64 {
     sum(block).map(u64::from).sum()
 }
@@ -159,7 +159,7 @@ fn unsigned(field: &[u8]) -> Option<u64> {
     signed(field).and_then(|value| u64::try_from(value).ok())
 }
 
-/// Reads an octal number, or a binary one of GNU tar. An empty field is 0.
+/// Reads an octal number, or a binary number of GNU tar's format. An empty field is 0.
 fn signed(field: &[u8]) -> Option<i64> {
     let first = *field.first()?;
     if first & 0x80 != 0 {

@@ -1,14 +1,16 @@
-//! Writes the head of a file: everything before its content.
+//! Writes the head of a file in an archive: all blocks before the file's content.
 
 use super::block::{self, Header, NAME_BYTES_MAX};
 use super::pax::{self, Records};
 use super::{BLOCK, Entry, Segment, Type};
 
-/// The end of an archive.
+/// The two zero blocks that end an archive.
 pub(in super::super) const END: [u8; 2 * BLOCK] = [0; 2 * BLOCK];
-/// The name of records, for programs that take them for a file.
+/// The file name in the header of pax records. Programs that do not support records extract a file
+/// of this name.
 const RECORDS: &[u8] = b"PaxHeaders/records";
-/// The name of a sparse file, for programs that do not know them.
+/// The file name in the header of a sparse file. Programs that do not support sparse files extract
+/// a file of this name.
 const SPARSE: &[u8] = b"GNUSparseFile.0/content";
 
 /// Returns the blocks before the content. [`Entry::stored`] bytes and their [`padding`] follow.
@@ -37,7 +39,7 @@ pub(in super::super) fn head(entry: &Entry) -> Vec<u8> {
     head
 }
 
-/// Returns the number of zeros after `stored` bytes of content.
+/// Returns the number of zero bytes after `stored` bytes of content.
 pub(in super::super) fn padding(stored: u64) -> usize {
     let block = BLOCK as u64;
     let rest = (block - stored % block) % block;
@@ -115,8 +117,8 @@ fn records(entry: &Entry, stored: u64) -> Vec<u8> {
     records.into_bytes()
 }
 
-/// Returns the segments of a sparse file as lines, which are stored before its content. If the file
-/// ends in a hole, a segment without length marks its end.
+/// Returns the list of a sparse file's segments, in lines, which is stored before the content. If
+/// the file ends with a hole, a segment of length 0 marks its end.
 fn map(segments: &[Segment], size: u64) -> Vec<u8> {
     let end = segments.last().map_or(0, |last| last.offset + last.length);
     let last = (end != size).then_some(Segment {

@@ -1,7 +1,7 @@
 //! The format of archives: pax (POSIX.1-2024, "pax Interchange Format" and "ustar Interchange
 //! Format"), with GNU tar's records for sparse files (its manual, "PAX Format, Version 1.0") and
-//! star's for extended attributes. GNU tar's own format is read. Makes no system calls itself, and
-//! keeps at most the metadata of one file of an archive in memory.
+//! star's records for extended attributes. Archives in GNU tar's own format can be read. Makes no
+//! system calls itself, and keeps at most the metadata of one file of an archive in memory.
 
 mod block;
 mod head;
@@ -17,8 +17,8 @@ pub(super) use read::{Flaw, Reader};
 
 /// The size of a block, in bytes.
 pub(super) const BLOCK: usize = 512;
-/// Maximum size of the records of a file, in bytes, as in Go (`maxSpecialFileSize` in its
-/// archive/tar): csi-driver-nfs refuses larger ones.
+/// Maximum size of the pax records of a file, in bytes. csi-driver-nfs refuses larger records,
+/// since Go has this limit (`maxSpecialFileSize` in its archive/tar).
 const RECORDS_BYTES_MAX: u64 = 1 << 20;
 /// Maximum length of a path that is read, in bytes.
 const PATH_BYTES_MAX: u64 = 128 << 10;
@@ -30,18 +30,18 @@ const SEGMENTS_MAX: u64 = 1 << 20;
 pub(super) enum Type {
     #[default]
     File,
-    /// Another name of an earlier file.
+    /// A hard link: another name of an earlier file in the archive.
     Link,
     Symlink,
     Character,
     Block,
     Directory,
     Fifo,
-    /// A socket, which no format of archives supports.
+    /// A socket, which no archive format supports.
     Socket,
 }
 
-/// A time.
+/// A point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Time {
     /// Seconds since 1970.
@@ -50,14 +50,14 @@ pub(super) struct Time {
     pub(super) nanoseconds: u32,
 }
 
-/// A part of a file that is not a hole.
+/// A part of a file that is not a hole, as a range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) offset: u64,
     pub(super) length: u64,
 }
 
-/// A file of an archive.
+/// A file in an archive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Entry {
     /// The path below the volume's root, with `/` between the names.
@@ -73,14 +73,15 @@ pub(super) struct Entry {
     pub(super) accessed: Option<Time>,
     /// The major and minor number of a device.
     pub(super) device: (u32, u32),
-    /// The size with holes, in bytes.
+    /// The size of the content, including holes, in bytes.
     pub(super) size: u64,
-    /// The stored segments of a sparse file, in order.
+    /// The segments of a sparse file that contain data, in order. `None` if the file is not sparse.
     pub(super) segments: Option<Vec<Segment>>,
     /// Extended attributes.
     pub(super) attributes: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Files with the same key are names of one file; each has its content here, since
-    /// csi-driver-nfs would make an empty file of a link.
+    /// A key that all names of a file with several names have in common. The archive contains the
+    /// content of the file for each name, since csi-driver-nfs would create an empty file from a
+    /// hard link.
     pub(super) links: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! The records of a pax header: `LENGTH KEY=VALUE` and a line feed, where the length is that of the
-//! whole record.
+//! The records of a pax header: `LENGTH KEY=VALUE` and a line feed. LENGTH is the length of the
+//! whole record, in bytes.
 
 use super::Time;
 use std::io::Write as _;
@@ -11,22 +11,23 @@ pub(super) const USER: &str = "uid";
 pub(super) const GROUP: &str = "gid";
 pub(super) const MODIFIED: &str = "mtime";
 pub(super) const ACCESSED: &str = "atime";
-/// The prefix of extended attributes.
+/// The prefix of the keys of extended attributes.
 pub(super) const ATTRIBUTE: &str = "SCHILY.xattr.";
-/// The prefix of records of sparse files.
+/// The prefix of the keys that describe sparse files.
 pub(super) const SPARSE: &str = "GNU.sparse.";
 pub(super) const SPARSE_MAJOR: &str = "GNU.sparse.major";
 pub(super) const SPARSE_MINOR: &str = "GNU.sparse.minor";
 pub(super) const SPARSE_NAME: &str = "GNU.sparse.name";
 pub(super) const SPARSE_SIZE: &str = "GNU.sparse.realsize";
-/// The key of Belay's own record of files with several names.
+/// The key of Belay's own record for files with several names.
 pub(super) const LINKS: &str = "BELAY.links";
-/// The key of the record for names that are not UTF-8; its value is `BINARY`.
+/// The key of the record that precedes a name that is not UTF-8. The value of the record is
+/// `BINARY`.
 const CHARSET: &str = "hdrcharset";
 
 const NANOSECONDS: u32 = 1_000_000_000;
 
-/// Records that are written.
+/// A buffer for the records to write.
 #[derive(Default)]
 pub(super) struct Records(Vec<u8>);
 
@@ -79,7 +80,7 @@ impl Records {
     }
 }
 
-/// Returns the name in the key of an attribute.
+/// Decodes the name of an extended attribute from the key of its record.
 pub(super) fn attribute_name(mut key: &[u8]) -> Vec<u8> {
     let mut name = Vec::new();
     while let Some((first, rest)) = key.split_first() {
@@ -127,7 +128,7 @@ pub(super) fn time(text: &str) -> Option<Time> {
     for _ in fraction.len()..9 {
         nanoseconds *= 10;
     }
-    // -1.5 is half a second after -2.
+    // For example, -1.5 is half a second after -2.
     Some(match whole.starts_with('-') && nanoseconds > 0 {
         true => Time {
             seconds: seconds.checked_sub(1)?,

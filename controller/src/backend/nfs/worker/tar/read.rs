@@ -8,17 +8,19 @@ use std::io::{self, Read};
 
 /// Maximum size of a file, in bytes.
 const BYTES_MAX: u64 = i64::MAX.unsigned_abs();
-/// Maximum number of headers before that of a file: there are four kinds.
+/// Maximum number of headers before a file's own header. The formats define four kinds of these
+/// headers.
 const HEADERS_MAX: usize = 8;
-/// Maximum number of bytes after the end: programs that write to tapes fill their last record.
+/// Maximum number of bytes after the end of an archive. Programs that write to tapes pad the last
+/// record.
 const REST_BYTES_MAX: u64 = 16 << 20;
-/// Maximum length of a key of links, in bytes.
+/// Maximum length of the key for files with several names, in bytes.
 const LINKS_BYTES_MAX: usize = 128;
 
-/// The reason why an archive is not read.
+/// The reason why an archive cannot be read.
 #[derive(Debug)]
 pub(in super::super) enum Flaw {
-    /// The input is incomplete, or no archive.
+    /// The input is incomplete, or is not an archive.
     Damaged(String),
     /// The archive has unsupported content.
     Refused(String),
@@ -33,7 +35,7 @@ pub(in super::super) struct Reader<R> {
     padding: usize,
 }
 
-/// The headers before that of a file, which describe it.
+/// The headers before a file's own header, which describe the file.
 #[derive(Default)]
 struct Preamble {
     path: Option<Vec<u8>>,
@@ -41,7 +43,7 @@ struct Preamble {
     records: Vec<u8>,
 }
 
-/// The records of a file.
+/// The pax records of a file.
 #[derive(Default)]
 struct FileRecords {
     path: Option<Vec<u8>>,
@@ -73,7 +75,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Returns the next file, or `None` at the end. Skips the unread content of the last file.
+    /// Returns the next file, or `None` at the end. Skips the unread content of the previous file.
     pub(in super::super) fn next(&mut self) -> Result<Option<Entry>, Flaw> {
         self.pass()?;
         let mut before = Preamble::default();
@@ -97,7 +99,7 @@ impl<R: Read> Reader<R> {
         )))
     }
 
-    /// Reads stored content of the last file. Returns 0 at its end.
+    /// Reads stored content of the last file. Returns 0 at the end of the file.
     pub(in super::super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Flaw> {
         let length = usize::try_from(self.left).unwrap_or(usize::MAX);
         let length = length.min(buffer.len());
@@ -117,8 +119,9 @@ impl<R: Read> Reader<R> {
         Ok(read)
     }
 
-    /// Reads to the end of the input, which may have a checksum there. Refuses further data: a
-    /// header that a server has lost reads as zeros, like the end, but is followed by files.
+    /// Reads to the end of the input, to verify a checksum at the end. Refuses further data: a
+    /// header that a server has lost reads as zeros, like the end of an archive, but files follow
+    /// it.
     pub(in super::super) fn end(self) -> Result<(), Flaw> {
         let mut rest = self.input.take(REST_BYTES_MAX + 1);
         let mut buffer = [0; BLOCK];
@@ -236,7 +239,7 @@ impl FileRecords {
             let number = || number().ok_or_else(wrong);
             let owner = || u32::try_from(number()?).map_err(|_| wrong());
             let time = || text.ok().and_then(pax::time).ok_or_else(wrong);
-            // Names of attributes need not be text.
+            // The names of attributes need not be UTF-8.
             if let Some(name) = key.strip_prefix(pax::ATTRIBUTE.as_bytes()) {
                 let name = pax::attribute_name(name);
                 said.attributes.push((name, value.to_vec()));
@@ -274,8 +277,8 @@ fn path(value: &[u8]) -> Result<Vec<u8>, Flaw> {
     }
 }
 
-/// Reads a key of links. It becomes the name of a file, so that only short and plain ones are
-/// accepted.
+/// Reads the key for a file with several names. The key becomes a file name, so only short keys
+/// without special characters are accepted.
 fn links(value: &[u8]) -> Option<String> {
     let is_plain = |byte: &u8| byte.is_ascii_hexdigit() || *byte == b'.' || *byte == b'-';
     let is_key = !value.is_empty()
@@ -287,7 +290,7 @@ fn links(value: &[u8]) -> Option<String> {
 
 fn kind(flag: u8, path: &[u8]) -> Result<Type, Flaw> {
     Ok(match flag {
-        // The oldest format has no other sign of a directory.
+        // In the oldest format, only a slash at the end of the path marks a directory.
         0 | b'0' if path.ends_with(b"/") => Type::Directory,
         0 | b'0' | b'7' => Type::File,
         b'1' => Type::Link,
@@ -303,8 +306,8 @@ fn kind(flag: u8, path: &[u8]) -> Result<Type, Flaw> {
     })
 }
 
-/// Refuses records for all files other than comments, since they would change the headers of the
-/// files.
+/// Refuses records that apply to all files, except for comments, since such records would change
+/// the headers of the files.
 fn refuse_global(records: &[u8]) -> Result<(), Flaw> {
     let records = pax::read(records).ok_or_else(|| damaged("its records are damaged"))?;
     match records.iter().find(|(key, _)| *key != b"comment") {
@@ -316,7 +319,7 @@ fn refuse_global(records: &[u8]) -> Result<(), Flaw> {
     }
 }
 
-/// Returns a name, which ends at a zero byte.
+/// Returns the name in `data`, which ends at the first zero byte.
 fn named(mut data: Vec<u8>) -> Vec<u8> {
     let end = data.iter().position(|byte| *byte == 0);
     data.truncate(end.unwrap_or(data.len()));
@@ -331,7 +334,7 @@ fn refused(path: &[u8], why: &str) -> Flaw {
     Flaw::Refused(format!("{:?} {why}", String::from_utf8_lossy(path)))
 }
 
-/// Converts an error of the input: a wrong end or content, or a failed system call.
+/// Converts an error of the input: an incomplete or damaged input, or a failed system call.
 fn unread(error: io::Error) -> Flaw {
     match (error.raw_os_error(), error.kind()) {
         (None, io::ErrorKind::UnexpectedEof) => damaged("it is not complete"),

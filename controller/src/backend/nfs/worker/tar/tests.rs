@@ -1,4 +1,4 @@
-//! Archives are read as they were written, and garbage is refused.
+//! Tests that archives are read as they were written, and that garbage is refused.
 
 use super::*;
 use std::io::Read as _;
@@ -159,7 +159,7 @@ fn content_that_is_not_read_is_passed_over() {
     assert!(reader.next().unwrap().is_none());
 }
 
-/// Whatever is changed, reading ends, without a panic and without much memory.
+/// After any change of an archive, reading ends without a panic and without much memory.
 #[test]
 fn any_change_of_an_archive_is_read_or_refused() {
     let entry = Entry {
@@ -241,7 +241,7 @@ fn is_refused(archive: &[u8], words: &str) {
     );
 }
 
-/// The reader would wait for the next file as long as there are such headers, which compress well.
+/// Without a limit, the reader would read any number of such headers, which compress well.
 #[test]
 fn a_file_that_many_headers_describe_is_refused() {
     for (flag, content) in [

@@ -1,4 +1,4 @@
-//! Tests archives, and volumes and files that have their names.
+//! Tests archives, and volumes and files that have the names of archives.
 
 use super::super::claim::State;
 use super::super::trash::Trash;
@@ -35,7 +35,7 @@ fn no_archive_goes_where_the_directories_of_volumes_are() {
         "has the directories of volumes",
     );
     is_untouched(&share, &order, true);
-    // An operator has removed the volume with its claim: its leftovers are no obstacle.
+    // An operator has removed the volume and its claim: the rest must not block the archive.
     let claim = claim_of(&share, "archived-ns/data/x");
     fs::remove_dir_all(claim.parent().unwrap()).unwrap();
     fs::remove_dir_all(share.path("archived-ns")).unwrap();
@@ -43,7 +43,7 @@ fn no_archive_goes_where_the_directories_of_volumes_are() {
     assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
 }
 
-/// A volume's own directory has the name, and no program may take it for an older archive.
+/// The name belongs to a volume's own directory, which must not be mistaken for an older archive.
 #[test]
 fn no_archive_replaces_a_volume() {
     for state in [State::Creating, State::Ready, State::Retained] {
@@ -62,7 +62,7 @@ fn no_archive_replaces_a_volume() {
     }
 }
 
-/// The directory of the claim was retained, and moved away since.
+/// The directory of the claim was retained, and has been moved away since.
 #[test]
 fn a_claim_that_is_left_keeps_no_archive_from_its_name() {
     let share = Share::new();
@@ -110,7 +110,7 @@ fn the_archive_of_a_volume_is_not_deleted_as_a_volume() {
     assert_eq!(names(&share.path(".belay/claims")).len(), 1);
 }
 
-/// Another program has made it since the volume was moved to the trash.
+/// Another program has created the link since the volume was moved to the trash.
 #[test]
 fn a_link_that_has_the_name_of_an_archive_is_not_removed() {
     let share = Share::new();

@@ -211,7 +211,7 @@ fn a_file_that_the_server_does_not_write_to_its_disk_is_a_failure() {
     for name in ["file", "directory"] {
         tree::sync(&fs::File::open(share.path(name)).unwrap().into(), "x").unwrap();
     }
-    // No disk has its content.
+    // A FIFO has no content on a disk.
     let fifo = tree::open_file(&root, "fifo", "x").unwrap().unwrap();
     fails(tree::sync(&fifo, "x"), Errno::INVAL);
 }

@@ -19,8 +19,7 @@ fn a_directory_that_is_no_volume_of_belay_is_not_handed_out() {
         );
     }
     assert_eq!(names(&share.path("data")), ["file"]);
-    // A directory with the name of the volume is its own, if it has no files: a call that was
-    // interrupted has made it.
+    // An empty directory with the name of the volume was created by an interrupted call.
     fs::create_dir(share.path("pvc-2")).unwrap();
     share.create(&plain("pvc-2")).unwrap();
     share.write("pvc-3/file");
@@ -48,7 +47,7 @@ fn a_volume_is_not_created_in_another_one_nor_around_it() {
         "has the directories of other volumes",
     );
     assert_eq!(names(&share.path("a/b")), [""; 0]);
-    // An ID of csi-driver-nfs may be that of the directory around.
+    // An ID of csi-driver-nfs may name the directory around the volumes.
     let deletion = share.delete(&old(&volume("a", "pvc-3"), OnDelete::Delete));
     refused(
         deletion,
@@ -144,7 +143,8 @@ fn a_damaged_claim_is_refused_by_its_path_and_decides_nothing() {
             refused(result, Kind::Precondition, "is no claim on pvc-1");
         }
     }
-    // A claim on another directory, an unknown state, and a file instead of a directory.
+    // The damaged claims are: a claim on another directory, an unknown state, and a file instead of
+    // a directory.
     share.create(&plain("x")).unwrap();
     fs::write(claim_of(&share, "x"), &sound).unwrap();
     refused(
@@ -171,7 +171,7 @@ fn a_damaged_claim_is_refused_by_its_path_and_decides_nothing() {
     assert_eq!(names(&share.path("pvc-1")), ["file"]);
 }
 
-/// The directories in it may be claimed in that share, by their other path.
+/// Directories in a nested share may be claimed there, under another path.
 #[test]
 fn nothing_is_created_or_deleted_in_a_directory_that_is_a_share_itself() {
     let share = Share::new();
@@ -185,7 +185,7 @@ fn nothing_is_created_or_deleted_in_a_directory_that_is_a_share_itself() {
         let created = share.create(&volume(dir, "pvc-2"));
         refused(created, Kind::Precondition, words);
     }
-    // Volumes of csi-driver-nfs.
+    // These volumes were created by csi-driver-nfs.
     let team = adopting(plain("team"));
     let others = [adopting(volume("team/other", "pvc-2")), ours.clone()];
     for policy in [OnDelete::Delete, OnDelete::Archive] {
@@ -197,7 +197,7 @@ fn nothing_is_created_or_deleted_in_a_directory_that_is_a_share_itself() {
     share.delete(&old(&others[0], OnDelete::Retain)).unwrap();
     assert_eq!(names(&share.path("team")), [".belay", "data", "other"]);
     assert_eq!(names(&share.path("team/data")), ["file"]);
-    // The whole share, once it has no volume of the outer one.
+    // The directory cannot be used either once the outer share has lost its claims.
     fs::remove_dir_all(share.path(".belay")).unwrap();
     refused(
         share.create(&team),
@@ -206,7 +206,7 @@ fn nothing_is_created_or_deleted_in_a_directory_that_is_a_share_itself() {
     );
     let deleted = share.delete(&old(&team, OnDelete::Delete));
     refused(deleted, Kind::Precondition, words);
-    // A tenant cannot keep a volume of Belay from being deleted so.
+    // A tenant's directory `.belay` must not prevent the deletion of a volume of Belay.
     share.create(&plain("pvc-3")).unwrap();
     fs::create_dir(share.path("pvc-3/.belay")).unwrap();
     share
@@ -215,7 +215,7 @@ fn nothing_is_created_or_deleted_in_a_directory_that_is_a_share_itself() {
     assert!(!share.path("pvc-3").exists());
 }
 
-/// The directory above remains, since it has other files.
+/// The parent directory remains, since it contains other files.
 #[test]
 fn a_directory_can_be_used_when_the_last_volume_below_it_is_gone() {
     for policy in [OnDelete::Delete, OnDelete::Archive] {
@@ -242,7 +242,7 @@ fn a_directory_can_be_used_when_the_last_volume_below_it_is_gone() {
     }
 }
 
-/// A refused volume does not hold the directories above it.
+/// A refused volume does not claim its parent directories.
 #[test]
 fn a_volume_that_was_not_created_is_above_nothing() {
     let share = Share::new();
@@ -262,7 +262,7 @@ fn a_volume_that_was_not_created_is_above_nothing() {
     share.create(&volume("a", "pvc-3")).unwrap();
 }
 
-/// Another process of the same call has left a claim on a directory above, but no volume.
+/// Another process of the same call has left a claim on a parent directory, but no volume.
 #[test]
 fn what_is_left_of_a_claim_above_is_no_obstacle() {
     let share = Share::new();
@@ -279,7 +279,7 @@ fn what_is_left_of_a_claim_above_is_no_obstacle() {
     share.create(&volume("a/b", "pvc-3")).unwrap();
 }
 
-/// A slow worker of a volume that is gone meets the next one with its directory.
+/// A slow worker for a deleted volume finds a later volume in the same directory.
 #[test]
 fn a_call_for_an_earlier_volume_changes_nothing_of_a_later_one() {
     let share = Share::new();
@@ -320,14 +320,14 @@ fn a_call_for_an_earlier_volume_changes_nothing_of_a_later_one() {
         assert!(!claims.remove(dir, claim).unwrap());
         assert!(!claims.publish(dir, claim).unwrap());
     }
-    // The last request of a worker that was killed.
+    // The server executes the last request of a killed worker.
     trash.take(&share.tree(), dir).unwrap();
     assert_eq!(claims.read(dir).unwrap(), now);
     assert_eq!(names(&share.path("ns/data")), ["file"]);
     assert!(share.lookup(&order.at).is_some());
 }
 
-/// The controller was killed, and the PersistentVolumeClaim deleted.
+/// The controller was killed, and then the PersistentVolumeClaim was deleted.
 #[test]
 fn a_creation_that_no_call_repeats_does_not_keep_its_directory_forever() {
     for has_files in [false, true] {

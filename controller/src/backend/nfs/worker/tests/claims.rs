@@ -1,4 +1,4 @@
-//! Tests claims that are old, and the files that were written for them.
+//! Tests old claims, and the temporary files of claims.
 
 use super::super::claim::{Claim, State};
 use super::super::claims::{Claims, Occupancy};
@@ -21,7 +21,7 @@ fn aged(share: &Share, state: State) -> (Claims, Claim) {
     made
 }
 
-/// The volume keeps its directory even if that is empty.
+/// A complete volume keeps its directory, even if the directory is empty.
 #[test]
 fn a_volume_that_exists_keeps_its_directory_however_old_its_claim_is() {
     for state in [
@@ -48,12 +48,12 @@ fn a_creation_that_is_in_progress_for_hours_is_not_abandoned() {
     assert!(claims.is_abandoned(&path, &claim).unwrap());
     claims.refresh(&path, &claim).unwrap();
     assert!(!claims.is_abandoned(&path, &claim).unwrap());
-    // The creation learns that it was withdrawn.
+    // The creation detects that it was withdrawn.
     claims.advance(&path, &claim, State::Gone).unwrap();
     refused(claims.refresh(&path, &claim), Kind::Busy, CHANGING);
 }
 
-/// A call that was killed has left a file, which another call removes, too.
+/// A killed call has left a file, which another call is removing at the same time.
 #[test]
 fn what_another_call_removes_at_the_same_time_keeps_no_volume_from_being_deleted() {
     let share = Share::new();
@@ -67,7 +67,7 @@ fn what_another_call_removes_at_the_same_time_keeps_no_volume_from_being_deleted
     let remove = {
         let removed = removed.clone();
         move |step| {
-            // The next change is to move it away.
+            // The next change renames the temporary file.
             if step == Step::Change && !own.exists() && fs::remove_dir_all(&written).is_ok() {
                 removed.set(true);
             }

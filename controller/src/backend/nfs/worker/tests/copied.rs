@@ -1,4 +1,4 @@
-//! Tests copies of volumes: killed before each change, slow, of a source that is deleted, and
+//! Tests copies of volumes: killed before each change, slow, with a source that is deleted, and
 //! refused.
 
 use super::super::super::call::{Copying, Source};
@@ -21,7 +21,7 @@ pub(super) fn copying(volume: NewVolume) -> Copying {
     }
 }
 
-/// Returns the copy that most tests make.
+/// Returns the copy that most tests request.
 pub(super) fn order() -> Copying {
     copying(volume("ns/copy", "pvc-2"))
 }
@@ -57,7 +57,7 @@ impl Share {
     }
 }
 
-/// Makes all files of Belay's older than an hour.
+/// Sets the times of all of Belay's own files to more than an hour ago.
 pub(super) fn age(directory: &Path) {
     let old = SystemTime::now() - Duration::from_secs(2 * 3600);
     for name in names(directory) {
@@ -105,8 +105,8 @@ fn a_copy_that_was_killed_is_made_by_the_next_call() {
 }
 
 impl Share {
-    /// Asserts that nothing in the trash takes up space. The note of a copy may be left if a call
-    /// was killed.
+    /// Asserts that nothing in the trash takes up space. If a call was killed, the note of a copy
+    /// may be left.
     fn assert_no_content(&self) {
         let trash = self.path(".belay/trash");
         for name in names(&trash) {
@@ -116,7 +116,7 @@ impl Share {
         }
     }
 
-    /// Asserts that the copy has all files.
+    /// Asserts that the copy contains all files.
     fn assert_whole(&self) {
         assert_eq!(names(&self.path("ns/copy")), ["a", "file", "link", "other"]);
         assert!(self.path("ns/copy/a/b/file").exists());
@@ -191,8 +191,8 @@ fn a_directory_that_another_program_makes_meanwhile_is_left_alone() {
     assert!(refusals.into_inner() > &mut 40);
 }
 
-/// The server executes a request of a killed worker when the next one has made the copy, or its
-/// volume was deleted, or there is a later volume.
+/// The server executes a request of a killed worker after the next worker has made the copy, or
+/// after the volume was deleted, or after a later volume was created.
 #[test]
 fn a_late_request_of_a_copy_changes_nothing_that_is_newer() {
     type Meanwhile = fn(&Share);
@@ -227,7 +227,8 @@ fn a_late_request_of_a_copy_changes_nothing_that_is_newer() {
             meanwhile,
             |share| {
                 let found = names(&share.path("ns/copy"));
-                // The slow call has found the volume deleted, and may have made it again.
+                // The slow call has found that the volume was deleted, and may have created it
+                // again.
                 if !(expected.is_empty() && found == ["a", "file", "link", "other"]) {
                     assert_eq!(found, expected);
                 }
@@ -344,7 +345,7 @@ fn a_name_is_that_of_one_copy() {
     let elsewhere = copying(volume("ns/copy", "pvc-3"));
     let words = "is the directory of volume \"pvc-2\"";
     refused(share.copy(&elsewhere), Kind::Incompatible, words);
-    // csi-driver-nfs may have made half of it.
+    // csi-driver-nfs may have left an incomplete volume.
     share.write("pvc-4/file");
     let half = share.copy(&copying(plain("pvc-4")));
     refused(half, Kind::Incompatible, "is not known to be this volume's");

@@ -1,4 +1,5 @@
-//! Tests copies that are withdrawn while other calls go on, and sources that lose files meanwhile.
+//! Tests copies that are withdrawn while other calls are in progress, and sources that lose files
+//! meanwhile.
 
 use super::super::claim::{Record, State};
 use super::super::claims::{Claims, Occupancy};
@@ -14,13 +15,13 @@ use rustix::io::Errno;
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt as _;
 
-/// Kills a copy after this number of changes. Returns false if it has ended before.
+/// Kills a copy after this number of changes. Returns `false` if the copy was completed before.
 pub(super) fn killed_copy(share: &Share, changes: usize) -> bool {
     share.make_source();
     until(changes, || share.copy(&order())).is_none()
 }
 
-/// Returns the number of changes after which a copy has the name of the volume.
+/// Returns the number of changes after which a copy is renamed to the volume's directory.
 pub(super) fn changes_until_placed() -> usize {
     let placed = (0..).find(|changes| {
         let share = Share::new();
@@ -52,8 +53,8 @@ fn a_copy_that_was_withdrawn_is_removed_by_any_later_call() {
             let is_done = until(changes, || share.delete(&deletion())).is_some();
             if has_state(&share, ".gone") {
                 dropped.set(dropped.get() + 1);
-                // Another volume gets the directory at once, not only after an hour or under the
-                // same name.
+                // Another volume gets the directory immediately: it need not wait for an hour, and
+                // needs no equal name.
                 let other = volume("ns/copy", "pvc-9");
                 share.create(&other).unwrap();
                 assert_eq!(names(&share.path("ns/copy")), [""; 0]);
@@ -81,7 +82,7 @@ fn a_copy_that_takes_long_to_remove_is_removed_in_parts() {
     share.assert_copied();
 }
 
-/// The slow removal has seen the copy under the name of the volume.
+/// The slow removal has seen the copy in the volume's directory.
 #[test]
 fn a_slow_removal_takes_nothing_from_the_volume_that_another_call_has_completed() {
     let placed = changes_until_placed();
@@ -103,7 +104,7 @@ fn a_slow_removal_takes_nothing_from_the_volume_that_another_call_has_completed(
                     share.assert_copied();
                     completed.set(completed.get() + 1);
                 }
-                // A removal that begins later means the volume that is complete.
+                // A removal that begins later removes the complete volume.
                 _ => removed.set(removed.get() + 1),
             },
         );
@@ -112,7 +113,7 @@ fn a_slow_removal_takes_nothing_from_the_volume_that_another_call_has_completed(
     assert!(counts.0 > 5 && counts.1 > 5, "{counts:?}");
 }
 
-/// Renames a directory in the trash whose name has this prefix, as a slower call does.
+/// Renames a directory in the trash whose name has this prefix, as a slower call would do.
 fn renamed_late(share: &Share, prefix: &str, to: impl Fn(&Path) -> PathBuf) -> bool {
     let is_copy = |path: &&PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -127,7 +128,7 @@ fn renamed_late(share: &Share, prefix: &str, to: impl Fn(&Path) -> PathBuf) -> b
 #[test]
 fn nothing_is_left_of_a_copy_that_a_slower_call_completes_while_it_is_removed() {
     let placed = changes_until_placed();
-    // The name of the volume is the last one that it gets, after three other changes.
+    // The copy gets the volume's name last, after three other changes.
     for (copied, prefix) in [(placed - 1, "copy.complete"), (placed - 4, "copy.")] {
         let renamed = Cell::new(0);
         let steps = slow_at_each(
@@ -145,7 +146,7 @@ fn nothing_is_left_of_a_copy_that_a_slower_call_completes_while_it_is_removed() 
             },
             |share| {
                 repeated(share, &deletion()).unwrap();
-                // The directory above was removed, too.
+                // The parent directory was removed, too.
                 assert_eq!(names(&share.path("")), [".belay", "from"]);
                 assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
             },
@@ -154,7 +155,7 @@ fn nothing_is_left_of_a_copy_that_a_slower_call_completes_while_it_is_removed() 
     }
 }
 
-/// With NFS, a file that is removed while it is open is stale.
+/// With NFS, accesses to a file that is removed while it is open fail with ESTALE.
 #[test]
 fn what_is_removed_from_the_source_meanwhile_is_not_copied_in_part() {
     for removed in ["a", "a/b"] {
@@ -166,7 +167,7 @@ fn what_is_removed_from_the_source_meanwhile_is_not_copied_in_part() {
             let copies = moved(&trash);
             let has_begun = copies.iter().any(|copy| copy.join(removed).exists());
             looks += usize::from(step == Step::Look && has_begun);
-            // The first one opens the copy.
+            // The first lookup opens the copy.
             if looks == 2 && fs::remove_dir_all(&source).is_ok() {
                 fail_look(0, Errno::STALE);
             }
@@ -198,11 +199,11 @@ fn a_copy_is_below_the_directories_above_it_and_not_in_another_volume() {
     );
     assert_eq!(names(&share.path("ns")), [""; 0]);
     assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
-    // The source's, and that of the volume.
+    // These are the claims of the source and of the volume.
     assert_eq!(names(&share.path(".belay/claims")).len(), 2);
 }
 
-/// The source was in a volume that was retained. An operator has moved both away.
+/// The source was inside a volume that was retained. An operator has moved both away.
 #[test]
 fn a_source_below_a_volume_that_was_moved_away_does_not_exist() {
     let share = Share::new();
@@ -221,7 +222,7 @@ fn a_source_below_a_volume_that_was_moved_away_does_not_exist() {
     refused(share.copy(&order), Kind::NotFound, "does not exist");
 }
 
-/// The directory has the inode that was noted when it was filled.
+/// The directory has the inode number that was noted when it was filled.
 #[test]
 fn a_copy_whose_archive_is_moved_back_is_not_taken_for_one_without_a_caller() {
     let mut clone = order();
@@ -232,7 +233,7 @@ fn a_copy_whose_archive_is_moved_back_is_not_taken_for_one_without_a_caller() {
         |share| {
             share.make_source();
             share.copy(&clone).unwrap();
-            // The call was killed before it has removed the note.
+            // The call was killed before it removed the note.
             let dir = &clone.volume.at.dir;
             let claims = Claims::find(&share.tree()).unwrap().unwrap();
             let Occupancy::By(claim) = claims.read(dir).unwrap() else {
@@ -255,7 +256,7 @@ fn a_copy_whose_archive_is_moved_back_is_not_taken_for_one_without_a_caller() {
     assert!(moved_back.get() > 5, "{moved_back:?}");
 }
 
-/// Another call is removing it, or was killed.
+/// Another call is removing the copy, or was killed while it removed the copy.
 #[test]
 fn a_copy_that_is_gone_is_removed_by_another_copy_only_after_an_hour() {
     let share = Share::new();

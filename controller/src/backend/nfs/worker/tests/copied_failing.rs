@@ -5,8 +5,8 @@ use super::killed::{fail, was_left};
 use super::*;
 use rustix::io::Errno;
 
-/// Makes the copy in new shares, in each of which another change fails with this error, and then
-/// again. Returns the results.
+/// Makes the copy in new shares. In each share, another change fails with this error, and the copy
+/// is then made again. Returns the results.
 fn failing_at_each(errno: Errno, after: impl Fn(&Share)) -> Vec<Result<ExistingVolume, Failure>> {
     let mut results = Vec::new();
     loop {
@@ -31,8 +31,8 @@ fn made(results: &[Result<ExistingVolume, Failure>]) -> usize {
     results.iter().filter(|result| result.is_ok()).count()
 }
 
-/// Maximum number of failed changes after which a copy still succeeds: the removals of a trash
-/// without files.
+/// Maximum number of failed changes after which a copy still succeeds: the removals of an empty
+/// trash.
 const UNCONFIRMED_MAX: usize = 2;
 
 #[test]
@@ -59,7 +59,7 @@ fn nothing_is_left_of_a_copy_for_which_the_server_has_no_room() {
     }
 }
 
-/// Each link to a file is made in two directories.
+/// The copy creates links to each file in two directories.
 #[test]
 fn a_file_with_as_many_links_as_the_server_allows_is_copied() {
     let with = |errno| made(&failing_at_each(errno, |_| {}));

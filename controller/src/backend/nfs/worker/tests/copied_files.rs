@@ -163,7 +163,7 @@ fn hard_links_are_links_of_one_file() {
 #[test]
 fn extended_attributes_of_users_and_lists_are_copied() {
     const LIST: &str = "system.posix_acl_access";
-    // Version 2: user rw, user 1234 r, group r, mask r, others none.
+    // The access control list, in version 2: user rw, user 1234 r, group r, mask r, others none.
     let list: Vec<u8> = [
         &2_u32.to_le_bytes()[..],
         &[1, 0, 6, 0, 255, 255, 255, 255],

@@ -1,5 +1,5 @@
-//! Tests creations that the server refuses, that other calls overtake, and that meet another
-//! program.
+//! Tests creations that the server refuses, that other calls overtake, and that conflict with
+//! another program.
 
 use super::slow::{Step, during, slow_at_each};
 use super::*;
@@ -12,7 +12,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// A failure that was rolled back has left nothing; any other may have left something.
+/// A failure that was rolled back has left nothing; any other failure may have left files.
 #[test]
 fn a_creation_that_is_rolled_back_leaves_nothing() {
     let order = NewVolume {
@@ -29,7 +29,7 @@ fn a_creation_that_is_rolled_back_leaves_nothing() {
         }
         let is_left = !names(&share.path(".belay/claims")).is_empty();
         match result {
-            // An empty directory that was not removed.
+            // The failed step was the removal of an empty directory.
             Ok(seen) => assert_eq!(seen.bytes, 7),
             Err(failure) => {
                 assert_eq!(failure.kind, Kind::Precondition, "{at}: {failure}");
@@ -42,7 +42,7 @@ fn a_creation_that_is_rolled_back_leaves_nothing() {
                     Certainty::NothingHappened => assert!(!is_left, "{at}: {failure}"),
                     Certainty::MayBeRunning => {}
                 }
-                // Made, but without its mode: no other volume may have it.
+                // The directory was created without its mode, so no other volume may get it.
                 if share.path("ns/data").exists() {
                     assert_eq!(
                         failure.certainty,
@@ -56,11 +56,11 @@ fn a_creation_that_is_rolled_back_leaves_nothing() {
         assert_eq!(share.create(&order).unwrap().bytes, 7);
         assert_eq!(mode(&share.path("ns/data")), 0o2770);
     }
-    // The directory above, and its own.
+    // The failed steps create the parent directory, and the volume's own directory.
     assert_eq!(rolled_back, 2);
 }
 
-/// Another call of the same volume completes it and deletes it, and a later one gets the directory.
+/// Another call completes and deletes the same volume, and a later volume gets the directory.
 #[test]
 fn a_slow_creation_changes_nothing_of_a_later_volume() {
     let order = NewVolume {
@@ -101,8 +101,7 @@ fn a_slow_creation_changes_nothing_of_a_later_volume() {
     }
 }
 
-/// The caller gets the volume that another call of the same name has completed, or repeats the
-/// call.
+/// Each caller gets the volume that either call has completed, or repeats its call.
 #[test]
 fn two_creations_of_a_volume_complete_it_once() {
     let order = volume("ns/data", "pvc-1");
@@ -122,8 +121,8 @@ fn two_creations_of_a_volume_complete_it_once() {
     );
 }
 
-/// The other program makes a file in the directory, or a file of its name, before the claim is
-/// ready.
+/// Before the claim is ready, the other program creates a file in the directory, or a file with its
+/// name.
 #[test]
 fn a_directory_that_another_program_makes_meanwhile_is_not_handed_out() {
     let order = volume("ns/data", "pvc-1");
@@ -150,7 +149,7 @@ fn a_directory_that_another_program_makes_meanwhile_is_not_handed_out() {
                         assert_eq!(failure.kind, Kind::Incompatible, "{failure}");
                         refusals.set(refusals.get() + 1);
                     }
-                    // Made before the other program came.
+                    // The volume was complete before the other program's change.
                     Ok(_) => assert!(share.path("ns/data").is_dir()),
                 }
                 assert!(share.path("ns/data").exists());
@@ -160,7 +159,7 @@ fn a_directory_that_another_program_makes_meanwhile_is_not_handed_out() {
     }
 }
 
-/// A deletion of another volume removes the directories above as they are made.
+/// A deletion of another volume removes the parent directories after they were created.
 #[test]
 fn directories_above_that_are_removed_meanwhile_are_made_again() {
     let order = volume("a/b/data", "pvc-1");
@@ -178,7 +177,8 @@ fn directories_above_that_are_removed_meanwhile_are_made_again() {
     );
 }
 
-/// They are removed before the directory above is opened, or before that of the volume is made.
+/// The parent directory is removed before it is opened, or before the volume's directory is
+/// created.
 #[test]
 fn directories_above_are_made_again_some_times() {
     let order = volume("a/data", "pvc-1");
@@ -217,14 +217,14 @@ fn a_creation_whose_directory_is_removed_meanwhile_is_repeated() {
     share.create(&order).unwrap();
 }
 
-/// Another program makes a file in the place of the directory above.
+/// Another program creates a file with the name of the parent directory.
 #[test]
 fn a_creation_that_finds_a_file_in_its_path_leaves_no_claim() {
     let share = Share::new();
     let order = volume("ns/data", "pvc-1");
     let (above, claims) = (share.path("ns"), share.path(".belay/claims"));
     let make = move |step| {
-        // The claims of the volume and of the directory above exist.
+        // The volume and its parent directory are already claimed.
         if step == Step::Change && names(&claims).len() == 2 && !above.exists() {
             fs::write(&above, "").unwrap();
         }

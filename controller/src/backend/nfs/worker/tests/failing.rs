@@ -1,11 +1,11 @@
-//! Tests calls in each of which one system call fails: the server refuses it, or its response is
+//! Tests calls in which one system call fails: the server refuses the request, or its response is
 //! lost.
 
 use super::killed::{fail, fail_look, was_left};
 use super::*;
 use rustix::io::Errno;
 
-/// Makes the call in new shares, in each of which another change fails with this error. Returns the
+/// Makes the call in new shares. In each share, another change fails with this error. Returns the
 /// results.
 fn failing_at_each(
     errno: Errno,
@@ -55,7 +55,7 @@ fn no_change_that_the_server_does_not_confirm_counts_as_made() {
             |share| share.delete(&old(&order, OnDelete::Delete)),
             |share| {
                 assert_eq!(names(&share.path("")), [".belay"]);
-                // An empty directory may be left where the claim was, until it is claimed again.
+                // An empty claim directory may be left, until the path is claimed again.
                 share.create(&order).unwrap();
                 share.delete(&old(&order, OnDelete::Delete)).unwrap();
                 share.assert_clean();
@@ -67,7 +67,8 @@ fn no_change_that_the_server_does_not_confirm_counts_as_made() {
             |share| share.delete(&old(&order, OnDelete::Archive)),
             |share| {
                 assert_eq!(names(&share.path("archived-ns/data")), ["a"]);
-                // A claim that was not made stays in .belay/tmp until the archive's is removed.
+                // A claim that was not published stays in `.belay/tmp` until the archive's claim is
+                // removed.
                 assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
             },
         );
@@ -75,7 +76,7 @@ fn no_change_that_the_server_does_not_confirm_counts_as_made() {
             assert!(results.len() > 4, "{}", results.len());
             for (at, result) in results.into_iter().enumerate() {
                 let failure = match result {
-                    // A directory above that another call has removed is made again.
+                    // A parent directory that another call has removed is created again.
                     Ok(()) if errno == Errno::STALE => continue,
                     Ok(()) => panic!("change {at} counts as made"),
                     Err(failure) => failure,
@@ -86,7 +87,7 @@ fn no_change_that_the_server_does_not_confirm_counts_as_made() {
     }
 }
 
-/// The server may refuse to remove a directory above.
+/// The server may refuse to remove a parent directory.
 #[test]
 fn a_deleted_volume_is_not_kept_for_a_directory_above_it_that_cannot_be_removed() {
     let order = volume("ns/data", "pvc-1");
@@ -103,7 +104,7 @@ fn a_deleted_volume_is_not_kept_for_a_directory_above_it_that_cannot_be_removed(
     }
 }
 
-/// Makes the call in new shares, in each of which another lookup fails.
+/// Makes the call in new shares. In each share, another lookup fails.
 fn failing_at_each_look(
     prepare: impl Fn(&Share),
     call: impl Fn(&Share) -> Result<(), Failure>,
@@ -134,7 +135,7 @@ fn what_the_server_does_not_say_is_not_taken_for_missing() {
         |share| share.create(&order).map(drop),
         |share| assert!(share.lookup(&order.at).is_some()),
     );
-    // A file that a killed call has left.
+    // A killed call has left this file.
     let written = format!("{}.0123456789abcdef", file_name(&order.at.dir));
     for policy in [OnDelete::Delete, OnDelete::Archive, OnDelete::Retain] {
         for is_claimed in [true, false] {

@@ -54,7 +54,7 @@ fn a_link_in_the_place_of_belays_own_directories_is_not_followed() {
     }
 }
 
-/// Records in such a directory may be forged.
+/// Another user can forge records in a directory that others can write in.
 #[test]
 fn a_directory_of_belays_own_that_others_can_write_in_is_not_trusted() {
     for own in [".belay", ".belay/claims", ".belay/tmp", ".belay/trash"] {
@@ -133,7 +133,7 @@ fn a_path_that_leads_out_of_the_share_fails_in_the_kernel_too() {
     }
 }
 
-/// A tenant that has the volume mounted exchanges directories for links while it is removed.
+/// A tenant that has the volume mounted replaces directories by links while the volume is removed.
 #[test]
 fn renames_during_a_deletion_lead_nowhere_else() {
     let share = Share::new();
@@ -143,12 +143,12 @@ fn renames_during_a_deletion_lead_nowhere_else() {
         for n in 0..20 {
             share.write(&format!("pvc-1/{n}/{n}/file"));
         }
-        // The tenant's own mount: it follows the directory.
+        // The tenant's own mount follows the directory when it is moved.
         let mount: std::os::fd::OwnedFd = fs::File::open(share.path("pvc-1")).unwrap().into();
         let (outside, stop) = (share.outside(), AtomicBool::new(false));
         let failed = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Each call fails once the name is removed.
+                // Ignore errors: each call fails once the name is removed.
                 while !stop.load(Ordering::Relaxed) {
                     for n in 0..20 {
                         let (name, away) = (n.to_string(), format!("away-{n}"));
@@ -159,7 +159,7 @@ fn renames_during_a_deletion_lead_nowhere_else() {
                     }
                 }
             });
-            // Without a panic, which would wait for the other thread.
+            // A panic here would wait forever for the other thread.
             let failed = loop {
                 match share.delete(&old(&order, OnDelete::Delete)) {
                     Ok(()) => break None,
@@ -176,7 +176,7 @@ fn renames_during_a_deletion_lead_nowhere_else() {
     }
 }
 
-/// The parent directory belongs to a tenant, who exchanges the volume itself.
+/// The parent directory belongs to a tenant, who replaces the volume's directory by a link.
 #[test]
 fn a_volume_that_is_exchanged_for_a_link_is_not_followed() {
     let share = Share::new();
@@ -186,7 +186,7 @@ fn a_volume_that_is_exchanged_for_a_link_is_not_followed() {
         scope.spawn(|| {
             let (data, away) = (share.path("ns/data"), share.path("ns/away"));
             while !stop.load(Ordering::Relaxed) {
-                // Each call may meet another state.
+                // Ignore errors: another change may have come first.
                 fs::rename(&data, &away).ok();
                 symlink(share.outside(), &data).ok();
                 fs::remove_file(&data).ok();
@@ -204,11 +204,11 @@ fn a_volume_that_is_exchanged_for_a_link_is_not_followed() {
 }
 
 thread_local! {
-    /// Names in memory, now and at most.
+    /// Number of names in memory: the current and the largest number.
     static NAMES: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Names that a deletion has in memory.
+/// A count of the names that a deletion has in memory.
 pub(in super::super) struct Held(usize);
 
 impl Held {
@@ -226,7 +226,7 @@ impl Drop for Held {
     }
 }
 
-/// The first directory of each is entered before a file is removed.
+/// In each directory, the first subdirectory is entered before any file is removed.
 #[test]
 fn deep_directories_with_many_files_are_removed_with_few_names_in_memory() {
     let share = Share::new();

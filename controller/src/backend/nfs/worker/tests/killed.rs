@@ -1,4 +1,4 @@
-//! A worker is killed before each of its changes, and the call is repeated.
+//! Kills a worker before each of its changes, and repeats the call.
 
 use super::*;
 use belay_server::call::Certainty;
@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use std::cell::Cell;
 
 thread_local! {
-    /// Number of changes that this thread may still make. `None` means any number.
+    /// Number of changes that this thread may still make. `None` allows any number of changes.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
     static IS_KILLED: Cell<bool> = const { Cell::new(false) };
     /// The number of changes before one fails, and its error.
@@ -22,7 +22,7 @@ pub(in super::super) fn note_sync() {
     SYNCED.set(SYNCED.get() + 1);
 }
 
-/// Called before each look.
+/// Called before each lookup.
 pub(in super::super) fn before_look() -> rustix::io::Result<()> {
     super::slow::before_look();
     count_down(&LOOK_FAILS)
@@ -38,7 +38,7 @@ fn count_down(
     Ok(())
 }
 
-/// Called before each change: fails once as many were made as the test allows.
+/// Called before each change. Fails when the test's number of changes is reached.
 pub(in super::super) fn check() -> rustix::io::Result<()> {
     super::slow::before_change();
     count_down(&FAILS)?;
@@ -55,24 +55,25 @@ pub(in super::super) fn check() -> rustix::io::Result<()> {
     })
 }
 
-/// Lets a change of this thread fail after this number of changes.
+/// Makes a change of this thread fail after this number of changes.
 pub(super) fn fail(after: usize, errno: Errno) {
     FAILS.set(Some((after, errno)));
 }
 
-/// Lets a lookup of this thread fail after this number of lookups.
+/// Makes a lookup of this thread fail after this number of lookups.
 pub(super) fn fail_look(after: usize, errno: Errno) {
     LOOK_FAILS.set(Some((after, errno)));
 }
 
-/// Whether the requested failure was not reached, so that no step has failed.
+/// Whether a requested failure did not occur, since the call made fewer steps.
 pub(super) fn was_left() -> bool {
     [FAILS.take(), LOOK_FAILS.take()]
         .iter()
         .any(Option::is_some)
 }
 
-/// Runs a call until it has made this number of changes. Returns `None` if it was killed then.
+/// Runs a call until it has made this number of changes. Returns `None` if the call was killed at
+/// that change.
 pub(super) fn until<T>(changes: usize, call: impl FnOnce() -> T) -> Option<T> {
     LEFT.set(Some(changes));
     IS_KILLED.set(false);
@@ -81,8 +82,8 @@ pub(super) fn until<T>(changes: usize, call: impl FnOnce() -> T) -> Option<T> {
     (!IS_KILLED.get()).then_some(result)
 }
 
-/// Kills the call before each of its changes in turn, each time in a new share, until it is done.
-/// Returns how often it was killed.
+/// Kills the call before each of its changes in turn, each time in a new share, until the call is
+/// complete. Returns the number of kills.
 pub(super) fn killed_at_each(
     prepare: impl Fn(&Share),
     call: impl Fn(&Share) -> Result<(), Failure>,
@@ -130,7 +131,7 @@ fn a_creation_that_was_killed_is_completed_by_the_next_one() {
     assert!(killed > 10, "{killed}");
 }
 
-/// After a server has lost its memory, a claim that has its name still has its content.
+/// A claim that has its name still has its content after a crash of the server.
 #[test]
 fn a_claim_is_on_the_servers_disk_before_it_has_its_name() {
     let order = volume("ns/data", "pvc-1");
@@ -145,7 +146,7 @@ fn a_claim_is_on_the_servers_disk_before_it_has_its_name() {
     );
 }
 
-/// Another volume takes the directory after the kill.
+/// Another volume gets the directory after the kill.
 #[test]
 fn a_creation_that_was_killed_is_refused_once_its_directory_has_files() {
     let order = volume("data", "pvc-1");
@@ -190,7 +191,7 @@ fn a_deletion_that_was_killed_is_completed_by_the_next_one() {
                 let again = share.create(&order);
                 match (is_done, again) {
                     (true, again) => assert_eq!(again.unwrap().bytes, 7),
-                    // Begun, or not begun; never anything else.
+                    // The deletion has either begun or not begun; no other state is possible.
                     (false, Ok(_)) => {}
                     (false, Err(failure)) => {
                         assert!(

@@ -1,8 +1,9 @@
-//! Tests that the rest of a volume, and the files of another program, become no new volume.
+//! Tests that neither the files of a deleted volume nor the files of another program become a new
+//! volume.
 
 use super::*;
 
-/// A volume of csi-driver-nfs is found again, but not after it was retained.
+/// A volume of csi-driver-nfs can be found until it is retained.
 #[test]
 fn the_files_of_a_retained_volume_are_not_those_of_a_new_one() {
     for is_claimed in [true, false] {
@@ -30,14 +31,15 @@ fn the_files_of_a_retained_volume_are_not_those_of_a_new_one() {
             let result = share.create(&again);
             refused(result, Kind::Incompatible, "was retained when its volume");
         }
-        // A volume of csi-driver-nfs in it is not ours to delete.
+        // A volume of csi-driver-nfs inside the directory must not be deleted.
         let inside = adopting(volume("pvc-1/y", "pvc-3"));
         share.write("pvc-1/y/file");
         let result = share.delete(&old(&inside, OnDelete::Delete));
         refused(result, Kind::Precondition, "remove it by hand");
         share.delete(&old(&inside, OnDelete::Retain)).unwrap();
         assert_eq!(names(&share.path("pvc-1")), ["file", "y"]);
-        // Moved away, as the message says, its name is free.
+        // After the operator has moved the directory away, as the message requests, its name is
+        // free.
         fs::rename(share.path("pvc-1"), share.path("kept")).unwrap();
         share.create(&plain("pvc-1")).unwrap();
         assert_eq!(names(&share.path("pvc-1")), [""; 0]);
@@ -70,11 +72,11 @@ fn no_volume_is_created_in_an_archive() {
         );
     }
     assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
-    // The directory of another program, without a claim.
+    // Another program has created this directory, which has no claim.
     share.write("archived-pvc-9/file");
     let inside = share.create(&volume("archived-pvc-9/x", "pvc-2"));
     refused(inside, Kind::Incompatible, "is called as an archive");
-    // Moved away, the name of the archive is free.
+    // After the operator has moved the archive away, its name is free.
     fs::rename(share.path("archived-ns"), share.path("kept")).unwrap();
     share.create(&volume("archived-ns/data", "pvc-2")).unwrap();
 }
@@ -94,9 +96,10 @@ fn no_volume_is_created_in_a_directory_with_files() {
     }
     assert_eq!(names(&share.path("foreign")), ["file"]);
     assert_eq!(names(&share.path(".belay/claims")), [""; 0]);
-    // The directory of a namespace, made by csi-driver-nfs.
+    // This is the directory of a namespace, which csi-driver-nfs has created.
     share.create(&volume("ns/pvc-2", "pvc-2")).unwrap();
-    // With a volume in it, the directory is known as such, whatever another program writes into it.
+    // A claim shows that the directory contains a volume, so files of another program in it do not
+    // matter.
     share.write("ns/file");
     share.create(&volume("ns/pvc-3", "pvc-3")).unwrap();
 }
@@ -110,7 +113,7 @@ fn a_directory_can_be_used_when_what_was_retained_below_it_is_moved_away() {
     };
     share.create(&retained).unwrap();
     share.delete(&old(&retained, OnDelete::Delete)).unwrap();
-    // Never created.
+    // Give the second volume the claim of an abandoned creation.
     share.create(&volume("ns/x", "pvc-2")).unwrap();
     let ready = claim_of(&share, "ns/x");
     let creating = ready.with_extension("creating");

@@ -1,4 +1,4 @@
-//! The worker's calls in a directory that plays the share.
+//! Tests the worker's calls in a local directory that replaces the share.
 
 mod archives;
 mod calls;
@@ -46,7 +46,7 @@ struct Share {
 
 impl Share {
     fn new() -> Self {
-        // In memory, if there is such a directory: each claim is synced, of thousands of shares.
+        // Use memory, if possible: each claim in thousands of shares is synced to the disk.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         let dir = dir.unwrap();
         fs::create_dir(dir.path().join("share")).unwrap();
@@ -87,7 +87,7 @@ impl Share {
         self.delete_or_leave(order).map(drop)
     }
 
-    /// Returns why a directory of its name was left.
+    /// Returns the reason why a directory with the volume's name was left.
     fn delete_or_leave(&self, order: &OldVolume) -> Result<Option<String>, Failure> {
         match self.perform(&Work::Delete(order.clone()))? {
             Done::Deleted(why) => Ok(why),
@@ -102,14 +102,14 @@ impl Share {
         }
     }
 
-    /// A file with its parents.
+    /// Writes a file, and creates its parent directories.
     fn write(&self, below: &str) {
         let path = self.path(below);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, below).unwrap();
     }
 
-    /// Neither claims nor trash, nor a file outside.
+    /// Asserts that there are neither claims nor trash, and that no file outside was changed.
     fn assert_clean(&self) {
         for own in [".belay/claims", ".belay/tmp", ".belay/trash"] {
             assert_eq!(names(&self.path(own)), [""; 0], "{own}");
@@ -123,7 +123,7 @@ impl Share {
     }
 }
 
-/// The names in a directory, sorted; none if it does not exist.
+/// Returns the names in a directory, sorted. Returns no names if the directory does not exist.
 fn names(directory: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(directory) else {
         return Vec::new();
@@ -144,7 +144,7 @@ fn owned(dir: &str, name: &str) -> Owned {
     }
 }
 
-/// The same volume, for a controller that takes a directory without a claim for it.
+/// Returns the volume for a controller that adopts directories without a claim.
 fn adopting(volume: NewVolume) -> NewVolume {
     let at = Owned {
         adopts: true,
@@ -153,7 +153,7 @@ fn adopting(volume: NewVolume) -> NewVolume {
     NewVolume { at, ..volume }
 }
 
-/// A volume of a class with a subDir.
+/// Returns a volume of a class with a `subDir`.
 fn volume(dir: &str, name: &str) -> NewVolume {
     NewVolume {
         at: owned(dir, name),
@@ -164,7 +164,7 @@ fn volume(dir: &str, name: &str) -> NewVolume {
     }
 }
 
-/// A volume of a class without.
+/// Returns a volume of a class without a `subDir`.
 fn plain(name: &str) -> NewVolume {
     NewVolume {
         is_named_so: true,
@@ -172,7 +172,7 @@ fn plain(name: &str) -> NewVolume {
     }
 }
 
-/// Its deletion by a controller with that default.
+/// Returns the deletion of the volume by a controller with this default policy.
 fn old(volume: &NewVolume, default: OnDelete) -> OldVolume {
     OldVolume {
         at: volume.at.clone(),
@@ -181,7 +181,7 @@ fn old(volume: &NewVolume, default: OnDelete) -> OldVolume {
     }
 }
 
-/// A volume that is archived, and its deletion.
+/// Returns a volume with the policy `archive`, and its deletion.
 fn archived(name: &str) -> (NewVolume, OldVolume) {
     let order = NewVolume {
         on_delete: OnDelete::Archive,
@@ -191,7 +191,7 @@ fn archived(name: &str) -> (NewVolume, OldVolume) {
     (order, deletion)
 }
 
-/// The file of a claim.
+/// Returns the path of the claim's file.
 fn claim_of(share: &Share, dir: &str) -> PathBuf {
     let dir = Dir::read(dir).unwrap().unwrap();
     let path = share.path(".belay/claims").join(file_name(&dir));

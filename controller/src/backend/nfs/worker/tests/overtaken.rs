@@ -1,4 +1,4 @@
-//! Deletions that are stopped at each step while another program, or another call, continues.
+//! Tests deletions that are stopped at each step while another program, or another call, continues.
 
 use super::slow::{Step, repeated, slow_at, slow_at_each};
 use super::*;
@@ -73,7 +73,7 @@ fn a_program_that_takes_the_name_of_an_archive_meanwhile_loses_nothing() {
     assert!(steps > 40, "{steps}");
 }
 
-/// The volume gets the name of the archive, or of a directory above it.
+/// The volume gets the name of the archive, or the name of a parent directory.
 #[test]
 fn a_volume_that_gets_the_name_of_an_archive_meanwhile_is_kept() {
     let (order, deletion) = archived("pvc-1");
@@ -115,7 +115,7 @@ fn a_volume_that_gets_the_name_of_an_archive_meanwhile_is_kept() {
     }
 }
 
-/// The volume is one of csi-driver-nfs. A later volume of Belay gets its directory.
+/// The deleted volume was created by csi-driver-nfs. A later volume of Belay gets its directory.
 #[test]
 fn a_slow_deletion_of_a_volume_without_a_claim_removes_nothing_that_came_later() {
     let order = volume("ns/data", "pvc-1");
@@ -154,7 +154,7 @@ fn a_slow_deletion_of_a_volume_without_a_claim_removes_nothing_that_came_later()
     }
 }
 
-/// The first call reports success; then a directory with the name is another program's.
+/// After the first call has succeeded, another program creates a directory with the volume's name.
 #[test]
 fn of_two_deletions_at_once_neither_removes_what_another_program_makes_then() {
     for policy in [OnDelete::Delete, OnDelete::Archive] {
@@ -213,8 +213,8 @@ fn a_slow_retention_changes_nothing_of_a_later_volume() {
     );
 }
 
-/// The directory above the deleted one is that of a later volume. NFS cannot remove a directory
-/// only if it is the same one, so this is about what the call sees before.
+/// The parent of the deleted directory now belongs to a later volume. NFS cannot remove a directory
+/// on the condition that its identity is unchanged, so the call must check the identity before.
 #[test]
 fn a_slow_deletion_sees_that_a_directory_above_is_a_volume_by_now() {
     let order = volume("ns/data", "pvc-1");

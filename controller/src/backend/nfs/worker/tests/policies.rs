@@ -1,5 +1,5 @@
-//! Tests deletions by policy, state of the claim and existing files, and the refusals before any
-//! change.
+//! Tests deletions by policy, by the state of the claim and by existing files, and refusals before
+//! any change.
 
 use super::super::claim::{Record, State};
 use super::super::trash::Trash;
@@ -76,7 +76,7 @@ fn a_deletion_that_was_begun_is_completed_by_the_policy_that_keeps_more() {
         (delete, archive, true),
         (archive, delete, true),
         (archive, archive, true),
-        // With another ID.
+        // The deletion was begun with another ID.
         (delete, OnDelete::Retain, false),
         (archive, OnDelete::Retain, true),
     ] {
@@ -99,7 +99,7 @@ fn a_deletion_that_was_begun_is_completed_by_the_policy_that_keeps_more() {
     }
 }
 
-/// Another ID of the volume has another policy, and its call was killed.
+/// Another ID of the volume has another policy. The call with that ID was killed.
 #[test]
 fn a_volume_that_waits_to_be_archived_is_not_deleted() {
     let share = Share::new();
@@ -132,7 +132,8 @@ fn a_volume_that_is_gone_is_not_deleted_again() {
     }
 }
 
-/// Like csi-driver-nfs, a retention removes nothing, even if the directory above is a file by now.
+/// Like csi-driver-nfs, a deletion with the policy `retain` removes nothing, even if the parent
+/// directory is a file by now.
 #[test]
 fn a_retained_volume_without_its_directory_leaves_no_claim() {
     for is_file in [true, false] {
@@ -152,7 +153,7 @@ fn a_retained_volume_without_its_directory_leaves_no_claim() {
     }
 }
 
-/// A directory without files belongs to the volume.
+/// An empty directory belongs to the volume.
 #[test]
 fn a_volume_that_was_not_completed_is_deleted_while_it_is_empty() {
     let share = Share::new();
@@ -180,7 +181,7 @@ fn directories_above_an_archive_or_a_retained_volume_are_not_removed() {
     }
 }
 
-/// The file is not Belay's, and the deletion is done.
+/// The file does not belong to Belay, and the volume is already deleted.
 #[test]
 fn a_directory_above_that_is_a_file_by_now_is_left() {
     for file in ["a/b", "a"] {
@@ -202,7 +203,7 @@ fn a_directory_above_that_is_a_file_by_now_is_left() {
     }
 }
 
-/// The ID had the policy, but the ID of the next call may not.
+/// The first call's ID contained the policy; the next call's ID may not.
 #[test]
 fn a_volume_that_was_retained_is_not_deleted_later() {
     let share = Share::new();
@@ -221,7 +222,7 @@ fn a_volume_that_was_retained_is_not_deleted_later() {
     assert_eq!(claim.extension().unwrap(), "retained");
 }
 
-/// A retention deletes nothing in the share.
+/// A deletion with the policy `retain` deletes nothing in the share.
 #[test]
 fn a_volume_in_a_directory_that_is_a_share_itself_can_be_retained() {
     let share = Share::new();
@@ -236,7 +237,7 @@ fn a_volume_in_a_directory_that_is_a_share_itself_can_be_retained() {
     assert_eq!(claim.extension().unwrap(), "retained");
 }
 
-/// The volume is one of csi-driver-nfs.
+/// The deleted volume was created by csi-driver-nfs.
 #[test]
 fn a_volume_is_deleted_where_the_claims_of_volumes_below_are_left() {
     let share = Share::new();
@@ -249,7 +250,7 @@ fn a_volume_is_deleted_where_the_claims_of_volumes_below_are_left() {
     assert!(!share.path("a").exists());
 }
 
-/// Two claims that exclude each other: of a share that was restored, for example.
+/// Two claims exclude each other, for example in a share that was restored from a backup.
 #[test]
 fn a_volume_that_was_completed_is_deleted_whatever_is_above_it() {
     let share = Share::new();

@@ -1,4 +1,4 @@
-//! Tests claims: their files, and requests whose response is lost.
+//! Tests the files of claims, and requests whose response is lost.
 
 use super::super::claim::{Claim, State};
 use super::super::claims::{Occupancy, is_abandoned};
@@ -12,7 +12,7 @@ fn path_of(share: &Share, path: &str) -> PathBuf {
     share.path(".belay/claims").join(file_name(&dir(path)))
 }
 
-/// The request is executed before it is sent again.
+/// The server executes the request before the client sends it again.
 #[test]
 fn a_claim_that_is_made_or_changed_twice_is_made_or_changed() {
     let share = Share::new();

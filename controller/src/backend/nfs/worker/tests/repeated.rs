@@ -1,5 +1,5 @@
-//! Tests deletions that are repeated after their end, archives of volumes that were not completed,
-//! and files that another program has made since.
+//! Tests deletions that are repeated after their end, archives of incomplete volumes, and files
+//! that another program has created since.
 
 use super::super::claim::{Claim, Record, State};
 use super::super::claims::Claims;
@@ -21,7 +21,7 @@ pub(super) fn record(path: &str, archive_of: Option<String>) -> Record {
     }
 }
 
-/// Creates a claim as a killed call leaves it.
+/// Creates a claim as if a killed call had left it.
 pub(super) fn claimed(share: &Share, record: Record, state: State) -> (Claims, Claim) {
     let claims = Claims::open(&share.tree()).unwrap();
     let dir = dir(&record.dir);
@@ -44,7 +44,7 @@ fn a_repeated_deletion_removes_nothing_that_came_after_the_first() {
         share.write("ns/data/file");
         assert_eq!(share.delete_or_leave(&deletion).unwrap(), None);
         assert_eq!(share.delete_or_leave(&deletion).unwrap(), None);
-        // A backup, for example.
+        // For example, an operator has restored a backup.
         share.write("ns/data/restored");
         refused(share.delete(&deletion), Kind::Precondition, "--nfs-adopt");
         assert_eq!(names(&share.path("ns/data")), ["restored"]);
@@ -55,7 +55,7 @@ fn a_repeated_deletion_removes_nothing_that_came_after_the_first() {
     }
 }
 
-/// An administrator's, or that of a volume of csi-driver-nfs.
+/// The directory belongs to an administrator, or to a volume of csi-driver-nfs.
 #[test]
 fn a_directory_without_a_claim_is_no_volume_unless_the_operator_says_so() {
     for has_claims in [false, true] {
@@ -141,7 +141,7 @@ fn a_stale_claim_on_the_name_of_an_archive_is_not_this_volumes() {
     assert!(!claim.ends_with("0123456789abcdef.archived"));
 }
 
-/// The archive is claimed before it is moved there, while its deletion is interrupted.
+/// The deletion is interrupted after the archive was claimed and before the volume is moved there.
 #[test]
 fn the_name_of_an_archive_is_taken_until_the_volume_has_no_claim() {
     let share = Share::new();
@@ -160,12 +160,12 @@ fn the_name_of_an_archive_is_taken_until_the_volume_has_no_claim() {
     let (_, deletion) = archived("pvc-1");
     share.delete(&deletion).unwrap();
     assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
-    // Moved away, its name is free.
+    // After the operator has moved the archive away, its name is free.
     fs::rename(share.path("archived-ns"), share.path("kept")).unwrap();
     share.create(&volume("archived-ns/data", "pvc-2")).unwrap();
 }
 
-/// The archive is placed, and moved away before the deletion is completed.
+/// The volume was archived, and its archive was moved away before the deletion is completed.
 #[test]
 fn what_has_the_name_of_a_volume_that_was_archived_is_not_archived_again() {
     let share = Share::new();
@@ -202,7 +202,7 @@ fn a_directory_that_was_moved_away_blocks_none_below_it() {
     share.create(&below).unwrap();
     share.delete(&old(&below, OnDelete::Delete)).unwrap();
     share.assert_clean();
-    // A volume of csi-driver-nfs.
+    // The volume was created by csi-driver-nfs.
     gone(&share, &retained);
     share.write("a/b/file");
     // The volume may be in the retained directory, which exists again.
@@ -210,7 +210,7 @@ fn a_directory_that_was_moved_away_blocks_none_below_it() {
     let words = "a part of another volume is not deleted";
     refused(share.delete(&inside), Kind::Precondition, words);
     fs::remove_dir_all(share.path("a")).unwrap();
-    // Archives.
+    // A directory that was archived and moved away blocks no volume either.
     gone(
         &share,
         &NewVolume {

@@ -1,5 +1,5 @@
-//! Stops a call before one of its steps, a lookup or a change, like a request that the server
-//! executes late or a slow worker. Other calls are completed meanwhile; then the call continues.
+//! Stops a call before one of its lookups or changes, as if the worker was slow or the server
+//! executed the request late. Other calls are completed meanwhile; then the call continues.
 
 use super::*;
 use std::cell::RefCell;
@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 struct Pause {
     steps: usize,
-    /// The only kind of steps that count. `None` counts all.
+    /// The only kind of steps that are counted. `None` means that all steps are counted.
     only: Option<Step>,
     reached: Sender<()>,
     resumed: Receiver<()>,
@@ -28,7 +28,7 @@ pub(super) enum Step {
     Change,
 }
 
-/// Does something before each step of the call.
+/// Runs `other` before each step of the call.
 pub(super) fn during<T>(other: impl FnMut(Step) + 'static, call: impl FnOnce() -> T) -> T {
     OTHER.set(Some(Box::new(other)));
     let result = call();
@@ -41,14 +41,14 @@ pub(super) fn before_change() {
     before(Step::Change);
 }
 
-/// Called before each look.
+/// Called before each lookup.
 pub(super) fn before_look() {
     before(Step::Look);
 }
 
-/// Waits once as many steps were made as the test allows.
+/// Waits when the test's number of steps is reached.
 fn before(step: Step) {
-    // The function may make calls itself.
+    // The function may itself make calls that reach this point.
     if let Some(mut other) = OTHER.take() {
         other(step);
         OTHER.set(Some(other));
@@ -57,7 +57,7 @@ fn before(step: Step) {
         Some(pause) if pause.only.is_some_and(|only| step != only) => PAUSE.set(Some(pause)),
         Some(pause) if pause.steps == 0 => {
             pause.reached.send(()).unwrap();
-            // The test continues, or has failed.
+            // An error means that the test has failed; the call continues in both cases.
             pause.resumed.recv().ok();
         }
         Some(pause) => PAUSE.set(Some(Pause {
@@ -68,8 +68,8 @@ fn before(step: Step) {
     }
 }
 
-/// Stops the call before each of its steps in turn, each time in a new share, until it makes no
-/// more; returns how many it makes.
+/// Stops the call before each of its steps in turn, each time in a new share, until the call is
+/// complete. Returns the number of steps.
 pub(super) fn slow_at_each(
     prepare: impl Fn(&Share),
     call: impl Fn(&Share) -> Result<(), Failure> + Sync,
@@ -128,7 +128,7 @@ pub(super) fn slow_at(
     unreachable!("a call makes a finite number of steps")
 }
 
-/// Repeats a deletion as a provisioner does, until it says something else.
+/// Repeats a deletion as a provisioner does, as long as it returns `Busy`.
 pub(super) fn repeated(share: &Share, order: &OldVolume) -> Result<(), Failure> {
     for _ in 0..4 {
         match share.delete(order) {
@@ -143,27 +143,27 @@ fn deleted(share: &Share, order: &OldVolume) {
     repeated(share, order).unwrap();
 }
 
-/// A volume with a file, which is archived.
+/// Creates a volume with a file and the policy `archive`.
 fn prepare(share: &Share) {
     let (order, _) = archived("pvc-1");
     share.create(&order).unwrap();
     share.write("ns/data/new");
 }
 
-/// The operator moves the archive away.
+/// Moves the archive away, as an operator does.
 fn moved_away(share: &Share) {
     assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
     fs::rename(share.path("archived-ns"), share.path("kept")).unwrap();
 }
 
-/// The volume is deleted, and a later one gets its directory.
+/// Deletes the volume, and creates a later one in its directory.
 fn replaced(share: &Share, deletion: &OldVolume, later: &NewVolume) {
     deleted(share, deletion);
     share.create(later).unwrap();
     share.write("ns/data/later");
 }
 
-/// The archive belongs to `pvc-2`, and its record says so.
+/// Asserts that the archive belongs to `pvc-2`, and that its record contains this name.
 fn later_is_archived(share: &Share) {
     assert_eq!(names(&share.path("archived-ns/data")), ["later"]);
     refused(
@@ -189,7 +189,7 @@ fn an_archive_that_another_controller_has_just_made_is_kept() {
         },
     );
     assert!(steps > 40, "{steps}");
-    // A later volume has the directory.
+    // A later volume gets the directory.
     slow_at_each(
         prepare,
         |share| share.delete(&deletion),
@@ -203,7 +203,7 @@ fn an_archive_that_another_controller_has_just_made_is_kept() {
             assert_eq!(names(&share.path("ns/data")), ["later"]);
         },
     );
-    // The later volume has been archived, too.
+    // The later volume is archived, too.
     slow_at_each(
         prepare,
         |share| share.delete(&deletion),
@@ -218,7 +218,7 @@ fn an_archive_that_another_controller_has_just_made_is_kept() {
     );
 }
 
-/// Makes some changes of a call, then more in each round, until all of it is made in one.
+/// Makes some changes of a call, and more in each further round, until one round completes it.
 fn killed_in_rounds(from: usize, round: impl Fn(&dyn Fn(&dyn Fn() -> Result<(), Failure>))) {
     for changes in (from..).step_by(3) {
         let is_whole = std::cell::Cell::new(true);
@@ -250,7 +250,7 @@ fn of_two_archives_at_once_one_is_made() {
     });
 }
 
-/// The next volume of the directory is being archived meanwhile.
+/// The next volume in the directory is archived meanwhile.
 #[test]
 fn a_slow_archive_does_not_disturb_that_of_a_later_volume() {
     let (_, deletion) = archived("pvc-1");
@@ -277,7 +277,8 @@ fn a_slow_deletion_removes_nothing_that_came_later() {
     let order = volume("ns/data", "pvc-1");
     let deletion = old(&order, OnDelete::Delete);
     for later in [volume("ns/data", "pvc-2"), volume("ns/data", "pvc-1")] {
-        // Until a call has seen its volume, it may mean the later one of the same name.
+        // A call that has not yet read the claim may apply to the later volume if the names are
+        // equal.
         let is_same = later.at.name == order.at.name;
         let steps = slow_at(
             is_same.then_some(Step::Change),
@@ -303,7 +304,7 @@ fn a_slow_deletion_removes_nothing_that_came_later() {
     }
 }
 
-/// A claim gets its name while another call removes what was written for claims and not used.
+/// A claim gets its name while another call removes unused temporary claims.
 #[test]
 fn a_claim_that_was_just_made_keeps_its_file() {
     let order = volume("ns/data", "pvc-1");
@@ -318,7 +319,7 @@ fn a_claim_that_was_just_made_keeps_its_file() {
         },
         |share| share.delete(&old(&order, OnDelete::Delete)),
         |share| {
-            // The rename fails as long as the directory has a claim, or once the file was removed.
+            // The rename fails while the directory has a claim, and after the file was removed.
             let to = share.path(".belay/claims").join(&hash);
             if fs::rename(share.path(".belay/tmp").join(&written), to).is_ok() {
                 made.set(made.get() + 1);

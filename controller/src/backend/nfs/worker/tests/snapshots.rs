@@ -1,4 +1,5 @@
-//! Tests snapshots and restores: killed before each change, slow, refused, and of csi-driver-nfs.
+//! Tests snapshots and restores: killed before each change, slow, refused, and with archives of
+//! csi-driver-nfs.
 
 use super::super::super::call::{
     Archived, NewSnapshot, Restoring, SnapshotSeen, Source, snapshot_of,
@@ -24,7 +25,7 @@ pub(super) fn archived() -> Archived {
     }
 }
 
-/// Returns the call that makes a snapshot of the volume `from`.
+/// Returns the call that creates a snapshot of the volume `from`.
 pub(super) fn cutting() -> NewSnapshot {
     NewSnapshot {
         at: archived(),
@@ -194,8 +195,8 @@ fn a_deletion_of_a_snapshot_that_was_killed_is_completed_by_the_next_one() {
     assert_eq!(killed, 3, "two names, and the directory");
 }
 
-/// The server executes a request of a killed worker when the next one has made the snapshot, or it
-/// was deleted.
+/// The server executes a request of a killed worker after the next worker has created the snapshot,
+/// or after the snapshot was deleted.
 #[test]
 fn a_late_request_of_a_snapshot_replaces_nothing_and_brings_nothing_back() {
     for is_deleted in [false, true] {
@@ -290,7 +291,7 @@ fn failing_at_each(errno: Errno) -> Vec<Result<SnapshotSeen, Failure>> {
 fn no_snapshot_counts_as_made_that_the_server_does_not_confirm() {
     for (errno, kind) in [(Errno::IO, Kind::Unreachable), (Errno::NOSPC, Kind::Quota)] {
         let results = failing_at_each(errno);
-        // The last change removes the name that it was written under.
+        // The last change removes the temporary name of the archive.
         let made = results.iter().filter(|result| result.is_ok()).count();
         assert!(made <= 1 && results.len() > 8, "{results:?}");
         for failure in results.into_iter().filter_map(Result::err) {
@@ -334,7 +335,7 @@ fn a_name_is_that_of_one_snapshot_and_of_no_volume() {
     refused(named_so, Kind::Incompatible, "exists in the share");
     assert!(share.find().is_some());
     share.discard().unwrap();
-    // Its files are the volume's, whatever they are called.
+    // All files in the volume's directory belong to the volume, whatever their names are.
     share.create(&volume("cut", "pvc-9")).unwrap();
     share.write("cut/pvc-1.tar.gz");
     let words = "is the directory of volume \"pvc-9\"";
@@ -391,7 +392,7 @@ fn what_killed_calls_have_left_of_other_snapshots_is_removed_after_an_hour() {
     assert_eq!(names(&share.path(".belay/snapshots")), ["b.2"]);
 }
 
-/// GNU tar compares the archive with the volume: content, types, owners, modes and times to the
+/// GNU tar compares the archive with the volume: content, types, owners, modes, and times to the
 /// nanosecond.
 #[test]
 fn gnu_tar_reads_what_is_in_the_volume() {

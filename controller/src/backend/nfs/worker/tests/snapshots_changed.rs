@@ -56,12 +56,14 @@ fn a_directory_that_is_replaced_while_it_is_archived_is_the_old_or_the_new_one()
                 if step == Step::Look && counted.replace(counted.get() + 1) == at {
                     fs::remove_dir_all(&replaced).unwrap();
                     replace(&replaced);
-                    // With NFS, a file that is removed while it is open is stale.
+                    // With NFS, accesses to a file that is removed while it is open fail with
+                    // ESTALE.
                     fail_look(0, Errno::STALE);
                 }
             };
             if let Err(failure) = during(change, || share.cut(&cutting())) {
-                // The look was at the volume or its root, which the server seems to have lost.
+                // The failed lookup was for the volume or its root, so the server seems to have
+                // lost it.
                 assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
                 share.cut(&cutting()).unwrap();
             }
@@ -83,7 +85,8 @@ fn a_directory_that_is_replaced_while_it_is_archived_is_the_old_or_the_new_one()
     }
 }
 
-/// Returns more content than is read at once. It has no zeros, and is not compressible.
+/// Returns more content than one read returns. The content contains no zeros, and is not
+/// compressible.
 fn large() -> Vec<u8> {
     let mut state = 1_u32;
     let next = |_| {
@@ -95,7 +98,7 @@ fn large() -> Vec<u8> {
     (0..5 << 18).map(next).collect()
 }
 
-/// Changes the size of a file at changes of the archive; returns the file as it is restored.
+/// Changes the size of a file at changes of the archive. Returns the restored file.
 fn cut_while(mut change: impl FnMut(&fs::File) + 'static) -> Vec<u8> {
     let share = Share::new();
     share.make_source();
@@ -147,7 +150,7 @@ fn a_file_that_gets_shorter_all_the_time_is_archived_nevertheless() {
     assert!(found[..data] == whole[..data]);
 }
 
-/// An archive has a name twice if the file is replaced while its directory is read.
+/// An archive contains a name twice if a file is replaced while its directory is read.
 #[test]
 fn of_a_name_that_an_archive_of_belay_has_twice_the_later_one_counts() {
     let share = Share::new();
@@ -184,7 +187,7 @@ fn of_a_name_that_an_archive_of_belay_has_twice_the_later_one_counts() {
     assert!(kind.is_fifo());
     assert_eq!(names(&copy.join("f")), ["a"]);
     assert!(copy.join("g").is_file());
-    // A path through a link is none that Belay writes.
+    // Belay never writes a path that leads through a link.
     let hostile = [entry(Type::Symlink, "d"), entry(Type::File, "d/a")];
     let content: Vec<u8> = hostile.iter().flat_map(tar::head).collect();
     write_marked(&share, &content);

@@ -29,7 +29,7 @@ fn file(path: &[u8], size: u64) -> Entry {
     }
 }
 
-/// Returns an archive of these files, whose content is `x`.
+/// Returns an archive of these entries. The content of each file is `x`.
 fn archive(entries: &[Entry]) -> Vec<u8> {
     let mut archive = Vec::new();
     for entry in entries {
@@ -46,7 +46,7 @@ fn archive(entries: &[Entry]) -> Vec<u8> {
     archive
 }
 
-/// Creates a share with a snapshot that another program has made.
+/// Creates a share with a snapshot that another program has created.
 fn with(archive: &[u8]) -> Share {
     let share = Share::new();
     share.make_source();
@@ -154,7 +154,7 @@ fn a_link_that_leads_out_of_the_volume_and_what_cannot_be_made_are_refused() {
     }
 }
 
-/// A later entry counts, as for other programs; a link is replaced and not followed.
+/// Like other programs, Belay uses the later entry. A link is replaced and not followed.
 #[test]
 fn a_file_in_the_place_of_a_link_is_a_file() {
     let share = with(&archive(&[
@@ -215,8 +215,8 @@ fn an_archive_that_is_larger_than_the_server_is_refused_before_it_fills_it() {
     let words = "has 1 PiB, and the server's filesystem has";
     refused(share.restore(&order()), Kind::Quota, words);
     assert_nothing_made(&share);
-    // A file that may contain only zeros takes up no space, so it is not refused; the archive ends
-    // too early.
+    // A file that may contain only zeros takes up no space, so it is not refused; but the archive
+    // is not complete.
     let share = with(&tar::head(&large(None)));
     refused(share.restore(&order()), Kind::Precondition, "not complete");
     assert_nothing_made(&share);
@@ -244,7 +244,7 @@ fn an_archive_of_belay_that_is_cut_or_changed_is_not_restored() {
         changed[at] ^= 0x55;
         fs::write(&path, &changed).unwrap();
         match share.restore(&order()) {
-            // The times in the headers of the parts are of no interest.
+            // The times in the headers of the gzip members are not checked.
             Ok(_) => {
                 assert_eq!(
                     fs::read(share.path("copy/large")).unwrap(),

@@ -1,4 +1,4 @@
-//! A killed call has left the archive that it was writing, and the volume is deleted since.
+//! Tests that a killed call's incomplete archive is removed after its volume was deleted.
 
 use super::killed::killed_at_each;
 use super::slow::{Step, during};
@@ -42,8 +42,8 @@ fn what_a_killed_snapshot_has_left_is_removed_when_its_volume_is_gone() {
     assert!(left.get() > 3, "{}", left.get());
 }
 
-/// The server links the archive when the call has looked for it, and not removed it yet. The volume
-/// is gone before the call, or while it is archived again.
+/// The server links the archive after the call has looked for it, and before the call removes its
+/// temporary file. The volume is deleted before the call, or while it is archived again.
 #[test]
 fn an_archive_that_gets_its_name_late_is_the_snapshot_though_its_volume_is_gone() {
     for gone_at in 0..6 {

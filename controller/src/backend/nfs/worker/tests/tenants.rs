@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::os::unix::fs::symlink;
 use std::rc::Rc;
 
-/// Returns the directory of the volume, wherever it is.
+/// Returns the current path of the volume's directory, in the share or in the trash.
 fn volume_of(share: &Share) -> Option<PathBuf> {
     let places = moved(&share.path(".belay/trash")).into_iter();
     let mut places = places.chain([share.path("ns/data")]);
@@ -62,7 +62,7 @@ pub(super) fn moved(trash: &Path) -> Vec<PathBuf> {
     all.collect()
 }
 
-/// Creates a file in a directory when that is about to be removed, this number of times.
+/// Creates a file in a directory that is about to be removed, this number of times.
 fn refilled(times: usize, all: impl Fn() -> Vec<PathBuf>) -> impl FnMut(Step) {
     let mut made = 0;
     move |step| {
@@ -123,7 +123,7 @@ fn trash_that_is_filled_meanwhile_is_emptied_again_some_times() {
     }
 }
 
-/// Neither descriptors nor paths grow with the depth.
+/// Neither the number of descriptors nor the length of paths grows with the depth.
 #[test]
 fn what_is_deep_is_moved_up() {
     let share = Share::new();
@@ -145,7 +145,7 @@ fn what_is_deep_is_moved_up() {
     share.assert_clean();
 }
 
-/// A tenant has moved the directory when it is about to be moved up.
+/// A tenant has moved the directory that is about to be moved up.
 #[test]
 fn what_a_tenant_moves_from_the_depth_is_removed_where_it_is() {
     let order = volume("ns/data", "pvc-1");

@@ -69,7 +69,7 @@ fn the_recorded_policy_decides_and_not_the_default_of_today() {
             OnDelete::Delete => OnDelete::Retain,
             _ => OnDelete::Delete,
         };
-        // The second call finds it deleted.
+        // The second call finds the volume deleted.
         for _ in 0..2 {
             share.delete(&old(&order, other)).unwrap();
         }
@@ -162,7 +162,7 @@ fn empty_directories_above_a_deleted_volume_are_removed_and_others_are_not() {
     share.assert_clean();
 }
 
-/// The older archive is that of a volume of Belay, or of another program.
+/// The older archive belongs to a volume of Belay, or to another program.
 #[test]
 fn an_archive_replaces_no_older_one() {
     for is_claimed in [true, false] {
@@ -186,7 +186,7 @@ fn an_archive_replaces_no_older_one() {
         assert_eq!(names(&share.path("archived-ns/data")), ["old"]);
         assert_eq!(names(&share.path("ns/data")), ["new"]);
         assert_eq!(claim_of(&share, "ns/data").extension().unwrap(), "ready");
-        // The operator moves it away.
+        // The operator moves the older archive away.
         fs::rename(share.path("archived-ns"), share.path("kept")).unwrap();
         share.delete(&deletion).unwrap();
         assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
@@ -226,7 +226,7 @@ fn a_deletion_without_time_stops_and_the_next_one_continues() {
     let create = Work::Create(order.clone());
     let created = share.perform_until(&create, Instant::now());
     refused(created, Kind::Busy, "still being removed");
-    // A backup, for example, that an operator has restored meanwhile.
+    // For example, an operator has restored a backup meanwhile.
     share.write("pvc-1/restored");
     share.delete(&old(&order, OnDelete::Delete)).unwrap();
     assert_eq!(names(&share.path("pvc-1")), ["restored"]);
@@ -256,7 +256,7 @@ fn any_file_is_removed_and_no_link_is_followed() {
     .unwrap();
     let odd: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"\xff\n");
     fs::write(share.path("pvc-1").join(odd), "").unwrap();
-    // More names than are held at once.
+    // Create more names than are kept in memory at once.
     for n in 0..5000 {
         fs::File::create(share.path(&format!("pvc-1/{n}"))).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Reads the segments of a sparse file from the lines before its content (GNU tar's format 1.0).
+//! Reads the list of a sparse file's segments, which precedes its content (GNU tar's format 1.0).
 
 use super::super::{BLOCK, SEGMENTS_MAX, Segment};
 use super::{Flaw, Reader, damaged};
@@ -41,7 +41,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// The lines before the content of a sparse file, which are in whole blocks.
+/// The lines with the list of segments, which are padded to whole blocks.
 struct Lines<'a, R> {
     reader: &'a mut Reader<R>,
     block: [u8; BLOCK],
