@@ -1,8 +1,8 @@
 //! A volume's lifecycle as bare system calls: the kernel's time for the same result.
 //!
 //! Two steps differ from the agent's, because rustix has no safe call for them. The loop device is
-//! bound by losetup before the clock starts, and its cost is reported separately. And the clone is
-//! made private by mount(2) instead of mount_setattr(2).
+//! bound by losetup before the clock starts, and its cost is reported separately. The clone is made
+//! private by mount(2) instead of mount_setattr(2).
 
 use std::io;
 use std::path::Path;
@@ -15,11 +15,11 @@ use crate::bench_dir::at;
 use crate::echo::Echo;
 use crate::volume::{Call, Side, Volume};
 
-/// The number of round trips to wait after a process has run: a millisecond, in which it has fully
-/// exited.
+/// The number of round trips to make after a process has run. They take a millisecond, in which the
+/// process exits completely.
 const SETTLING_ECHOES: u32 = 40;
 
-/// The bare system calls, for one volume.
+/// The side of the comparison that makes bare system calls, for one volume.
 pub struct Bare<'a> {
     volume: Volume,
     echo: &'a Echo,

@@ -1,5 +1,5 @@
-//! The directory of one run: a tmpfs in a separate mount namespace. Also starts processes, and
-//! cleans up both, however the run ends.
+//! The directory of one run: a tmpfs in a separate mount namespace. Also starts processes. Cleans
+//! up the directory and the processes, however the run ends.
 //!
 //! A loop device belongs to the run if its file is on this tmpfs, since no other file can be there.
 
@@ -39,8 +39,8 @@ struct Inner {
 }
 
 impl BenchDir {
-    /// Creates the directory, mounts its tmpfs, and clears it at a signal from now on. Must be
-    /// called first, since it restarts the program in its own mount namespace.
+    /// Creates the directory, mounts its tmpfs, and starts to handle the signals that clear it.
+    /// Must be called first, since it restarts the program in its own mount namespace.
     ///
     /// # Errors
     /// Fails without root, or if a tmpfs cannot be mounted.

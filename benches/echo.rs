@@ -1,5 +1,5 @@
-//! The kernel's share of a Probe: the same kind of socket, with a thread that returns one byte.
-//! Without HTTP/2, gRPC or another process.
+//! The kernel's share of a Probe: one byte in each direction over the same kind of socket, to a
+//! thread of this process. Excludes HTTP/2, gRPC and a second process.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::bench_dir::{BenchDir, at};
 
-/// The remote end, and a kept connection to it.
+/// A thread that returns each byte, and a connection to it that is kept open.
 pub struct Echo {
     socket: PathBuf,
     kept: UnixStream,
@@ -25,13 +25,13 @@ impl Echo {
         std::thread::Builder::new()
             .name("echo".to_owned())
             .spawn(move || {
-                // The first connection is the kept one, and gets its own thread.
+                // The first connection is the one that is kept open; serve it on a separate thread.
                 if let Ok((kept, _)) = listener.accept() {
                     let answering = std::thread::Builder::new().spawn(move || answer(kept));
                     while answering.is_ok()
                         && let Ok((stream, _)) = listener.accept()
                     {
-                        // The other end notices a broken connection.
+                        // Ignore errors: the other end notices a broken connection.
                         answer(stream).ok();
                     }
                 }
@@ -50,7 +50,7 @@ impl Echo {
         Ok(start.elapsed())
     }
 
-    /// Sends one byte in each direction on the kept connection, and returns the time.
+    /// Sends one byte in each direction on the connection that is kept open, and returns the time.
     ///
     /// # Errors
     /// Fails if the remote end has exited.

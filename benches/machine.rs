@@ -1,4 +1,4 @@
-//! The machine of the measurement, without which the figures mean nothing.
+//! The machine of the measurement, which is part of every report, since the figures depend on it.
 
 use std::fmt;
 use std::fs;
@@ -21,7 +21,7 @@ impl Machine {
     /// Reads the current state of the machine.
     ///
     /// # Errors
-    /// Fails without /proc.
+    /// Fails if /proc cannot be read.
     pub fn look() -> io::Result<Self> {
         Ok(Self {
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?
@@ -63,7 +63,7 @@ impl fmt::Display for Machine {
 /// Returns the load average of the last minute.
 ///
 /// # Errors
-/// Fails without /proc.
+/// Fails if /proc cannot be read.
 pub fn load() -> io::Result<String> {
     let averages = fs::read_to_string("/proc/loadavg")?;
     Ok(averages.split(' ').next().unwrap_or_default().to_owned())

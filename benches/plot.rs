@@ -8,11 +8,12 @@ use crate::table::Row;
 
 const WIDTH: u32 = 720;
 const ROW: u32 = 34;
-/// The top of the first bar.
+/// The top of the first bar, in pixels.
 const TOP: u32 = 78;
-/// The left end of the bars, and the maximum of their right ends.
+/// The left end of the bars, and the maximum of their right ends, in pixels.
 const BARS: (u32, u32) = (110, 560);
-/// The parts of a bar: the bare calls, a Probe made in the same way, and the rest.
+/// The colours and names of a bar's parts: the bare calls, a Probe made in the same way, and the
+/// rest.
 const PARTS: [(&str, &str); 3] = [
     ("#8a99a8", "kernel: the bare system calls"),
     ("#c9d2da", "an empty gRPC call"),
@@ -23,7 +24,7 @@ const PARTS: [(&str, &str); 3] = [
 pub struct Plot<'a> {
     /// The rows of all filesystems.
     pub rows: &'a [Row],
-    /// The first word of the names of the filesystem's rows.
+    /// The filesystem type, with which the names of its rows begin.
     pub fs_type: &'a str,
 }
 

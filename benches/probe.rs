@@ -1,5 +1,5 @@
-//! Measures `Probe` with criterion: belay-node on a new and on a kept connection, compared with one
-//! byte in each direction over the same kind of socket.
+//! Measures `Probe` with criterion: belay-node on a new connection and on a connection that is kept
+//! open, compared with one byte in each direction over the same kind of socket.
 
 use std::io;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! A release program, started as on a node, and its memory.
+//! Starts a release binary of Belay as on a node, and measures its memory.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,7 +11,7 @@ use belay_bed::scrape::status;
 use crate::bench_dir::BenchDir;
 use crate::rpc::Client;
 
-/// Maximum time of a start; a longer one counts as failed.
+/// Maximum time from the start of a program to its first response.
 const START_MAX: Duration = Duration::from_secs(10);
 
 /// A running program.
@@ -61,7 +61,7 @@ impl<'a> Program<'a> {
     /// Starts a belay-node on a socket called `name`, and waits for its first response.
     ///
     /// # Errors
-    /// Fails if it does not start; the message contains the end of its log.
+    /// Fails if the program does not start; the message contains the end of its log.
     pub fn agent(bench_dir: &'a BenchDir, name: &str) -> io::Result<Self> {
         let mut command = Command::new(binary("belay-node")?);
         let volumes = bench_dir.directory("volumes")?;

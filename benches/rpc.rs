@@ -1,5 +1,6 @@
-//! Calls to belay-node over its socket: on a new connection each, like the kubelet's, or on a kept
-//! one. The time of a call runs from the connect, or from the request, to the response.
+//! Calls to a program over its socket: each on a new connection, as the kubelet makes them, or on a
+//! connection that is kept open. The time of a call runs from the connect, or from the request, to
+//! the response.
 
 use std::io;
 use std::ops::Range;
@@ -71,8 +72,9 @@ impl Client {
         })
     }
 
-    /// Makes calls on new connections, a given number concurrently. `call` makes the call with a
-    /// number. Returns the time of each call with its connection.
+    /// Makes one call for each of the numbers, on new connections, `width` calls concurrently.
+    /// `call` gets a connection and a number, and makes the call. Returns the time of each call
+    /// with its connection.
     ///
     /// # Errors
     /// Returns the first error.
@@ -148,8 +150,8 @@ impl Kept<'_> {
         Ok((took, answer.into_inner()))
     }
 
-    /// Makes calls on this connection, a given number concurrently. `call` makes the call with a
-    /// number.
+    /// Makes one call for each of the numbers on this connection, `width` calls concurrently.
+    /// `call` gets the connection and a number, and makes the call.
     ///
     /// # Errors
     /// Returns the first error.

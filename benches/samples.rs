@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// The number of samples that stay together when a side is compared with itself.
+/// The number of consecutive samples in a run, the unit in which a side is compared with itself.
 const RUN: usize = 4;
 /// The number of blocks of a measurement for [`Samples::noise`].
 const BLOCKS: usize = 4;
@@ -33,16 +33,17 @@ impl Samples {
         percentile(self.0.clone(), percent)
     }
 
-    /// Returns the difference of a side from itself, as a fraction: every other run of four samples
-    /// compared with the rest. A ratio closer to 1 than this is not significant. In a run of four
-    /// samples, each side was first equally often.
+    /// Returns the difference of a side from itself, as a fraction: compares every other run of
+    /// four samples with the other runs. If a ratio of two sides is closer to 1 than this, the
+    /// difference is not significant. In each run of four samples, each side was measured first
+    /// equally often.
     #[must_use]
     pub fn spread(&self) -> f64 {
         self.spread_of(RUN, QUARTER)
     }
 
-    /// Returns [`Samples::spread`] for samples that were taken in this many blocks: every other
-    /// block compared with the rest.
+    /// Returns [`Samples::spread`] for samples that were taken in this many blocks: compares every
+    /// other block with the other blocks.
     #[must_use]
     pub fn spread_of_blocks(&self, blocks: usize) -> f64 {
         self.spread_of(self.0.len().div_ceil(blocks), QUARTER)

@@ -1,8 +1,8 @@
 //! Measures the calls of a volume's lifecycle with criterion: through belay-node, and as bare
 //! system calls. Only the call is timed, not its preparation.
 //!
-//! criterion measures one function after the other, so varying load affects one but not the other:
-//! for a ratio, use `pairs`.
+//! criterion measures the two sides one after the other, so varying load may affect only one side.
+//! For a ratio, use `pairs`.
 
 use std::io;
 use std::process::ExitCode;

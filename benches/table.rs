@@ -10,7 +10,7 @@ use crate::verdict::{Limited, Verdict};
 
 /// The width of a bar in characters.
 const BAR: u32 = 24;
-/// The marks of a bar: the bare calls, a Probe made in the same way, and the rest.
+/// The marks of a bar's parts: the bare calls, a Probe made in the same way, and the rest.
 const MARKS: [char; 3] = ['█', '▒', '░'];
 
 /// A call, measured on both sides alternately.
@@ -22,11 +22,11 @@ pub struct Row {
     pub ours: Samples,
     /// The times of the bare system calls.
     pub bare: Samples,
-    /// The time of an RPC that does nothing; zero if the row itself is that RPC.
+    /// The time of an RPC that does nothing; zero if the row itself is about that RPC.
     pub empty_call: Duration,
-    /// The difference of that RPC from itself, as a fraction.
+    /// The noise of the time of that RPC, as a fraction.
     pub empty_noise: f64,
-    /// The maximum as a multiple of the floor, if there is one.
+    /// The maximum ratio to the floor; `None` if there is no limit.
     pub limit: Option<f64>,
 }
 

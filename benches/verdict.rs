@@ -1,10 +1,10 @@
-//! Judges whether a ratio keeps its limit. A loaded machine cannot show that: there, a side differs
-//! from itself as much as from the other.
+//! Judges whether a ratio is within its limit. This is impossible on a loaded machine, where the
+//! times of one side differ from each other as much as from the times of the other side.
 
 use std::fmt;
 use std::io;
 
-/// If a side differs from itself by more than this fraction, nothing is judged.
+/// Maximum noise, as a fraction, with which a ratio can be judged.
 const NOISE_MAX: f64 = 0.15;
 
 /// A ratio, with its limit in BUDGET.md.

@@ -1,6 +1,6 @@
 //! A volume for the benches, the calls of its lifecycle, and one of the two ways to make them: by
-//! RPCs to belay-node, each on a new connection, like the kubelet's. The agent formats the volumes
-//! of both sides, so that their filesystems have the same feature flags.
+//! RPCs to belay-node, each on a new connection, as the kubelet makes them. The agent formats the
+//! volumes of both sides, so that their filesystems have the same feature flags.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -129,7 +129,7 @@ impl Call {
     }
 }
 
-/// A way to make the calls, on its own volume.
+/// A side of a comparison: a way to make the calls, with its own volume.
 pub trait Side {
     /// Makes the call and returns its duration, without its preparation.
     ///
@@ -142,7 +142,7 @@ pub trait Side {
 /// total time of these calls alone.
 ///
 /// # Errors
-/// Returns the errors of the side.
+/// Fails if a call fails.
 pub fn total(side: &mut impl Side, call: Call, times: u64) -> io::Result<Duration> {
     let (before, between, after) = call.surroundings();
     let mut all = |calls: &[Call]| calls.iter().try_for_each(|c| side.run(*c).map(|_| ()));
@@ -156,17 +156,17 @@ pub fn total(side: &mut impl Side, call: Call, times: u64) -> io::Result<Duratio
     Ok(sum)
 }
 
-/// A client of belay-node, with one volume.
+/// The side of the comparison that calls belay-node, with one volume.
 pub struct Ours<'a> {
     client: &'a Client,
     volume: Volume,
-    /// The number of calls that returned ABORTED and were retried, as the kubelet does. There are
-    /// some on a machine where other processes open all loop devices, as losetup and udev do.
+    /// The number of calls that returned ABORTED and were retried, as the kubelet does. This
+    /// happens if other processes open all loop devices, as losetup and udev do.
     pub repeated: usize,
 }
 
 impl<'a> Ours<'a> {
-    /// Creates the side for a volume.
+    /// Creates a side that calls belay-node for this volume.
     #[must_use]
     pub fn new(client: &'a Client, volume: Volume) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! The sidecars' calls to one controller, on a kept connection, as the sidecars make them.
+//! The sidecars' calls to one controller, on a connection that is kept open, as sidecars do.
 
 use std::io;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn create(name: &str) -> csi::CreateVolumeRequest {
     }
 }
 
-/// Creates volumes, a given number concurrently, and returns the time of each call.
+/// Creates `count` volumes, `width` of them concurrently, and returns the time of each call.
 ///
 /// # Errors
 /// Fails if a call fails.

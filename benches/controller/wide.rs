@@ -1,4 +1,4 @@
-//! Many concurrent creates: how many per second, their latency, and the memory they take.
+//! Many concurrent creates: their rate, their latency, and the memory that they take.
 
 use std::fmt;
 use std::io;
@@ -32,7 +32,7 @@ struct Row {
     memory: Memory,
 }
 
-/// Calls one controller, with more and more concurrent calls.
+/// Calls one controller, with an increasing number of concurrent calls.
 ///
 /// # Errors
 /// Fails if the controller does not start, or if a call fails.

@@ -30,7 +30,7 @@ const STORAGE_BYTES: u64 = 8 << 30;
 const SLOW: Duration = Duration::from_millis(1_200);
 /// The maximum ratio of each call's percentiles with and without the fault.
 const RATIO_MAX: f64 = 1.5;
-/// The maximum of any call, if no call without the fault exceeds it.
+/// The maximum time of a call during a fault, unless a call without the fault exceeds it, too.
 const SLOWEST: Duration = Duration::from_millis(500);
 const QUARTER: usize = 25;
 const TAIL: usize = 99;
@@ -40,7 +40,7 @@ const ALL: usize = 100;
 /// killed.
 const FREEZE: &str = r#"fsfreeze --freeze "$1" && echo frozen && cat; fsfreeze --unfreeze "$1""#;
 
-/// The calls for another volume. The first statistics after a publish check more.
+/// The timed calls for a healthy volume. The first statistics after a publish check more.
 const ROWS: [(&str, Call); 5] = [
     ("probe", Call::Probe),
     ("unpublish", Call::Unpublish),
@@ -113,7 +113,7 @@ pub(crate) fn measure(bench_dir: &BenchDir) -> io::Result<Hung> {
             with: Samples::default(),
         });
         for n in 0..2 * BLOCKS {
-            // An interruption waits until the filesystem is thawed.
+            // Lock, so that an interruption waits until the filesystem is thawed.
             let _turn = bench_dir.turn();
             match n % 2 {
                 0 => site.block(trouble, |row, time| rows[row].without.push(time))?,
@@ -131,7 +131,7 @@ pub(crate) fn measure(bench_dir: &BenchDir) -> io::Result<Hung> {
     Ok(Hung(all))
 }
 
-/// An agent with volumes.
+/// The agent under test, and its volumes.
 struct Site<'a> {
     storage: &'a Storage,
     agent: &'a Program<'a>,
@@ -204,8 +204,7 @@ impl Site<'_> {
     }
 }
 
-/// A caller that reads the statistics of a volume until this is dropped, whatever the responses
-/// are.
+/// A caller that reads the statistics of a volume until this is dropped, and ignores errors.
 struct Asking {
     is_over: Arc<AtomicBool>,
     caller: Option<thread::JoinHandle<()>>,
@@ -321,14 +320,14 @@ impl Row {
         )
     }
 
-    /// Returns the difference of the calls without the fault from themselves, every other block
-    /// compared with the rest.
+    /// Returns the difference of the calls without the fault from themselves: compares every other
+    /// block with the other blocks.
     fn noise(&self, percent: usize) -> f64 {
         self.without.spread_of(SAMPLES_A_BLOCK, percent)
     }
 
-    /// Returns the slowest call during the fault; `None` if a call without the fault is too slow as
-    /// well.
+    /// Returns the time of the slowest call during the fault, as a fraction of [`SLOWEST`]; `None`
+    /// if a call without the fault is slower than [`SLOWEST`].
     fn slowest(&self) -> Option<f64> {
         let [without, with] = [&self.without, &self.with].map(|it| it.percentile(ALL));
         (without <= SLOWEST).then(|| ratio(with, SLOWEST))

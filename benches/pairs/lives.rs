@@ -1,5 +1,5 @@
 //! The comparison: the lifecycle of a volume through belay-node, and of a similar volume by system
-//! calls, in alternating samples; and the same for a Probe.
+//! calls, in alternating samples. Probes are compared in the same way.
 
 use std::fmt;
 use std::io;
@@ -28,7 +28,7 @@ pub(crate) struct Comparison {
     search: Samples,
 }
 
-/// Compares everything.
+/// Compares Probes, and the lifecycles of volumes with ext4 and xfs.
 ///
 /// # Errors
 /// Fails if a call fails.
@@ -80,8 +80,9 @@ pub(crate) fn compare(
     Ok(all)
 }
 
-/// Runs one lifecycle; `note` gets the time of every call that counts. The Probes, the baseline of
-/// the other calls, are made in between: in a row, with warm caches, they would be cheaper.
+/// Runs one lifecycle. Passes the time of every call that counts to `note`. The Probes, the
+/// baseline of the other calls, are made between them: consecutive Probes would be faster, with
+/// warm caches.
 ///
 /// # Errors
 /// Fails if a call fails.
@@ -121,7 +122,7 @@ pub(crate) fn at(call: Call) -> usize {
         .unwrap_or_default()
 }
 
-/// Measures only Probes, in a row: the best case.
+/// Measures consecutive Probes, which are the best case.
 fn probes(
     bench_dir: &BenchDir,
     agent: &Program<'_>,

@@ -6,17 +6,17 @@ use std::io;
 use belay_benches::{BenchDir, Limited, Memory, Program, Samples, binary, micros};
 use serde_json::{Value, json};
 
-/// Maximum `VmRSS` of an agent that has not handled a volume yet. The threads that wait for disks,
-/// and their buffers, add to it while they run.
+/// Maximum `VmRSS`, in KiB, of an agent that has not handled a volume yet. The threads that wait
+/// for disks, and their buffers, add to it while they run.
 const RESIDENT_KIB_MAX: u64 = 5 * 1024;
 const PROBES: usize = 10_000;
 const STARTS: usize = 40;
 
-/// The figures of one binary.
+/// The figures of belay-node.
 pub(crate) struct Weight {
     binary_bytes: u64,
     first_answer: Samples,
-    /// The maximum of an agent that has not handled a volume yet.
+    /// The peak memory of an agent that has not handled a volume yet, in KiB.
     peak_before_volumes_kib: u64,
     memory: Vec<(String, Memory)>,
 }
@@ -55,7 +55,7 @@ impl Weight {
         self.memory.push((when, memory));
     }
 
-    /// Returns the largest memory so far, as a fraction of its limit.
+    /// Returns the peak memory before any volume, as a fraction of its limit.
     pub(crate) fn limited(&self) -> Limited {
         Limited {
             name: "memory without volumes".to_owned(),

@@ -1,5 +1,5 @@
-//! Many concurrent calls: 64 callers on new connections, as the kubelet's, each about its own
-//! volume. Their floor is the same number of concurrent Probes, in alternating rounds.
+//! Many concurrent calls: 64 callers, each on a new connection as the kubelet's calls are, and each
+//! for its own volume. Their floor is the same number of concurrent Probes, in alternating rounds.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,7 +28,7 @@ const ROUNDS: usize = 48;
 const CALLS: [Call; 4] = [Call::Probe, Call::Stats, Call::Unpublish, Call::Publish];
 const MEDIAN: usize = 50;
 const TAIL: usize = 99;
-/// The maximum of statistics as a multiple of a Probe, for each percentile.
+/// The maximum time of a statistics call as a multiple of a Probe, for each percentile.
 const STATS_MAX: f64 = 2.0;
 
 /// The times of each call, and the memory.
@@ -57,7 +57,7 @@ pub(crate) fn measure(bench_dir: &BenchDir) -> io::Result<Wide> {
     let staged = agent.memory()?;
     let mut calls = <[Samples; Call::ALL.len()]>::default();
     for round in 0..ROUNDS {
-        // The first statistics after a publish need a thread.
+        // Do not measure the first statistics after a publish, which need a separate thread.
         one_by_one(&[Call::Stats])?;
         let mut order = CALLS;
         order.rotate_left(round % 2);
@@ -121,8 +121,8 @@ struct Line {
     tail_us: f64,
     /// Both percentiles as multiples of a Probe.
     of_probe: [f64; 2],
-    /// The larger difference of both calls from themselves, every other round compared with the
-    /// rest.
+    /// The larger difference of the two calls from themselves: every other round compared with the
+    /// others.
     noise: [f64; 2],
 }
 

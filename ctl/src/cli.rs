@@ -210,8 +210,8 @@ mod tests {
         }
     }
 
-    /// Returns the verbs below `command` that no line of the tests begins with, under any of their
-    /// names.
+    /// Returns the subcommands of `command`, at any depth, that no command line in `tests` calls by
+    /// name or alias. `groups` are the spellings of the parent command, each with a trailing space.
     fn untested(command: &clap::Command, groups: &[String], tests: &str) -> Vec<String> {
         let names: Vec<_> = std::iter::once(command.get_name())
             .chain(command.get_all_aliases())
@@ -246,7 +246,7 @@ mod tests {
         ];
         let command = Cli::command();
         let verbs = command.get_subcommands();
-        // `controller` has the verbs of `volume` and `snapshot`.
+        // Skip `controller`: its verbs are verbs of `volume` and `snapshot`, too.
         let verbs = verbs.filter(|verb| verb.get_name() != "controller");
         let missing = verbs.flat_map(|verb| untested(verb, &["\"".to_owned()], &tests.concat()));
         assert_eq!(missing.collect::<Vec<_>>(), [""; 0]);

@@ -35,7 +35,7 @@ pub(crate) struct Contexts {
     context: Vec<Pair>,
 }
 
-/// The contexts from the flags and their files.
+/// The contexts of a volume, merged from the flags and the files that they name.
 #[derive(Default, PartialEq)]
 #[cfg_attr(test, derive(Debug))]
 pub(crate) struct ContextValues {
@@ -46,7 +46,8 @@ pub(crate) struct ContextValues {
 }
 
 impl VolumeContext {
-    /// Reads the files. A flag replaces a value of the same key.
+    /// Reads the files and returns the volume context. A pair from a flag replaces a pair from a
+    /// file with the same key.
     ///
     /// # Errors
     /// Fails if a file cannot be read, is not JSON, or has no context.
@@ -68,7 +69,8 @@ impl VolumeContext {
 }
 
 impl Contexts {
-    /// Reads the files. A flag replaces a value of the same key.
+    /// Reads the files and returns both contexts. A pair from a flag replaces a pair from a file
+    /// with the same key.
     ///
     /// # Errors
     /// Fails if a file cannot be read, is not JSON, or has no context, or if a flag contains a
@@ -90,7 +92,7 @@ impl ContextValues {
         let field = |names: [&str; 2]| names.iter().find_map(|name| volume.get(name));
         let publish = field(["publish_context", "publishContext"]);
         let context = field(["volume_context", "volumeContext"]);
-        // The JSON mapping omits an empty context, but not the volume's ID.
+        // Accept a response with only an ID: the JSON mapping omits an empty context.
         let id = field(["volume_id", "volumeId"]);
         if publish.or(context).or(id).is_none() {
             return Err("has neither publish_context nor volume_context".to_owned());

@@ -1,5 +1,5 @@
-//! The drivers of this node, by their sockets: what each socket serves, and which one serves a
-//! service.
+//! The drivers of this node: finds their sockets, probes the services on each socket, and chooses
+//! the default socket of a service.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -15,10 +15,10 @@ use crate::failure::Failure;
 use crate::machine::{kubelet, process, sockets};
 use crate::render::{Answer, Cell, Rows};
 
-/// The timeout for a driver; a slower one is listed without its name.
+/// Timeout for the answers of one driver. A driver that takes longer is listed without its name.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The capability of a plugin that has a controller, on this socket or another one.
+/// The plugin capability that reports a controller service, on this socket or another one.
 const CONTROLLER: &str = "CONTROLLER_SERVICE";
 
 /// Directories to search for sockets.
@@ -44,7 +44,8 @@ pub(crate) struct DriverSocket {
     /// The services on the socket: `controller`, `node`, `registration`; empty if no driver
     /// answers.
     pub(crate) serves: Vec<String>,
-    /// Whether the driver reports that it is ready; `None` on sockets other than CSI.
+    /// Whether the driver reports that it is ready; `None` if it does not answer, or if this is not
+    /// a CSI socket.
     pub(crate) ready: Option<bool>,
     /// The ID of the driver's process.
     pub(crate) pid: Option<u32>,
@@ -53,7 +54,7 @@ pub(crate) struct DriverSocket {
 }
 
 impl Search {
-    /// Finds all sockets, and probes each.
+    /// Finds all sockets in the directories, and probes each one.
     pub(crate) async fn look(&self) -> Vec<DriverSocket> {
         let mut found = Vec::new();
         for socket in sockets::find(&self.directories, &self.kubelet_dir) {
@@ -62,7 +63,7 @@ impl Search {
         found
     }
 
-    /// Searches the usual directories.
+    /// Returns a search of the usual directories.
     fn usual() -> Self {
         Self {
             directories: Vec::new(),
@@ -72,7 +73,7 @@ impl Search {
 }
 
 impl DriverSocket {
-    /// Whether the socket has a service. All sockets of CSI have `identity`.
+    /// Whether the driver serves a service on the socket. Every CSI socket serves `identity`.
     pub(crate) fn has(&self, service: &str) -> bool {
         let is = |served: &String| {
             served == service || (service == "identity" && served != "registration")
@@ -80,7 +81,7 @@ impl DriverSocket {
         self.serves.iter().any(is)
     }
 
-    /// Whether a CSI driver may listen on the socket, although none has answered. A plugin of
+    /// Whether a CSI driver may listen on the socket, although no driver has answered. A plugin of
     /// another kind, such as DRA, answers UNIMPLEMENTED.
     fn is_silent(&self) -> bool {
         let has_answered = self.trouble.is_empty() || self.trouble.starts_with("UNIMPLEMENTED");
@@ -96,8 +97,8 @@ impl DriverSocket {
     }
 }
 
-/// Returns the default socket of a service: Belay's in `/run/belay`, or else the only socket of
-/// this node that may have the service.
+/// Returns the default socket of a service: Belay's socket in `/run/belay`, or else the only socket
+/// of this node that may have the service.
 ///
 /// # Errors
 /// Fails if no socket or several may have the service; the message lists the candidates.
@@ -112,7 +113,8 @@ pub(crate) async fn default_socket(service: &str) -> Result<PathBuf, Failure> {
 }
 
 fn choose(service: &str, found: &[DriverSocket]) -> Result<PathBuf, Failure> {
-    // A driver that does not answer may be the intended one, and another one has other storage.
+    // Include drivers that do not answer: the intended driver may be one of them, and another
+    // driver has other storage.
     let candidates = found.iter().filter(|it| it.has(service) || it.is_silent());
     let start = "; start the driver, or";
     let (why, cure) = match candidates.collect::<Vec<_>>().as_slice() {
@@ -144,8 +146,8 @@ fn having(service: &str, found: &[DriverSocket]) -> Vec<String> {
     having.map(|it| it.socket.display().to_string()).collect()
 }
 
-/// Returns the error of a call, or, if its socket does not serve the service, an error that names
-/// the sockets of this node that do.
+/// Explains the error of a call. If the socket does not serve the called service, returns an error
+/// that names the sockets of this node that do; otherwise returns the error unchanged.
 pub(crate) async fn explain(mut failure: Failure) -> Failure {
     let cause = failure.cause_mut();
     let Failure::Unserved(call) = cause else {
@@ -170,7 +172,7 @@ pub(crate) async fn explain(mut failure: Failure) -> Failure {
     failure
 }
 
-/// Calls the services on a socket to find out what it serves.
+/// Calls a driver on its socket to find out its name, version, services and readiness.
 pub(crate) async fn probe(socket: &Path) -> DriverSocket {
     let pid = tokio::time::timeout(PATIENCE, process::of(socket)).await;
     let mut found = DriverSocket {
@@ -186,7 +188,7 @@ pub(crate) async fn probe(socket: &Path) -> DriverSocket {
     found
 }
 
-/// Describes a failure without the socket, which has a separate column.
+/// Describes a failure without the path of the socket, which is printed in a separate column.
 fn short(failure: &Failure) -> String {
     match failure {
         Failure::Dial(DialError::Connect { source, .. }) => source.kind().to_string(),
@@ -208,8 +210,8 @@ async fn ask(socket: &Path, found: &mut DriverSocket) -> Result<(), Failure> {
     let info = call("GetPluginInfo").await?;
     found.driver = text(&info["name"]);
     found.version = text(&info["vendor_version"]);
-    // Belay's programs name their service. Other drivers are asked, although a call to a service
-    // that they lack is a failed call in their logs.
+    // Belay's programs report their service in the manifest. Probe other drivers by calls, although
+    // they may log a call to a missing service as a failure.
     match info.pointer("/manifest/service") {
         Some(service) => found.serves.push(text(service)),
         None => {
@@ -224,14 +226,14 @@ async fn ask(socket: &Path, found: &mut DriverSocket) -> Result<(), Failure> {
             }
         }
     }
-    // By the specification, a driver without this value is ready, and FAILED_PRECONDITION means
-    // that it is not.
+    // By the specification, a driver that omits `ready` is ready, and a driver that returns
+    // FAILED_PRECONDITION is not.
     let probe = call("Probe").await;
     found.ready = Some(probe.is_ok_and(|answer| answer.get("ready").is_none_or(|it| *it == true)));
     Ok(())
 }
 
-/// Whether a socket is one on which a kubelet registers a driver, by the names that
+/// Whether the kubelet registers a driver over this socket. Recognizes the file names that
 /// node-driver-registrar and the kubelet use.
 fn is_registration(socket: &Path) -> bool {
     let path = socket.to_string_lossy();
@@ -324,7 +326,7 @@ mod tests {
         let error = choose("node", &found).unwrap_err().to_string();
         let part = "several sockets may serve node: /a.sock, /b.sock (no answer in 2 s); name";
         assert!(error.contains(part), "{error}");
-        // The call itself reports the trouble.
+        // The only candidate is chosen although it is silent; the call then reports the trouble.
         assert_eq!(choose("controller", &found).unwrap(), found[1].socket);
         let dra = DriverSocket {
             trouble: "UNIMPLEMENTED: unknown service csi.v1.Identity".to_owned(),

@@ -1,4 +1,4 @@
-//! The errors of belayctl and their exit codes. Knows gRPC codes by name.
+//! The errors of belayctl, their messages and their exit codes.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -55,7 +55,7 @@ pub(crate) enum Failure {
     /// A file or setting of this machine is not as required.
     #[error("{0}")]
     Machine(String),
-    /// Reading or writing of belayctl itself failed.
+    /// Reading or writing failed in belayctl itself, such as on standard output.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -98,7 +98,7 @@ impl From<tonic::Status> for Failure {
 }
 
 impl Failure {
-    /// Returns 64 for bad usage, 69 if no driver answers, else 1.
+    /// Returns the exit code: 64 for bad usage, 69 if no driver answers, else 1.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) => ExitCode::from(USAGE),
@@ -108,7 +108,7 @@ impl Failure {
         }
     }
 
-    /// Returns the failure of the call itself, if a step of a command failed.
+    /// Returns the innermost failure: the cause of a failed step, or else the failure itself.
     pub(crate) fn cause_mut(&mut self) -> &mut Self {
         match self {
             Self::Step { cause, .. } => cause.cause_mut(),

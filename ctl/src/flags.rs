@@ -1,5 +1,4 @@
-//! The flags that several commands share: for the use of a volume, for `key=value` pairs, and for
-//! files.
+//! Flags that several commands share: the volume capability, `key=value` pairs, and files.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -33,7 +32,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// Returns the capability that the flags describe, as a message in JSON.
+    /// Returns the VolumeCapability message that the flags describe, in JSON.
     pub(crate) fn capability(&self) -> Value {
         let mode = self.mode.unwrap_or(Mode::SingleNodeWriter).as_str_name();
         let mut capability = json!({"access_mode": {"mode": mode}});
@@ -59,7 +58,7 @@ impl Access {
 /// Parses the name of an access mode.
 ///
 /// # Errors
-/// Fails if the specification does not have the mode.
+/// Fails if the specification does not define the mode.
 fn mode(text: &str) -> Result<Mode, String> {
     match Mode::from_str_name(text) {
         None | Some(Mode::Unknown) => {
@@ -99,8 +98,8 @@ pub(crate) fn read(file: &Path) -> Result<String, Failure> {
     read_up_to(file, BYTES_MAX)
 }
 
-/// Returns the text of a file of at most `bytes_max` bytes, a whole number of MiB; `-` is standard
-/// input.
+/// Returns the text of a file of at most `bytes_max` bytes; `-` is standard input. The error
+/// message gives the limit in whole MiB.
 ///
 /// # Errors
 /// Fails if the file cannot be read, is larger, or is not UTF-8.
@@ -114,7 +113,7 @@ pub(crate) fn read_up_to(file: &Path, bytes_max: u64) -> Result<String, Failure>
     text.map_err(fail)
 }
 
-/// Returns the failure to read the file that a flag names, with the remedy.
+/// Returns an error that names the flag whose file cannot be read, and the remedy.
 pub(crate) fn unread(flag: &str, failure: &Failure) -> Failure {
     Failure::Usage(format!("{flag} {failure}; name a file that can be read"))
 }

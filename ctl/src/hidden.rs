@@ -1,5 +1,6 @@
-//! Secrets in the contexts of volumes: the secret of a format mark is printed only with
-//! `--show-secrets`, and is not accepted on the command line.
+//! Secrets in the contexts of volumes. The secret of a format mark, by which the node agent
+//! recognizes a disk that it has begun to format, is printed only with `--show-secrets`, and is not
+//! accepted on the command line.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,8 @@ use crate::failure::Failure;
 const HIDDEN: &str = "<secret>";
 /// The keys of contexts whose values are secrets: the format mark of Belay's drivers for disks.
 const KEYS: [&str; 1] = ["mark"];
-/// The fields with contexts, in the specification and in the JSON mapping of protobuf.
+/// Names of the fields that contain contexts, in the specification and in the JSON mapping of
+/// protobuf.
 const FIELDS: [&str; 4] = [
     "publish_context",
     "publishContext",
@@ -52,7 +54,7 @@ impl Visibility {
     }
 }
 
-/// Whether a context has secrets under this key.
+/// Whether the value of this key of a context is a secret.
 pub(crate) fn is_secret(key: &str) -> bool {
     KEYS.contains(&key)
 }
@@ -68,7 +70,7 @@ pub(crate) fn has_secret(message: &DynamicMessage) -> bool {
     })
 }
 
-/// Refuses secrets in arguments, which every user of the machine can read.
+/// Refuses secrets in command-line arguments, which every user of the machine can read.
 ///
 /// # Errors
 /// Fails with the names of the flag and the key.
@@ -108,7 +110,7 @@ mod tests {
 
     const CANARY: [u8; 32] = [0xca; 32];
 
-    /// Returns a context like that of a controller with keys.
+    /// Returns a publish context with format marks, as a controller with keys returns it.
     fn context() -> HashMap<String, String> {
         let attached = PublishContext {
             transport: Transport::Disk(DiskIdentity::Serial("s-1".to_owned())),

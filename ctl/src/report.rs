@@ -31,7 +31,7 @@ pub(crate) struct Finding {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report(Vec<Finding>);
 
-/// The width of the output, in columns that every terminal has.
+/// The maximum width of the output, in columns. Every terminal has at least 80.
 const WIDTH: usize = 80;
 const NAME: usize = 26;
 
@@ -113,7 +113,7 @@ impl Verdict {
     }
 }
 
-/// Appends the words of a text, with a new line wherever one is full.
+/// Appends a head and words, wrapped at [`WIDTH`] columns and indented by the width of the head.
 fn wrap(text: &mut String, head: &str, words: &str) {
     let indent = " ".repeat(head.chars().count());
     let mut line = head.to_owned();
@@ -121,7 +121,7 @@ fn wrap(text: &mut String, head: &str, words: &str) {
     // Text from a driver must neither break the lines nor control the terminal.
     let words = words.replace(|c: char| c.is_control(), " ");
     let room = WIDTH.saturating_sub(indent.len()).max(1);
-    // A path may be longer than a line.
+    // Split a word that is longer than a line, such as a path.
     let words = words.split_whitespace().flat_map(|word| pieces(word, room));
     for word in words {
         let width = line.chars().count() + word.chars().count() + 1;

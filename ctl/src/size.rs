@@ -1,6 +1,7 @@
 //! Parses and formats sizes.
 
-/// The suffixes, each with its number of bytes: binary as in Kubernetes and CSI, and decimal.
+/// The unit suffixes and their number of bytes: binary units as in Kubernetes and CSI, and decimal
+/// ones.
 const UNITS: [(&str, u64); 15] = [
     ("", 1),
     ("KiB", 1 << 10),
@@ -23,7 +24,7 @@ const UNITS: [(&str, u64); 15] = [
 /// rounded up.
 ///
 /// # Errors
-/// Returns a message that describes the error, a fragment for the command line.
+/// Returns a message for the command line if the text is not a size, or exceeds 2^63 - 1 bytes.
 pub fn parse(text: &str) -> Result<i64, String> {
     let begins = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
     if text.strip_prefix('-').is_some_and(begins) {
@@ -48,7 +49,8 @@ pub fn parse(text: &str) -> Result<i64, String> {
     i64::try_from(bytes).map_err(|_| "more than 2^63 - 1 bytes".to_owned())
 }
 
-/// Formats a size in bytes: `1GiB` if it is a multiple of the largest fitting unit, else `1.4GiB`.
+/// Formats a size, given in bytes. Uses the largest unit that fits, and one decimal digit, rounded
+/// down, unless the size is a multiple of the unit: `1GiB`, `1.4GiB`.
 pub fn show(bytes: u64) -> String {
     let (unit, size) = UNITS[1..6]
         .iter()

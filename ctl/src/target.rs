@@ -32,10 +32,11 @@ pub(crate) struct Target {
     pub(crate) visibility: Visibility,
 }
 
-/// Parses the endpoint of a socket. Unlike a server's, its path may be relative.
+/// Parses the endpoint of a socket. Unlike the endpoint of a server, it may be a relative path.
 ///
 /// # Errors
-/// Fails unless the endpoint names a file whose path fits into the address of a socket.
+/// Fails unless the endpoint names a file whose path fits into the address of a Unix socket
+/// (unix(7)).
 pub(crate) fn socket(text: &str) -> Result<PathBuf, String> {
     let path = text.strip_prefix("unix:").unwrap_or(text);
     let is_relative = !path.is_empty() && !path.starts_with('/') && !path.contains("://");
@@ -50,10 +51,10 @@ pub(crate) fn socket(text: &str) -> Result<PathBuf, String> {
 }
 
 impl Target {
-    /// Returns the socket of the flags, or else the default socket of a service.
+    /// Returns the socket that `--endpoint` names, or else the default socket of a service.
     ///
     /// # Errors
-    /// Fails if no socket is given, and none or several of this node have the service.
+    /// Fails if `--endpoint` is not set, and this node has no socket with the service, or several.
     pub(crate) async fn socket(&self, service: &str) -> Result<PathBuf, Failure> {
         match &self.endpoint {
             Some(path) => Ok(path.clone()),
@@ -64,12 +65,13 @@ impl Target {
     /// Connects to the socket of a service.
     ///
     /// # Errors
-    /// Fails if there is no socket (bad usage), or if no driver answers.
+    /// Fails if the socket is not known (bad usage), or if no driver answers.
     pub(crate) async fn connect(&self, service: &str) -> Result<Connection, Failure> {
         Connection::open(&self.socket(service).await?, self.timeout).await
     }
 
-    /// Connects to the controller of the driver behind a node socket; `None` if this node has none.
+    /// Connects to the controller of the driver that `on` is connected to. Returns `None` if this
+    /// node has no socket of that controller.
     pub(crate) async fn controller_of(&self, on: &Connection) -> Option<Connection> {
         let socket = drivers::default_socket("controller").await.ok()?;
         let controller = Connection::open(&socket, self.timeout).await.ok()?;

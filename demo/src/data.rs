@@ -29,8 +29,8 @@ const RECORDS_MAX: u64 = 16 << 10;
 /// data.
 const RECORD_SEED: u64 = 1 << 41;
 
-/// Returns the path of a volume's data, the path of its records, and the offset of the records: two
-/// files in a filesystem, or two ranges of the device itself.
+/// Returns the path of a volume's data, the path of its records, and the offset of the records in
+/// bytes. In a filesystem, these are two files; on a raw device, two ranges of the device.
 fn places(kind: Kind, target: &Path) -> (PathBuf, PathBuf, u64) {
     if kind.is_block() {
         (target.to_owned(), target.to_owned(), DATA_BYTES as u64)
@@ -45,14 +45,14 @@ fn open_to_write(kind: Kind, path: &Path) -> Result<File> {
     file.with_context(|| path.display().to_string())
 }
 
-/// Opens a file or device without its page cache, so that data is read from the volume.
+/// Opens a file or device and drops its page cache, so that data is read from the volume.
 fn open_to_read(path: &Path) -> Result<File> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
     Ok(file)
 }
 
-/// Writes the pattern of `seed` and makes it durable.
+/// Writes the pattern of `seed` and makes it durable. Returns the time that this took.
 ///
 /// # Errors
 /// Fails if a system call fails.
@@ -66,7 +66,7 @@ pub(crate) fn write(kind: Kind, target: &Path, seed: u64) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// Reads the data and compares it with the pattern of `seed`.
+/// Reads the data and compares it with the pattern of `seed`. Returns the time of the read.
 ///
 /// # Errors
 /// Fails if a system call fails, or a byte differs.
@@ -98,8 +98,8 @@ pub(crate) fn refuses_writes(target: &Path) -> Result<()> {
     }
 }
 
-/// A pod that keeps writing numbered records, each durable before the next is begun. So a copy of
-/// the volume must contain all records up to some number, and none after it.
+/// A pod that keeps writing numbered records, each durable before the next is begun. Therefore a
+/// copy of the volume must contain all records up to some number, and none after it.
 pub(crate) struct Writer {
     /// The number of durable records, and whether the thread must stop.
     state: Arc<(AtomicU64, AtomicBool)>,
@@ -133,13 +133,13 @@ impl Writer {
         Ok(Self { state, thread })
     }
 
-    /// Returns the number of records that a copy must contain if it is created from now on. A copy
-    /// created earlier may contain one more.
+    /// Returns the number of durable records. A copy created after this call contains at least this
+    /// number of records; a copy created before contains at most one more.
     pub(crate) fn durable(&self) -> u64 {
         self.state.0.load(Ordering::SeqCst)
     }
 
-    /// Waits for this many more durable records. Returns the number of all durable records.
+    /// Waits until `more` further records are durable. Returns the number of all durable records.
     pub(crate) async fn wait_for(&self, more: u64) -> u64 {
         let enough = self.durable() + more;
         while self.durable() < enough && !self.thread.is_finished() {
@@ -185,12 +185,14 @@ pub(crate) fn count(kind: Kind, target: &Path, seed: u64) -> Result<u64> {
     Ok(RECORDS_MAX)
 }
 
-/// Returns whether the size has nearly doubled. A filesystem uses some of the device itself.
+/// Whether the size has grown by at least half. The demo doubles the size of a volume, but a
+/// filesystem uses some of the space itself.
 pub(crate) fn has_grown(before: u64, after: u64) -> bool {
     after >= before / 2 * 3
 }
 
-/// Returns whether this process cannot grow a mounted filesystem: ext4 requires CAP_SYS_RESOURCE.
+/// Whether this process cannot grow a mounted filesystem of this kind: ext4 requires
+/// CAP_SYS_RESOURCE.
 ///
 /// # Errors
 /// Fails if a system call fails.

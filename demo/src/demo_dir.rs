@@ -1,5 +1,5 @@
 //! The demo's directory with its disk and all paths in it. The cleanup removes only known names,
-//! and never walks a tree that may be mounted. Handles no volumes.
+//! and never walks a tree that may be mounted.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -40,10 +40,10 @@ pub(crate) const CONTROLLER_STATE: &str = "state/controller";
 pub(crate) const VOLUMES: &str = "state/controller/volumes";
 /// The directory of all pods, laid out as a kubelet lays it out.
 pub(crate) const POD: &str = "state/pods";
-/// The directory for the bare system calls.
+/// The directory for the bare system calls, whose times are compared with Belay's.
 pub(crate) const BARE: &str = "state/bare";
 
-/// Creates a directory with a new name in `temporary`, which only root can access.
+/// Creates a directory with a unique name in `temporary`. Only the current user can access it.
 ///
 /// # Errors
 /// Fails if `temporary` is not writable.
@@ -98,7 +98,8 @@ pub(crate) fn mkfs(fs_type: &str, options: &[&str], device: &Path) -> Result<()>
     Ok(())
 }
 
-/// Returns the loop devices bound to the disk, and those bound to files on it.
+/// Returns the loop devices bound to the disk's file, and the loop devices bound to files on the
+/// disk.
 fn loops(demo_dir: &Path) -> Result<(Vec<Loop>, Vec<Loop>)> {
     let all = devices::list()?;
     let disks = devices::bound_to(&all, &demo_dir.join(IMAGE))?;
@@ -129,7 +130,7 @@ pub(crate) async fn clear(demo_dir: &Path) -> Result<usize> {
     Ok(seen.len())
 }
 
-/// Removes the files that the demo creates, and then the directory. The latter fails if it contains
+/// Removes the files that the demo creates, and then the directory. Fails if the directory contains
 /// anything else.
 fn remove(demo_dir: &Path) -> Result<()> {
     let files = BINARIES.map(|name| [socket(demo_dir, name), log(demo_dir, name)]);

@@ -1,5 +1,5 @@
 //! The first process in the namespaces: mounts the state filesystem and runs the two programs and
-//! the lifecycles. At its exit, everything in its namespaces ends.
+//! the lifecycles. When it exits, the kernel kills all processes and removes all mounts there.
 
 use std::fs::File;
 use std::io;
@@ -29,7 +29,7 @@ use crate::report::{Kind, Report};
 use crate::steps::Steps;
 use crate::{DemoArgs, binary, screen};
 
-/// The ID by which the controller knows the node.
+/// The `--node-id` of both programs.
 const NODE_ID: &str = "demo-node";
 
 /// Maximum number of log lines in a failure report.
@@ -49,11 +49,12 @@ const FORMATS: &str = "belay_formats_total";
 /// # Errors
 /// Fails if the demo fails; the error contains the step, the cause and the ends of both logs.
 pub(crate) async fn run(args: &DemoArgs, demo_dir: &Path) -> Result<ExitCode> {
-    // The outer process ends the demo by closing this pipe, also if it is killed.
+    // The outer process ends the demo by closing this pipe; the kernel closes it if that process is
+    // killed.
     let stdin = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let mut leash = pipe::Receiver::from_file(stdin)?;
     let played = tokio::select! {
-        // The pipe carries no data: end of file and error mean the same.
+        // The pipe carries no data: end of file and an error both mean that it was closed.
         _ = leash.read_u8() => Ok(()),
         played = play(args, demo_dir) => played,
     };
@@ -120,7 +121,7 @@ fn make_state(demo_dir: &Path) -> Result<()> {
     Ok(std::fs::create_dir(demo_dir.join(BARE))?)
 }
 
-/// Records memory, threads and child processes of both programs.
+/// Records the memory and threads of both programs, and the number of mkfs processes.
 ///
 /// # Errors
 /// Fails if a program does not respond, if the node agent exceeds its memory limit, or if it ran
@@ -176,7 +177,7 @@ pub(crate) struct Agents {
     pub(crate) node: Agent,
 }
 
-/// A program, running unless it was killed.
+/// The controller or the node agent. Its process is running, unless it was killed.
 pub(crate) struct Agent {
     name: &'static str,
     command: Command,

@@ -1,5 +1,5 @@
 //! The complete lifecycle of a volume, as a cluster runs it: the calls in order, each followed by a
-//! check of the kernel's state; and the timed calls as bare system calls.
+//! check of the kernel's state. The node calls are also measured as bare system calls.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -52,7 +52,8 @@ impl Steps<'_> {
         self.create(&mut life, "create", BYTES.0, None).await?;
         self.fill(&life).await?;
         self.stats(&life).await?;
-        // Measure the cost of a node call that does nothing, in between, as in benches/BUDGET.md.
+        // Measure the cost of a call that does nothing, among the other calls, as in
+        // benches/BUDGET.md.
         let request = csi::ProbeRequest {};
         let _: csi::ProbeResponse = self.call(&life, PROBE, "Identity/Probe", request).await?;
         if !kind.is_block() {
@@ -122,8 +123,8 @@ impl Steps<'_> {
         self.delete(life).await
     }
 
-    /// Expands the volume while it is in use, first in the controller, then on the node. The node
-    /// must refuse that for ext4 without CAP_SYS_RESOURCE.
+    /// Expands the volume while it is in use, first in the controller, then on the node. Without
+    /// CAP_SYS_RESOURCE, the node must refuse to expand ext4.
     async fn grow(&mut self, life: &Life) -> Result<()> {
         let before = floor::stats(life.kind.name(), &life.target)?;
         let request = requests::grow(&life.id, BYTES.1);
@@ -233,8 +234,8 @@ fn bare(demo_dir: &Path, kind: Kind, report: &mut Report) -> Result<()> {
         } else {
             time(STAGE_AGAIN, &stage)?;
         }
-        // The kernel defers this until the last user closes the device: the umount releases it, as
-        // with the agent.
+        // The kernel defers the detach until the last user closes the device. Therefore the umount
+        // releases the device, as it does with the node agent.
         devices::detach(&device)?;
         time(PUBLISH, &|| floor::publish(kind.name(), &staging, &target))?;
         // Write the same data as in Belay's rounds, since an umount flushes dirty pages.

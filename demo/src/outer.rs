@@ -1,6 +1,6 @@
 //! The process that the user starts: checks the requirements, creates the disk, runs the inner
-//! process in its namespaces, cleans up, and shows leftovers. The reaper cleans up if this process
-//! is killed.
+//! process in its namespaces, cleans up, and reports leftovers. If this process is killed, the
+//! reaper cleans up.
 
 use std::io::{PipeWriter, Read};
 use std::path::Path;
@@ -95,7 +95,7 @@ fn start_reaper(demo_dir: &Path) -> Result<(Child, PipeWriter)> {
 pub(crate) async fn reap(demo_dir: &Path) -> Result<ExitCode> {
     // setsid(2) fails only for the leader of a process group, which Ctrl-C does not reach either.
     rustix::process::setsid().ok();
-    // The pipe carries no data: end of file and error mean the same.
+    // The pipe carries no data: end of file and an error both mean that the processes have exited.
     std::io::stdin().read_to_end(&mut Vec::new()).ok();
     demo_dir::clear(demo_dir).await.context("the reaper")?;
     Ok(ExitCode::SUCCESS)

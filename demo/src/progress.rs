@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use crate::report::Report;
 use crate::screen::{self, WIDTHS};
 
-/// The minimum time between two updates of the screen without a new tick.
+/// The minimum time between two updates of the screen, except for updates with a new result.
 const DRAW_PAUSE: Duration = Duration::from_millis(100);
 
-/// The output of one process.
+/// The output of the outer or the inner process.
 pub(crate) struct Progress {
     verbose: bool,
     /// Whether the screen is drawn in place.

@@ -17,13 +17,13 @@ pub(crate) const PUBLISH: Step = "publish";
 pub(crate) const READ_ONLY: Step = "publish read-only";
 pub(crate) const WRITE: Step = "write 4MiB, fsync";
 pub(crate) const READ: Step = "read 4MiB, compare";
-/// A node call that does nothing, whose time is the cost of a call itself.
+/// A node call that does nothing, which measures the overhead of a call.
 pub(crate) const PROBE: Step = "probe";
 pub(crate) const NODE_EXPAND: Step = "expand, node";
 pub(crate) const UNPUBLISH: Step = "unpublish";
 pub(crate) const UNSTAGE: Step = "unstage";
 
-/// The number of kinds with bars: the kinds whose calls are also made as bare system calls.
+/// Maximum number of kinds with bars, which compare Belay's times with bare system calls.
 const BARS_KINDS_MAX: usize = 2;
 
 /// A kind of volume, in the order of the demo.
@@ -85,17 +85,17 @@ impl Report {
         self.times.entry((kind, step, side)).or_default().push(took);
     }
 
-    /// Returns the smallest time of a step that at least a fraction of 1/`part` of all its times
-    /// does not exceed (nearest rank); `None` if it was never measured. So the median of two times
-    /// is the lower one, which was measured. benches/BUDGET.md compares the 25th percentile.
+    /// Returns a percentile of the times of a step (nearest rank): the smallest time that at least
+    /// 1/`part` of the times do not exceed. It is always a time that was measured. Returns `None`
+    /// if the step was never measured. benches/BUDGET.md compares the 25th percentile.
     pub(crate) fn rank(&self, kind: Kind, step: Step, side: Side, part: usize) -> Option<Duration> {
         let mut sorted = self.times.get(&(kind, step, side))?.clone();
         sorted.sort_unstable();
         sorted.get(sorted.len().checked_sub(1)? / part).copied()
     }
 
-    /// Returns the kinds that have bars. A raw device has none: its stage consists of ioctls, which
-    /// are not measured separately.
+    /// Returns the kinds that have bars. A raw device has no bars: its stage consists of ioctls,
+    /// which are not measured separately.
     pub(crate) fn kinds_with_bars(&self) -> impl Iterator<Item = Kind> {
         let filesystems = self.kinds.iter().copied().filter(|kind| !kind.is_block());
         filesystems.take(BARS_KINDS_MAX)

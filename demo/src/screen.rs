@@ -27,9 +27,9 @@ const COLUMNS: [(&str, Step); 12] = [
     ("compare", READ),
     ("delete", "delete"),
 ];
-/// The width of the names at the left.
+/// The width of the section names at the left, in columns.
 const LABEL: usize = 9;
-/// The width of a column of the matrix, and of a column with times.
+/// The width of a column of the matrix, without and with times.
 const COLUMN: (usize, usize) = (5, 8);
 
 /// The calls shown as bars, for a volume that is already formatted.
@@ -39,10 +39,11 @@ const BARS: [(&str, Step); 4] = [
     ("unpublish", UNPUBLISH),
     ("unstage", UNSTAGE),
 ];
-/// The marks for bare system calls, for a Probe on the same kind of connection, and for the rest.
+/// The marks for the time of bare system calls, for the time of a Probe (the cost of gRPC), and for
+/// the rest.
 const MARKS: [char; 3] = ['█', '▒', '░'];
 
-/// The SGR codes of characters.
+/// The characters with a colour, and the SGR code of each colour (ECMA-48).
 const COLOURS: [(char, u8); 4] = [('✓', 32), ('█', 34), ('▒', 36), ('░', 33)];
 
 /// Renders the whole screen.
@@ -113,7 +114,7 @@ fn matrix(report: &Report, width: usize) -> Vec<String> {
     lines
 }
 
-/// Renders how the time of each call is composed, with the ratio to the floor of benches/BUDGET.md.
+/// Renders the parts of the time of each call, and its ratio to the floor of benches/BUDGET.md.
 fn bars(report: &Report, width: usize) -> Vec<String> {
     let [kernel, grpc, belay] = MARKS;
     let legend = format!("{kernel} kernel  {grpc} gRPC, both ends (Probe)  {belay} Belay");
@@ -148,7 +149,8 @@ fn bars(report: &Report, width: usize) -> Vec<String> {
     }
 }
 
-/// Renders `whole` as a bar: each part with its mark, and the rest with the last mark.
+/// Renders a time as a bar of `cells` characters: each part with its mark, and the rest with the
+/// last mark.
 fn bar(whole: Duration, parts: [Duration; 2], cells: usize) -> String {
     let whole = whole.as_nanos().max(1);
     let ends = [parts[0], parts[0] + parts[1]].map(|sum| {

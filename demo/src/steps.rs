@@ -1,6 +1,6 @@
 //! The steps of a volume's lifecycle, each named, timed, recorded and printed. Each node call opens
-//! a new connection, as the kubelet does, and its time includes the connection; all controller
-//! calls use one connection, as a sidecar's do.
+//! a new connection, as the kubelet does, and its time includes the connection. All controller
+//! calls use one connection, as a sidecar does.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -25,9 +25,10 @@ use crate::report::{Kind, Report, Side, Step, show};
 
 /// The timeout of a call, far above the time of any call of the demo.
 const CALL_MAX: Duration = Duration::from_secs(60);
-/// The first pause before a retry, doubled each time; the kubelet's is half a second.
+/// The pause before the first retry of a call. Each further pause is twice as long. The kubelet
+/// begins with half a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// The maximum time for which a call may return ABORTED.
+/// The maximum time for which a call that returns ABORTED is repeated.
 const REPEAT_MAX: Duration = Duration::from_secs(10);
 
 /// The state that the steps of one run share.
@@ -48,7 +49,7 @@ pub(crate) struct Life {
     /// The number of the round, from 1; 0 outside the rounds. Only the first round is printed step
     /// by step.
     pub(crate) round: u32,
-    /// Whether the times are included in the table.
+    /// Whether the times of the steps are added to the report.
     pub(crate) is_counted: bool,
     pub(crate) mode: Mode,
     pub(crate) id: String,
@@ -58,7 +59,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// Describes a new volume for one pod, which is not created yet.
+    /// Returns a new volume for one pod, which is not created yet.
     pub(crate) fn new(demo_dir: &Path, kind: Kind, name: String, round: u32) -> Self {
         let pod = demo_dir.join(POD).join(&name);
         Self {
@@ -136,7 +137,7 @@ impl Steps<'_> {
     /// Writes or compares the pattern of `seed` in a volume, and records it as a step.
     ///
     /// # Errors
-    /// Fails if the work fails.
+    /// Fails if the data cannot be written or read, or differs.
     pub(crate) fn work(
         &mut self,
         life: &Life,
@@ -151,7 +152,7 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// Records the step that begins, and draws the screen.
+    /// Shows the beginning of a step on the screen, and keeps its name for a failure report.
     fn begin(&mut self, life: &Life, label: Step) {
         let (name, rounds) = (&life.name, self.report.rounds);
         self.now = match life.round {

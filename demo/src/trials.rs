@@ -24,7 +24,7 @@ const FOREIGN: ([u8; 1], u64) = ([0x2A], (512 << 20) + 12_345);
 /// kill, without an agent, and with the next agent.
 const RECORDS: u64 = 50;
 
-/// The bit that the seed of the second pattern has set.
+/// The bit that distinguishes the seed of the second pattern from the seed of the first.
 const SECOND: u64 = 1 << 40;
 const READ_COPY: &str = "read, compare";
 
@@ -62,7 +62,7 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// Proves that a second target of SINGLE_NODE_WRITER is refused, and changes nothing.
+    /// Proves that a second target of a SINGLE_NODE_WRITER volume is refused, without any change.
     ///
     /// # Errors
     /// Fails if the target is published, or if another step fails.
@@ -104,7 +104,8 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// Returns the number of records written without an agent, and the number of all records.
+    /// Kills the node agent during writes to one volume, and starts it again. Returns the number of
+    /// records written without an agent, and the number of all records.
     async fn kill(&mut self, kind: Kind, agents: &mut Agents) -> Result<(u64, u64)> {
         self.progress.heading(&format!("kill -9 ({})", kind.name()));
         let name = format!("{}-killed", kind.name());
@@ -140,7 +141,7 @@ impl Steps<'_> {
 }
 
 impl Steps<'_> {
-    /// Runs every round of one kind.
+    /// Runs the rounds of snapshot, restore and clone for one kind of volume.
     ///
     /// # Errors
     /// Fails with the first step that fails.
@@ -157,8 +158,8 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// Copies a volume to which a pod writes all the time. Returns what was proven about the
-    /// copies.
+    /// Snapshots, restores and clones a volume while a pod writes to it. Returns one line about the
+    /// restored volume, and one about the clone.
     async fn copy(&mut self, kind: Kind, round: u32) -> Result<[String; 2]> {
         let name = |what| format!("{}-{what}", kind.name());
         let mut source = Life::new(self.demo_dir, kind, name("source"), round);
@@ -212,7 +213,8 @@ impl Steps<'_> {
         Ok([of_restored, of_clone])
     }
 
-    /// Creates a snapshot of the volume, which shares blocks with it and so is ready at once.
+    /// Creates a snapshot of the volume. It is ready at once, since it shares blocks with the
+    /// volume.
     async fn snapshot(&mut self, source: &Life) -> Result<String> {
         let name = format!("demo-snapshot-{}", source.round);
         let request = requests::cut(&name, &source.id);

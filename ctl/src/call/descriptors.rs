@@ -1,5 +1,6 @@
-//! Descriptors of methods and messages: of CSI 1.13 from this program, and of a driver by gRPC
-//! reflection, v1 or else v1alpha. The two versions differ only in their names.
+//! Protobuf descriptors of methods and messages. The descriptors of CSI 1.13 are built in. A
+//! driver's descriptors are read by gRPC reflection, v1 or else v1alpha; the two versions differ
+//! only in their names.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -24,11 +25,12 @@ pub(crate) fn own() -> Result<&'static DescriptorPool, Failure> {
     own.map_err(|error| Failure::Machine(format!("the built-in descriptors: {error}")))
 }
 
-/// Finds a method by `Method`, `Service/Method`, or with the package. The last separator may be a
-/// dot.
+/// Finds a method by `Method`, `Service/Method` or `package.Service/Method`. The last separator may
+/// be a dot.
 ///
 /// # Errors
-/// Fails if no method has the name, or if several have it.
+/// Fails if no method has the name, if several have it, or if the method takes a stream of
+/// requests.
 pub(crate) fn method(pool: &DescriptorPool, name: &str) -> Result<MethodDescriptor, Failure> {
     let name = name.trim_start_matches('/').replace('/', ".");
     let all = pool
@@ -60,7 +62,8 @@ pub(crate) fn method(pool: &DescriptorPool, name: &str) -> Result<MethodDescript
     }
 }
 
-/// Maximum number of files, more than any driver has. A server could name further files endlessly.
+/// Maximum number of files in a driver's descriptors, more than any driver has. Without a limit, a
+/// server could name further files endlessly.
 const FILES_MAX: usize = 256;
 
 /// A query of the reflection protocol.
@@ -76,7 +79,7 @@ enum Response {
     Files(Vec<Vec<u8>>),
 }
 
-/// Defines the function that sends a query in one version of the protocol.
+/// Defines a function that sends a query in one version of the reflection protocol.
 macro_rules! ask {
     ($ask:ident, $version:ident) => {
         async fn $ask(channel: Channel, asked: &Query) -> Result<Response, Status> {
@@ -128,7 +131,7 @@ async fn ask(channel: &Channel, asked: Query) -> Result<Response, Status> {
     }
 }
 
-/// Returns the driver's descriptors, or those of this program if the driver does not serve
+/// Returns the driver's descriptors, or the built-in descriptors if the driver does not serve
 /// reflection.
 ///
 /// # Errors

@@ -48,7 +48,7 @@ pub(crate) struct Stream {
 }
 
 impl Connection {
-    /// Connects to a socket; each call may take `seconds`.
+    /// Connects to a socket. Each call on the connection times out after `seconds`.
     ///
     /// # Errors
     /// Fails if no driver accepts the connection.
@@ -115,7 +115,7 @@ impl Connection {
         })
     }
 
-    /// Returns the driver's descriptors, or those of this program if the driver does not serve
+    /// Returns the driver's descriptors, or the built-in descriptors if the driver does not serve
     /// reflection.
     ///
     /// # Errors
@@ -227,13 +227,13 @@ impl Call {
     }
 }
 
-/// Returns the name of a method's service, as `belayctl ls` shows what a socket serves.
+/// Returns the name of a method's service, in the form that `belayctl ls` prints.
 pub(crate) fn service(method: &MethodDescriptor) -> &'static str {
     match method.parent_service().name() {
         "Node" => "node",
         "Identity" => "identity",
         "Registration" => "registration",
-        // The services of group snapshots and of snapshot metadata are on this socket, too.
+        // The controller's socket also serves group snapshots and snapshot metadata.
         _ => "controller",
     }
 }
@@ -245,14 +245,14 @@ fn mismatch(input: &MessageDescriptor, error: &serde_json::Error) -> Failure {
     ))
 }
 
-/// Whether a field contains secrets: CSI marks such fields by an option; in descriptors without the
-/// option, the name decides.
+/// Whether a field contains secrets. CSI marks these fields by the option `csi_secret`; the name
+/// also identifies them in descriptors without the option.
 fn is_secret(field: &FieldDescriptor) -> bool {
     field.name() == "secrets"
 }
 
-/// Returns the JSON options of all commands: field names of the specification, and numbers as
-/// numbers.
+/// Returns the JSON options of all commands: fields have the names of the specification, and 64-bit
+/// integers are numbers, not strings.
 pub(crate) fn options() -> SerializeOptions {
     SerializeOptions::new()
         .use_proto_field_name(true)
@@ -271,10 +271,10 @@ pub(crate) fn to_json(
     value.map_err(|error| Failure::Machine(format!("the answer cannot be shown: {error}")))
 }
 
-/// Waits for at most `seconds`.
+/// Waits for the work for at most `seconds`.
 ///
 /// # Errors
-/// Returns the error of the work, or fails if it takes longer.
+/// Fails with the error of the work, or if the work takes longer.
 async fn within<T>(
     seconds: u64,
     work: impl Future<Output = Result<T, Failure>>,
@@ -285,7 +285,8 @@ async fn within<T>(
     }
 }
 
-/// The codec for messages that only descriptors define; its descriptor describes the response.
+/// Codec for messages that descriptors define, instead of Rust types. It contains the descriptor of
+/// the response.
 #[derive(Clone, Debug)]
 struct Dynamic(MessageDescriptor);
 

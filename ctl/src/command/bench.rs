@@ -1,6 +1,6 @@
 //! `belayctl bench`: the latency of a read-only call, and the resources that the driver uses for
 //! it. With several sockets, the calls alternate, so that other load on the machine affects all
-//! alike.
+//! drivers alike.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ pub(crate) struct Bench {
     allow_changes: bool,
 }
 
-/// Methods that only read begin with one of these words after `Controller` or `Node`.
+/// Prefixes of the names of read-only methods, without a leading `Controller` or `Node`.
 const READS: [&str; 5] = ["Get", "List", "Probe", "Validate", "GroupControllerGet"];
 
 /// The measurement of one socket.
@@ -55,7 +55,7 @@ struct Runner {
 }
 
 impl Bench {
-    /// Makes the calls.
+    /// Makes the calls, and returns the measurements.
     ///
     /// # Errors
     /// Fails if no driver answers, or if the method changes something and `--allow-changes` is not
@@ -131,7 +131,7 @@ impl Runner {
         self.times.push(start.elapsed());
         match answer {
             Ok(_) => {}
-            // An error of the driver is counted separately; its time counts, too.
+            // Count an error of the driver separately, but include its latency.
             Err(Failure::Status(_) | Failure::Unserved(_)) => self.failed += 1,
             Err(other) => return Err(other),
         }

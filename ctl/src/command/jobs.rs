@@ -17,7 +17,7 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// Fetches and prints the page.
+    /// Fetches the page, and returns its operations.
     ///
     /// # Errors
     /// Fails if the program has no such page, or if its port cannot be reached.
@@ -50,7 +50,8 @@ impl Jobs {
     }
 }
 
-/// Parses a line: age, state, call, volume and current work, separated by tabs.
+/// Parses a line of the page: age in seconds, state, call, volume and phase, separated by tabs.
+/// Returns `None` for a line of another form.
 fn row(line: &str) -> Option<Vec<Cell>> {
     let (age, rest) = line.split_once('\t')?;
     let age = Cell::Micros(pages::whole(age.parse::<f64>().ok()? * 1e6));

@@ -24,11 +24,12 @@ pub(crate) struct Where {
 }
 
 impl Where {
-    /// Reads the kubelet's directory, mountinfo and sysfs. Calls a controller only to find the
-    /// volume of a name that they do not contain.
+    /// Searches the kubelet's directory, mountinfo and sysfs. If they do not contain the volume,
+    /// asks a controller for the ID of the volume with this name, and searches for this ID.
     ///
     /// # Errors
-    /// Fails if /proc cannot be read, if there is nothing, or if several volumes have the name.
+    /// Fails if /proc cannot be read, if nothing on this node belongs to the volume, or if several
+    /// volumes have the name.
     pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
         let mut rows = self.rows(&self.id)?;
         if rows.is_empty()
@@ -53,7 +54,8 @@ impl Where {
         Ok(Answer::Rows(Rows::new("found", &columns, rows)))
     }
 
-    /// Returns everything that belongs to the volume with this ID or persistent volume.
+    /// Returns everything that belongs to a volume. `id` is its ID, or the name of its
+    /// PersistentVolume.
     fn rows(&self, id: &str) -> Result<Vec<Vec<Cell>>, Failure> {
         let uses = kubelet::uses(&self.kubelet_dir);
         let is_meant = |found: &Use| found.volume_id == id || found.pv.as_deref() == Some(id);

@@ -1,5 +1,5 @@
 //! `belayctl rpc`: any call of any gRPC service, with the message as JSON. The descriptors come
-//! from the driver by gRPC reflection, or else from this program, for CSI 1.13.
+//! from the driver by gRPC reflection, or else, for CSI 1.13, from this program.
 
 use clap::Args;
 use prost_reflect::{DescriptorPool, DynamicMessage, Kind, MessageDescriptor, Value as Field};
@@ -35,7 +35,7 @@ pub(crate) struct Rpc {
 }
 
 impl Rpc {
-    /// Makes the call.
+    /// Makes the call, and returns the response.
     ///
     /// # Errors
     /// Fails with [`Failure`] if the request is invalid or the call fails.
@@ -108,8 +108,8 @@ fn list(pool: &DescriptorPool) -> Answer {
 /// Maximum nesting of messages in a template; CSI has four levels.
 const DEPTH: usize = 5;
 
-/// Returns an empty message with empty messages in its fields. Of alternatives, it has the last
-/// one, such as a mounted volume, or a clone.
+/// Returns a message with empty messages in its fields, nested to `depth`. Of a oneof, only the
+/// last field is set, such as `mount` in a volume capability.
 fn template(descriptor: &MessageDescriptor, depth: usize) -> DynamicMessage {
     let mut message = DynamicMessage::new(descriptor.clone());
     for field in descriptor.fields() {

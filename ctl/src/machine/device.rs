@@ -20,28 +20,28 @@ pub(crate) struct Device {
     pub(crate) serial: Option<String>,
 }
 
-/// The number of characters that a virtio disk shows of its serial number.
+/// The maximum length of the serial number that a virtio disk reports (VIRTIO_BLK_ID_BYTES of
+/// linux/virtio_blk.h).
 const VIRTIO_SERIAL: usize = 20;
 
 impl Device {
-    /// Returns the path of the file behind the device, which may have been deleted.
+    /// Returns the path of the file behind a loop device. The file may have been deleted.
     pub(crate) fn file(&self) -> Option<&Path> {
         let file = self.file.as_deref()?;
         Some(Path::new(file.trim_end_matches(" (deleted)")))
     }
 
-    /// Whether a mount is of this device.
+    /// Whether the mount shows the device: its filesystem, or the device node itself.
     pub(crate) fn is_on(&self, mount: &Mount) -> bool {
         let node = mount.source.rsplit('/').next().unwrap_or_default();
         let raw = mount.fs_type == "devtmpfs" && mount.root == format!("/{}", self.name);
-        // Compare names, too: the device number of some filesystems, such as btrfs, is not that of
-        // a device.
+        // Compare names, too: some filesystems, such as btrfs, have a separate device number.
         let by_name = mount.source.starts_with("/dev/") && node == self.name;
         raw || by_name || (mount.fs_type != "devtmpfs" && mount.dev == self.dev)
     }
 
-    /// Whether the device belongs to a volume: the name of its file, or its serial number, is the
-    /// ID.
+    /// Whether the device belongs to the volume with this ID: the name of its file, or its serial
+    /// number, is the ID.
     pub(crate) fn is_of(&self, id: &str) -> bool {
         let name = self.file().and_then(Path::file_name);
         let by_file = name.is_some_and(|name| name == id);

@@ -1,6 +1,6 @@
-//! The kubelet's directory: the volumes that it has staged, and the pods for which it has published
-//! them. The kubelet writes one vol_data.json per volume and use. The names of pods are only in the
-//! names of their log directories.
+//! The kubelet's directory: the volumes that the kubelet has staged, and the pods for which it has
+//! published them. The kubelet writes one vol_data.json for each use of a volume. The names of pods
+//! are taken from the names of their log directories.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,18 +14,18 @@ use super::children;
 pub(crate) const DIRECTORY: &str = "/var/lib/kubelet";
 const LOGS: &str = "/var/log/pods";
 
-/// A stage or publish of a volume.
+/// A use of a volume: a stage, or a publish for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Use {
     /// The name of the driver.
     pub(crate) driver: String,
     /// The ID of the volume.
     pub(crate) volume_id: String,
-    /// The name of the PersistentVolume, if the file has it.
+    /// The name of the PersistentVolume, if vol_data.json has it.
     pub(crate) pv: Option<String>,
     /// The UID of the pod; `None` for a stage.
     pub(crate) pod: Option<String>,
-    /// The path at which the kubelet has the volume mounted.
+    /// The path at which the volume is mounted for the kubelet.
     pub(crate) path: PathBuf,
 }
 
@@ -33,7 +33,8 @@ pub(crate) struct Use {
 pub(crate) fn uses(kubelet: &Path) -> Vec<Use> {
     let csi = kubelet.join("plugins/kubernetes.io/csi");
     let mut found = Vec::new();
-    // The file is <driver>/<hash>/vol_data.json, or pv/<name> with older kubelets.
+    // The file of a stage is <driver>/<hash>/vol_data.json, or pv/<name>/vol_data.json with older
+    // kubelets.
     for directory in children(&csi).iter().flat_map(|driver| children(driver)) {
         let staged = directory.join("globalmount");
         found.extend(read(&directory.join("vol_data.json"), None, staged));

@@ -8,10 +8,11 @@ use crate::failure::Failure;
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mount {
-    /// The device number of its files, as `major:minor`. On filesystems such as btrfs, no device
-    /// has that number.
+    /// The device number of the filesystem, as `major:minor`. On some filesystems, such as btrfs,
+    /// it is not the number of a block device.
     pub(crate) dev: String,
-    /// The mounted directory of the filesystem; the device node for a bind mount of one.
+    /// The directory of the filesystem that is mounted; for a bind mount of a device node, its path
+    /// in devtmpfs.
     pub(crate) root: String,
     /// The mount point.
     pub(crate) point: PathBuf,
@@ -21,14 +22,13 @@ pub(crate) struct Mount {
     pub(crate) is_shared: bool,
     /// The type of the filesystem.
     pub(crate) fs_type: String,
-    /// The device, or another source.
+    /// The mounted device, or another source such as `server:/share`.
     pub(crate) source: String,
 }
 
 impl Mount {
-    /// Returns the driver and the volume, if the mount shows the volume's device by Belay's name,
-    /// `belay/<driver>/<volume>@<diskseq>` in /dev: as the source of a filesystem, or as the root
-    /// of a raw device's mount.
+    /// Returns the driver and the volume if the mount's source, or the root of a raw device's
+    /// mount, has Belay's name for the volume's device: `/dev/belay/<driver>/<volume>@<diskseq>`.
     pub(crate) fn volume(&self) -> Option<(&str, &str)> {
         let source = self.source.strip_prefix("/dev");
         let root = (self.fs_type == "devtmpfs").then_some(self.root.as_str());
@@ -58,17 +58,16 @@ pub(crate) fn of(pid: u32) -> Result<Vec<Mount>, Failure> {
     Ok(parse_all(&table))
 }
 
-/// Parses mountinfo. Paths may contain any bytes; invalid UTF-8 is replaced, since no path of CSI
-/// has it.
+/// Parses mountinfo. Invalid UTF-8 in a path is replaced, since CSI paths are valid UTF-8.
 fn parse_all(table: &[u8]) -> Vec<Mount> {
     let text = String::from_utf8_lossy(table);
     text.lines().filter_map(parse).collect()
 }
 
-/// Returns the mount that contains a path.
+/// Returns the innermost mount that contains a path.
 pub(crate) fn holder<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     let above = mounts.iter().filter(|mount| path.starts_with(&mount.point));
-    // The later of two mounts at the same point hides the other.
+    // If two mounts have the same mount point, choose the later one, which hides the other.
     above.max_by_key(|mount| mount.point.components().count())
 }
 
@@ -93,7 +92,8 @@ fn parse(line: &str) -> Option<Mount> {
     })
 }
 
-/// Decodes space, tab, newline and backslash, which are written as `\` and three octal digits.
+/// Decodes the escapes of mountinfo: space, tab, newline and backslash are written as `\` and three
+/// octal digits.
 fn unescape(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();

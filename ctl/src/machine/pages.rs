@@ -1,13 +1,13 @@
-//! The HTTP pages of a program, each fetched by one HTTP/1.1 request; and the parser of its metrics
-//! (prometheus.io, "Text-based format").
+//! The HTTP pages of a Belay program, each fetched by one HTTP/1.1 request, and a parser for its
+//! metrics (prometheus.io, "Text-based format").
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// The timeout for a page. A program responds at once, except that it waits a quarter of a second
-/// for the storage.
+/// The timeout for connecting, and for each read. A program responds at once, or within a quarter
+/// of a second if it waits for the storage.
 const PATIENCE: Duration = Duration::from_secs(2);
 const BYTES_MAX: u64 = 8 << 20;
 
@@ -26,7 +26,7 @@ pub(crate) struct Page(Vec<Sample>);
 /// Fetches /metrics.
 ///
 /// # Errors
-/// Fails as [`get`] does: no program responds in time, or it has no such page.
+/// Fails if no program responds in time, or if it has no such page.
 pub(crate) fn metrics(address: SocketAddr) -> io::Result<Page> {
     Ok(Page::parse(&get(address, "/metrics")?))
 }
@@ -50,7 +50,7 @@ pub(crate) fn not_ready(address: SocketAddr) -> Option<String> {
     }
 }
 
-/// Returns the status and the content of a page.
+/// Returns the status code and the body of a page.
 fn fetch(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -68,13 +68,14 @@ fn fetch(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
 }
 
 impl Page {
-    /// Parses a page; skips lines that are not samples.
+    /// Parses a metrics page. Skips lines that are not samples.
     pub(crate) fn parse(text: &str) -> Self {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         Self(lines.filter_map(sample).collect())
     }
 
-    /// Returns the sum of a metric over all series with this label; `None` if there are none.
+    /// Returns the sum of a metric over all series with this label; `None` if there are no such
+    /// series.
     pub(crate) fn sum(&self, name: &str, label: Option<(&str, &str)>) -> Option<f64> {
         let mut values = self.of(name, label).map(|sample| sample.value).peekable();
         values.peek()?;
@@ -93,8 +94,8 @@ impl Page {
         })
     }
 
-    /// Returns the distribution of a histogram over all series with this label: upper bounds in
-    /// ascending order, each with the number of observations up to it.
+    /// Returns the cumulative buckets of a histogram, summed over all series with this label: upper
+    /// bounds in ascending order, each with the number of observations up to it.
     pub(crate) fn histogram(&self, name: &str, label: (&str, &str)) -> Vec<(f64, f64)> {
         let name = format!("{name}_bucket");
         let mut buckets: Vec<(f64, f64)> = Vec::new();
@@ -117,7 +118,8 @@ impl Page {
     }
 }
 
-/// Converts a metric that counts; it is far below 2^53, up to which an f64 is exact.
+/// Converts the value of a counter or gauge to an integer. The values are far below 2^53, up to
+/// which an f64 is exact.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "`as` saturates, which is what is shown"
@@ -126,7 +128,8 @@ pub(crate) fn whole(value: f64) -> i64 {
     value as i64
 }
 
-/// Returns the upper bound of the bucket that contains a quantile, an upper limit of its value.
+/// Returns the upper bound of the histogram bucket that contains a quantile; `None` if there are no
+/// observations.
 pub(crate) fn quantile(buckets: &[(f64, f64)], quantile: f64) -> Option<f64> {
     let (_, all) = *buckets.last()?;
     if all <= 0.0 {
@@ -145,7 +148,7 @@ fn sample(line: &str) -> Option<Sample> {
     let mut found = BTreeMap::new();
     let mut rest = labels;
     while let Some((label, after)) = rest.split_once("=\"") {
-        // A value with escapes is cut at the first quote; Belay has no such values.
+        // Cut a value with escapes at its first quote; Belay has no such values.
         let (value, after) = after.split_once('"')?;
         found.insert(label.trim_start_matches(',').to_owned(), value.to_owned());
         rest = after;

@@ -10,14 +10,14 @@ use tokio::net::UnixStream;
 
 use super::children;
 
-/// Returns the ID of the process that listens on a socket; `None` if it is in a PID namespace that
-/// is not visible here.
+/// Returns the ID of the process that listens on a socket. Returns `None` if nothing listens, or if
+/// the process is in a PID namespace that is not visible here.
 pub(crate) async fn of(socket: &Path) -> Option<u32> {
     let peer = UnixStream::connect(socket).await.ok()?.peer_cred().ok()?;
     u32::try_from(peer.pid()?).ok().filter(|pid| *pid > 0)
 }
 
-/// Returns the value of a line in the status of a process, without its unit.
+/// Returns the value of a line of /proc/PID/status, without its unit.
 pub(crate) fn status(pid: u32, name: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let mut lines = status.lines().filter_map(|line| line.split_once(':'));
@@ -31,8 +31,8 @@ pub(crate) fn memory(pid: u32) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Returns the arguments and the environment variables of a process, without the names before a
-/// `=`; none if they cannot be read.
+/// Returns the arguments and the environment variables of a process, split at `=`. Returns nothing
+/// if they cannot be read.
 pub(crate) fn words(pid: u32) -> Vec<String> {
     let read = |name| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let text = [read("cmdline"), read("environ")].concat();
@@ -53,7 +53,8 @@ pub(crate) fn cpu(pid: u32) -> Option<Duration> {
     Some(Duration::from_millis(ticks * 10))
 }
 
-/// Returns the TCP addresses on which a process listens, if it is in this network namespace.
+/// Returns the TCP addresses on which a process listens; empty if it is in another network
+/// namespace.
 pub(crate) fn listens(pid: u32) -> Vec<SocketAddr> {
     let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/net")).ok();
     if namespace(&pid.to_string()) != namespace("self") {
@@ -79,8 +80,8 @@ pub(crate) fn listens(pid: u32) -> Vec<SocketAddr> {
     found
 }
 
-/// Returns the address and inode from a line of /proc/net/tcp, if the socket is listening (state
-/// 0A). Replaces the address for all interfaces by the loopback address.
+/// Returns the address and inode from a line of /proc/net/tcp; `None` if the socket is not
+/// listening (state 0A). Replaces the unspecified address by the loopback address.
 fn listening(line: &str) -> Option<(SocketAddr, String)> {
     let fields: Vec<_> = line.split_whitespace().collect();
     let (local, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);

@@ -4,14 +4,15 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// Directories in which Belay's programs listen outside of pods and in containers, in addition to
-/// the kubelet's directory.
+/// Directories in which Belay's programs listen, outside of pods or in containers. The kubelet's
+/// directory is searched in addition.
 const DIRECTORIES: [&str; 4] = ["/run/belay", "/run/csi", "/csi", "/var/run/csi"];
 
-/// Maximum number of directories between one of those and a socket.
+/// Maximum depth of a socket below a searched directory; 1 means in the directory itself.
 const DEPTH: usize = 3;
 
-/// Returns the sockets in these directories, or in the default ones if there are none, sorted.
+/// Returns the sockets in these directories, sorted by path. Searches the default directories if
+/// `directories` is empty.
 pub(crate) fn find(directories: &[PathBuf], kubelet: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     if directories.is_empty() {
@@ -24,7 +25,7 @@ pub(crate) fn find(directories: &[PathBuf], kubelet: &Path) -> Vec<PathBuf> {
     for directory in directories {
         walk(directory, DEPTH, &mut found);
     }
-    // Two paths may lead to one socket, since /var/run is a link to /run.
+    // Remove duplicates, since /var/run is a link to /run. Keep the shortest path.
     found.sort_by_key(|path| path.as_os_str().len());
     let mut files = Vec::new();
     found.retain(|path| {

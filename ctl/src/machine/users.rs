@@ -1,6 +1,6 @@
-//! The users of a mount, as fuser(1) shows them: processes with a file, directory or mapping in it
-//! (proc(5)), mounts below it, and other mount namespaces that have it. Reads links and tables, but
-//! never the mount itself, which may hang.
+//! The users of a mount, as fuser(1) shows them: processes that have a file or directory in it open
+//! or mapped (proc(5)), mounts below it, and other mount namespaces that contain it. Reads links
+//! and tables, but never accesses the mount itself, which may hang.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use super::children;
 use super::mounts::{self, Mount};
 
-/// Maximum number of users that are named.
+/// Maximum number of users in the result.
 const USERS_MAX: usize = 8;
-/// Maximum duration of the search, for machines with many processes.
+/// Maximum duration of the search, in case the machine has many processes.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Returns the users of the mount at a path, such as `17 (bash: cwd)`; if there is none, processes
-/// of other mount namespaces that have it. `own` are the mounts of this namespace.
+/// Returns the users of the mount at a path, such as `17 (bash: cwd)`. If there are none, returns
+/// processes of other mount namespaces that contain the mount. `own` are the mounts of this
+/// namespace.
 pub(crate) fn of(path: &Path, own: &[Mount]) -> Vec<String> {
     let end = Instant::now() + PATIENCE;
     let mount = own.iter().rfind(|mount| mount.point == path);
@@ -48,8 +49,8 @@ pub(crate) fn of(path: &Path, own: &[Mount]) -> Vec<String> {
     if users.is_empty() { elsewhere } else { users }
 }
 
-/// Returns how a process uses files at or below a path; `None` if it does not, or if it is in
-/// another mount namespace, where the path may be of another mount.
+/// Returns how a process uses files at or below a path. Returns `None` if it uses none, or if it is
+/// in another mount namespace, where the path may refer to another mount.
 fn used(process: &Path, path: &Path) -> Option<&'static str> {
     if namespace(process) != namespace(Path::new("/proc/self")) {
         return None;
@@ -64,7 +65,8 @@ fn used(process: &Path, path: &Path) -> Option<&'static str> {
     if children(&process.join("fd")).into_iter().any(is_in) {
         return Some("open file");
     }
-    // `maps` waits for the lock of the memory, which a thread in uninterruptible sleep may hold.
+    // Do not read `maps` of a process with a thread in uninterruptible sleep: the read waits for
+    // the lock of the address space (mmap_lock), which the thread may hold.
     if children(&process.join("task"))
         .iter()
         .any(|thread| is_stuck(thread))

@@ -9,7 +9,7 @@ use crate::size;
 /// A value of a response.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cell {
-    /// Any text; an empty one is shown as `-`.
+    /// A text; empty text is shown as `-`.
     Text(String),
     /// A size in bytes.
     Bytes(i64),
@@ -17,9 +17,9 @@ pub(crate) enum Cell {
     Number(i64),
     /// A duration in microseconds.
     Micros(i64),
-    /// A maximum; 0 is no limit.
+    /// A maximum; 0 means no limit.
     Limit(i64),
-    /// A number that is not known.
+    /// A number that is unknown.
     Unknown,
     /// Yes or no.
     Flag(bool),
@@ -37,12 +37,12 @@ pub(crate) enum Cell {
 }
 
 impl Cell {
-    /// Returns a number, or that it is not known.
+    /// Returns the cell of a number; [`Self::Unknown`] if there is none.
     pub(crate) fn number(number: Option<impl Into<i64>>) -> Self {
         number.map_or(Self::Unknown, |number| Self::Number(number.into()))
     }
 
-    /// Returns the value as text; with `exact`, sizes are also in bytes.
+    /// Returns the value as text. If `exact` is set, a size is shown in bytes, too.
     pub(crate) fn shown(&self, exact: bool) -> String {
         let text = match self {
             Self::Text(text) => text.clone(),
@@ -74,7 +74,7 @@ impl Cell {
         text.replace(char::is_control, "\u{fffd}")
     }
 
-    /// Returns the value as JSON, with numbers without units, and lists as arrays.
+    /// Returns the value as JSON: numbers have no units, and lists are arrays.
     pub(crate) fn to_json(&self) -> Value {
         match self {
             Self::Text(text) => json!(text),
@@ -91,10 +91,11 @@ impl Cell {
     }
 }
 
-/// Formats a duration with two or three digits: `7us`, `2.5ms`, `30s`.
+/// Formats a duration with its unit, and with one decimal digit below 10: `7us`, `2.5ms`, `30s`.
 fn duration(micros: i64) -> String {
     let (unit, size) = match micros {
-        // Above the largest bound of Belay's histograms.
+        // The bucket +Inf of a histogram: the duration exceeds the largest bound of Belay's
+        // histograms.
         i64::MAX => return ">600s".to_owned(),
         ..1_000 => return format!("{micros}us"),
         1_000..1_000_000 => ("ms", 1_000),

@@ -1,4 +1,4 @@
-//! Prints responses as aligned tables, as JSON, or by name. Does not know any call.
+//! Prints responses as aligned tables, as JSON, or as names.
 
 mod cell;
 
@@ -13,7 +13,7 @@ pub(crate) use cell::Cell;
 use crate::failure::NO;
 use crate::report::Report;
 
-/// How an answer is printed.
+/// The output format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     /// Aligned columns, sizes for people
@@ -39,13 +39,13 @@ pub(crate) enum Answer {
     Rows(Rows),
     /// Health conditions; healthy if there are no rows.
     Conditions(Rows),
-    /// A response with one more value below it.
+    /// A response, and a value that is printed below it.
     With(Box<Self>, &'static str, Cell),
     /// A negative response; the exit code is 2.
     No(Box<Self>),
     /// Findings about a driver or this node; the exit code is 2 if something is wrong.
     Report(Report),
-    /// JSON of any form, for calls that only the descriptors define.
+    /// A response in JSON, for calls that are known only by their descriptors.
     Json(Value),
 }
 
@@ -60,14 +60,14 @@ pub(crate) struct Rows {
     pub(crate) narrow: usize,
     /// One value per column.
     pub(crate) rows: Vec<Vec<Cell>>,
-    /// Lines below a narrow table; their values are also in other columns.
+    /// Lines below a narrow table. Wide tables and JSON show the same text in a column.
     pub(crate) notes: Vec<String>,
-    /// The token of the next page; empty at the end.
+    /// The token of the next page; empty for the last page.
     pub(crate) next_token: String,
 }
 
 impl Rows {
-    /// Creates rows without a further page, whose table has all columns.
+    /// Creates rows with all columns in a narrow table, and without a further page.
     pub(crate) fn new(
         name: &'static str,
         columns: &[&'static str],
@@ -123,12 +123,13 @@ impl Answer {
         Self::With(Box::new(self), name, cell)
     }
 
-    /// Makes the answer negative unless `yes`.
+    /// Marks the answer as negative if `yes` is false.
     pub(crate) fn verdict(self, yes: bool) -> Self {
         if yes { self } else { Self::No(Box::new(self)) }
     }
 
-    /// Returns 2 for health conditions and negative answers, else 0.
+    /// Returns 2 if there are health conditions, if the answer is negative, or if a check failed;
+    /// else 0.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Conditions(rows) if !rows.rows.is_empty() => ExitCode::from(NO),
@@ -230,7 +231,7 @@ pub(crate) fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Returns the title of a column in a table, which has the unit in the values.
+/// Returns the title of a column in a table: the name without the unit, which the values show.
 fn title(name: &str) -> &str {
     let short = name.strip_suffix("_bytes").or(name.strip_suffix("_us"));
     short.unwrap_or(name)
@@ -271,7 +272,7 @@ fn align(lines: &[Vec<String>]) -> String {
     text
 }
 
-/// Returns the width of a text on a terminal, for the characters that occur here.
+/// Returns the width of a text on a terminal, if each character takes one column.
 fn width(text: &str) -> usize {
     text.chars().count()
 }

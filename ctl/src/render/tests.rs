@@ -1,4 +1,4 @@
-//! The printed form of an answer, in each output format.
+//! Tests of the text of an answer in each output format.
 
 use std::collections::BTreeMap;
 

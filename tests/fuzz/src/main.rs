@@ -1,4 +1,4 @@
-//! Calls the parser that `BELAY_TARGET` names with what libFuzzer makes up.
+//! Calls the parser that `BELAY_TARGET` names with inputs that libFuzzer generates.
 
 #![no_main]
 

@@ -9,13 +9,13 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The module of the switch, which each crate gets.
+/// The source of the module that reads the switch. It is added to each crate with mutants.
 const SWITCH: &str = include_str!("../switch.rs");
 
 /// The result of a build.
 #[derive(Default)]
 pub(crate) struct Built {
-    /// Mutants that are not valid Rust, such as the default of a type that has none.
+    /// Mutants that do not compile, such as `Default::default()` for a type without `Default`.
     pub(crate) rejected: BTreeSet<u32>,
     /// Mutants that no runtime switch can select.
     pub(crate) left: BTreeSet<u32>,
@@ -24,8 +24,8 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// Reads the mutants that earlier builds have removed, by name, since each round of errors
-    /// takes minutes. A mutant that neither changed nor moved stays out even if types have changed.
+    /// Reads the names of the mutants that earlier builds have removed, since each round of errors
+    /// takes minutes. A mutant with the same name stays removed, even if it would compile now.
     fn read(&mut self, kept: &Path, mutants: &[Mutant]) {
         let text = fs::read_to_string(kept).unwrap_or_default();
         let ids: BTreeMap<&str, u32> = mutants
@@ -61,13 +61,13 @@ const OF_MUTANTS: [&str; 11] = [
     "E0624",
 ];
 
-/// Maximum number of characters of a deleted call in the mutant's name.
+/// Maximum length of a deleted call in the mutant's name, in characters.
 const NAME_MAX: usize = 80;
-/// The exit code of timeout(1).
+/// The exit code of timeout(1) if the time limit was exceeded.
 const TIMED_OUT: i32 = 124;
 
-/// Adds mutants in which one call of a file, `call()?;`, is deleted. This is how a sync or a check
-/// gets lost, and cargo-mutants does not try it.
+/// Adds mutants in which one statement `call()?;` of a file is deleted, such as a sync or a check.
+/// cargo-mutants does not create these mutants.
 ///
 /// # Errors
 /// Fails if a file is not Rust.
@@ -94,7 +94,7 @@ pub(crate) fn without_calls(tree: &Path, mutants: &mut Vec<Mutant>) -> Result<()
     Ok(())
 }
 
-/// Returns the line and column of a byte.
+/// Returns the line and column of a byte, both from 1.
 fn position(source: &str, at: usize) -> (usize, usize) {
     let before = &source[..at];
     let line = before.rsplit('\n').next().unwrap_or_default();
@@ -116,7 +116,7 @@ pub(crate) fn compile(tree: &Path, mutants: &[Mutant], cargo: &[String]) -> Resu
         sources.insert(*file, read(&tree.join(file))?);
     }
     let mut built = Built::default();
-    // The root of a program is a crate without a switch.
+    // A main.rs is the root of a separate crate, which has no switch.
     let of_programs = mutants
         .iter()
         .filter(|mutant| mutant.file.ends_with("/main.rs"));
@@ -204,8 +204,8 @@ fn add_switches(tree: &Path, sources: &mut BTreeMap<&str, String>) -> Result<(),
     Ok(())
 }
 
-/// Builds the tests within this number of seconds (0: without a limit), and returns cargo's
-/// messages; `None` if the time was too short.
+/// Builds the tests within `limit` seconds (0: without a limit), and returns cargo's messages;
+/// `None` if the build took longer.
 pub(crate) fn build(
     tree: &Path,
     cargo: &[String],
@@ -241,7 +241,7 @@ pub(crate) fn is_error(message: &Value) -> bool {
             .is_some_and(|spans| !spans.is_empty())
 }
 
-/// Returns the test program from a message about a built target.
+/// Returns the test program that a message of cargo reports as built; `None` for other messages.
 pub(crate) fn program(message: &Value) -> Option<[String; 4]> {
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
         return None;
@@ -262,7 +262,7 @@ pub(crate) fn program(message: &Value) -> Option<[String; 4]> {
     ])
 }
 
-/// Removes the mutants that caused the error. Returns whether there are any.
+/// Removes the mutants that caused the error. Returns whether any mutant caused it.
 fn take_out(error: &Value, woven: &BTreeMap<&str, Woven>, built: &mut Built) -> bool {
     let message = &error["message"];
     let code = message["code"]["code"].as_str().unwrap_or_default();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// For each mutant, the numbers of the tests that reach it.
+/// The numbers of the tests that reach each mutant.
 pub(crate) type Reached = BTreeMap<u32, Vec<usize>>;
 
 /// A test program.
@@ -17,7 +17,8 @@ pub(crate) struct Program {
     /// A directory for the program's output, and for the numbers of the mutants that a test
     /// reaches.
     pub(crate) scratch: PathBuf,
-    /// The program that runs the tests, if they do not run in this process's environment.
+    /// A program that runs the test program, such as in another environment; `None` to run it
+    /// directly.
     pub(crate) runner: Option<PathBuf>,
     /// Whether to run the tests that are marked `#[ignore]`, instead of the others.
     pub(crate) ignored: bool,
@@ -30,7 +31,7 @@ pub(crate) struct Test {
 }
 
 impl Test {
-    /// Returns the distance of the test's module from this one: the steps to their common ancestor.
+    /// Returns the number of components at the end of `module` that the test's path does not share.
     pub(crate) fn distance(&self, module: &str) -> usize {
         let parts = module.split("::").zip(self.name.split("::"));
         let shared = parts.take_while(|(one, other)| one == other).count();
@@ -40,9 +41,9 @@ impl Test {
 
 /// The result of the tests for a mutant.
 pub(crate) enum Verdict {
-    /// This test failed, or one of the tests that ran with it.
+    /// A test failed: this one, or one that ran in the same process.
     Noticed(String),
-    /// A test did not end.
+    /// The tests did not end within their time limit. Contains the name of the first one.
     Endless(String),
     Missed,
     /// No test runs the mutated code.
@@ -53,9 +54,9 @@ pub(crate) enum Verdict {
     Late,
 }
 
-/// Tests that together take no longer than this are run by one process.
+/// The maximum total time of tests that one process runs.
 const AT_ONCE: Duration = Duration::from_millis(500);
-/// The additional time that a test may take on a busy machine.
+/// The time that tests may take on a busy machine, in addition to five times their usual time.
 const GRACE: Duration = Duration::from_secs(20);
 
 impl Program {
@@ -91,7 +92,7 @@ impl Program {
         Ok((tests, by_mutant))
     }
 
-    /// Returns the records of an earlier run of the same program, if any.
+    /// Returns the results of an earlier run of the same program; `None` if there are none.
     fn kept(&self, path: &Path) -> Option<Vec<(Test, Vec<u32>)>> {
         let changed = |path: &Path| fs::metadata(path).ok()?.modified().ok();
         if changed(path)? < changed(&self.path)? {
@@ -116,12 +117,13 @@ impl Program {
         runs.collect()
     }
 
-    /// Runs each test once without a mutant.
+    /// Runs each test once without a mutant. Returns the tests that pass, and the mutants they
+    /// reach.
     fn record(&self) -> Result<Vec<(Test, Vec<u32>)>, String> {
         let mut runs = Vec::new();
         for name in self.names()? {
             let record = self.scratch.join("reached");
-            // The last test may have written no record.
+            // Empty the record: a test that reaches no mutant writes nothing.
             fs::write(&record, "").map_err(|error| error.to_string())?;
             let start = Instant::now();
             let names = [name.as_str()];
@@ -138,7 +140,7 @@ impl Program {
         Ok(runs)
     }
 
-    /// Runs these tests with the mutant, the fastest first, until one fails.
+    /// Runs these tests with the mutant switched on, in their order, until a test fails.
     ///
     /// # Errors
     /// Fails if the program cannot be run.
@@ -193,8 +195,7 @@ impl Program {
         Ok(names)
     }
 
-    /// Runs these tests and returns the exit code of the program; `None` if it did not exit by
-    /// itself.
+    /// Runs these tests and returns the exit code; `None` if a signal ended the run.
     fn run(&self, names: &[&str], id: Option<u32>, limit: Duration) -> Result<Option<i32>, String> {
         let output = File::create(self.output()).map_err(|error| error.to_string())?;
         let errors = output.try_clone().map_err(|error| error.to_string())?;

@@ -23,7 +23,7 @@ pub(crate) struct Mutant {
 }
 
 impl Mutant {
-    /// Returns the bytes of the source that the mutant replaces.
+    /// Returns the byte range of the source that the mutant replaces.
     pub(crate) fn range(&self, source: &str) -> Option<Range<usize>> {
         Some(offset(source, self.start)?..offset(source, self.end)?)
     }
@@ -40,7 +40,7 @@ impl Mutant {
     }
 }
 
-/// Returns the byte at a line and column.
+/// Returns the byte offset of a line and column.
 fn offset(source: &str, (line, column): (usize, usize)) -> Option<usize> {
     let mut breaks = source.match_indices('\n').map(|(at, _)| at + 1);
     let start = match line.checked_sub(2) {

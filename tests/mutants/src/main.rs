@@ -1,5 +1,5 @@
-//! Judges all mutants of cargo-mutants with one build. Works for any Rust workspace, except for the
-//! names of the stages.
+//! Runs the tests against all mutants of cargo-mutants with a single build. Only the names of the
+//! stages are specific to this workspace.
 //!
 //! `belay-mutants build LIST TREE OUT CARGO-ARGUMENT...` writes all mutants of the list into the
 //! tree, each behind a switch, and builds its tests.
@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The files with verdicts in OUT.
+/// The stages, which are the names of the files with verdicts in OUT.
 const STAGES: [&str; 12] = [
     "unit",
     "slow",
@@ -145,7 +145,7 @@ fn judge(out: &Path, package: &str, target: &str, stage: &str, ids: &[&str]) -> 
         }
         let numbers = by_mutant.get(&id).map_or(&[][..], Vec::as_slice);
         let reaching = numbers.iter().map(|number| &tests[*number]);
-        // Most mutants are noticed in milliseconds; only the others are run with the slow tests.
+        // Most mutants are noticed in milliseconds; run the slow tests only for the other mutants.
         let reaching: Vec<_> = match stage {
             "unit" => reaching.filter(|test| test.time < SLOW).collect(),
             "slow" => reaching.filter(|test| test.time >= SLOW).collect(),
@@ -172,7 +172,7 @@ fn reached(out: &Path, package: &str, target: &str, stage: &str) -> PathBuf {
     out.join(format!("reached-{package}-{target}{kind}"))
 }
 
-/// Prints the file of [`reached`], for a guest, whose writes are lost.
+/// Prints which tests reach which mutants. Used in a guest, whose files are lost when it ends.
 fn record(out: &Path, package: &str, target: &str, stage: &str) -> Result<(), String> {
     let kept = std::env::temp_dir().join("reached-by-tests");
     program(out, package, target, stage)?.reached(&kept)?;
@@ -234,7 +234,7 @@ fn judge_alone(
         let messages = compile::build(tree, cargo, BUILD_SECONDS);
         save(&file, &source)?;
         let Some(messages) = messages? else {
-            // The compiler evaluates the constant endlessly.
+            // The build timed out: the compiler evaluates a constant endlessly.
             verdicts.add(id, &Verdict::Rejected, start, &name)?;
             continue;
         };
@@ -291,7 +291,7 @@ fn program(out: &Path, package: &str, target: &str, stage: &str) -> Result<Progr
     })
 }
 
-/// The verdicts of a stage, and of the stages before it.
+/// The verdicts of a stage, and the mutants that need no further test in this stage.
 struct Verdicts {
     file: File,
     known: BTreeSet<u32>,
@@ -323,7 +323,7 @@ impl Verdicts {
         })
     }
 
-    /// Whether the mutant needs no more tests.
+    /// Whether the mutant needs no further test.
     fn is_known(&self, id: u32) -> bool {
         self.known.contains(&id)
     }
@@ -345,7 +345,7 @@ impl Verdicts {
         };
         let time = start.elapsed().as_millis();
         let line = format!("{id}\t{verdict}\t{test}\t{time}\t{name}\n");
-        // A guest's file is lost when the guest ends.
+        // Print the verdict, too: a guest's file is lost when the guest ends.
         print(&line)?;
         self.file
             .write_all(line.as_bytes())

@@ -1,4 +1,4 @@
-//! Finds the expressions and match arms of a source that mutants change, by their first byte.
+//! Finds the expressions and match arms of a source file that mutants can change.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -27,21 +27,21 @@ pub(crate) struct Arm {
 pub(crate) struct Places {
     /// The operators, by their first byte.
     pub(crate) operators: HashMap<usize, Operator>,
-    /// The first bytes of `&&` operators that join conditions of which one binds variables; only
-    /// `&&` can join them.
+    /// The first bytes of the `&&` operators in let chains, such as `a && let Some(b) = c`. No
+    /// other operator is valid there.
     pub(crate) joints: HashSet<usize>,
     /// The match arms, by their first byte.
     pub(crate) arms: HashMap<usize, Arm>,
     /// The guards of match arms, by their first byte.
     pub(crate) guards: HashMap<usize, Range<usize>>,
-    /// Calls without a result that are only checked for errors.
+    /// The statements `call()?;`, which discard the result of a call and return its error.
     pub(crate) calls: Vec<Range<usize>>,
-    /// Code that the compiler evaluates, in which no switch can be read.
+    /// Code that is evaluated at compile time, where no switch can be read.
     pub(crate) constant: Vec<Range<usize>>,
 }
 
 impl Places {
-    /// Finds the places in a source.
+    /// Finds these places in the source of a file.
     ///
     /// # Errors
     /// Fails if the source is not Rust.
@@ -68,7 +68,7 @@ impl<T: syn::spanned::Spanned> Spanned for T {
     }
 }
 
-/// Whether an operand binds variables. Such a condition cannot be put in parentheses.
+/// Whether a condition binds variables by `let`. Such a condition cannot be put in parentheses.
 fn binds(expression: &syn::Expr) -> bool {
     match expression {
         syn::Expr::Let(_) => true,

@@ -4,8 +4,9 @@ use crate::{STAGES, text};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Returns `count` of these lines, as the seed selects. Each is selected by its text without number
-/// and position, so that the next commit's sample differs only where the commit changed code.
+/// Returns a pseudo-random sample of `count` lines. The seed and the text of a line, without the
+/// mutant's number and position, decide whether the line is in the sample. Therefore moved code
+/// does not change the sample.
 pub(crate) fn sample(lines: &str, seed: &str, count: usize) -> String {
     let mut lines: Vec<(u64, &str)> = lines
         .lines()
@@ -16,7 +17,8 @@ pub(crate) fn sample(lines: &str, seed: &str, count: usize) -> String {
     lines.iter().map(|(_, line)| format!("{line}\n")).collect()
 }
 
-/// Hashes a text, as Park and Miller generate random numbers: multiplications modulo a prime.
+/// Hashes a text by multiplications modulo a prime, as in Park and Miller's random number
+/// generator.
 fn hash(text: &str) -> u64 {
     text.bytes().chain([b' ', b' ']).fold(1, |hash, byte| {
         (hash * 69621 + u64::from(byte)) % 2_147_483_647
@@ -33,8 +35,9 @@ fn without_position(line: &str) -> String {
     }
 }
 
-/// Returns a line for each judged mutant, sorted by name: `noticed`, `missed`, or `late` if a stage
-/// had no time for the mutant; the stage that noticed it; and its name.
+/// Returns a line for each judged mutant, sorted by name. The line has the verdict (`noticed`,
+/// `missed`, or `late` if a stage had no time for the mutant), the stage that noticed the mutant,
+/// and the mutant's name.
 ///
 /// # Errors
 /// Fails if a result cannot be read.

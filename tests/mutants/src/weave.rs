@@ -1,4 +1,4 @@
-//! Writes the mutants of a file into its source, each behind a switch. Runs nothing.
+//! Writes the mutants of a file into its source, each behind a switch.
 
 use crate::list::Mutant;
 use crate::places::{CALL, Places};
@@ -8,7 +8,7 @@ use std::ops::Range;
 /// The function that reads the switch.
 const SWITCH: &str = "crate::mutant_switch::on";
 
-/// A source with its mutants.
+/// A source file with its mutants.
 #[derive(Default)]
 pub(crate) struct Woven {
     pub(crate) text: String,
@@ -29,7 +29,7 @@ pub(crate) struct Mark {
     pub(crate) own: bool,
 }
 
-/// Text before and after a range of the source.
+/// An insertion of text before and after a range of the source.
 #[derive(Default)]
 struct Edit {
     range: Range<usize>,
@@ -41,7 +41,7 @@ struct Edit {
     also: Option<Range<usize>>,
 }
 
-/// Returns the source with all these mutants, which must belong to it.
+/// Returns the source with all these mutants, which must be mutants of this source.
 ///
 /// # Errors
 /// Fails if the source is not Rust, or if the code at a mutant's position does not match the
@@ -87,7 +87,8 @@ pub(crate) fn weave(source: &str, mutants: &[&Mutant]) -> Result<Woven, String> 
 fn edit(source: &str, places: &Places, at: usize, genre: &str, group: &[&Mutant]) -> Option<Edit> {
     match genre {
         "FnValue" => {
-            // Use a range over everything: the edit is then outside all others at its position.
+            // Use a range to the end of the file, so that this edit encloses all others at its
+            // position.
             let mut edit = Edit {
                 range: at..usize::MAX,
                 ..Edit::default()
@@ -263,7 +264,8 @@ fn least(a: u64, b: Option<u64>) -> u64 {
 
     fn woven(mutants: &[Mutant]) -> Woven {
         let woven = weave(SOURCE, &mutants.iter().collect::<Vec<_>>()).unwrap();
-        // An error that the compiler reports here is due to the mutant whose text is here.
+        // A mark contains the text of its mutant, to which the compiler's errors at the mark are
+        // due.
         for mark in woven.marks.iter().filter(|mark| mark.own) {
             let text = &woven.text[mark.range.clone()];
             assert!(text.contains(&format!("on({})", mark.id)), "{text}");

@@ -1,12 +1,12 @@
-//! HTTP/1.1 (RFC 9112), as far as cloud clients use it: requests with a length, on connections that
-//! stay open. Independent of the requests' meaning.
+//! The parts of HTTP/1.1 (RFC 9112) that cloud clients use: requests with a Content-Length on
+//! persistent connections. Independent of the requests' meaning.
 
 use std::io::{self, BufRead, Read as _, Write};
 
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
-/// Maximum size of a head, in bytes.
+/// Maximum size of a request's head, in bytes.
 const HEAD_MAX: u64 = 64 << 10;
 const BODY_MAX: u64 = 1 << 20;
 /// The name of the Content-Type header.
@@ -30,7 +30,7 @@ pub struct Request {
 /// A response, with a body of JSON unless its headers say otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// The status.
+    /// The status code.
     pub status: u16,
     /// All headers except the length, and except the Content-Type of a JSON body.
     pub headers: Vec<(&'static str, String)>,
@@ -86,7 +86,7 @@ impl Request {
         Ok(Some(request))
     }
 
-    /// Returns the value of a header, by its name in lower case.
+    /// Returns the value of a header. `name` is in lower case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(field, _)| field == name)?;
@@ -105,7 +105,7 @@ impl Request {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)
     }
 
-    /// Returns a value of the query.
+    /// Returns the value of a query parameter.
     #[must_use]
     pub fn asked(&self, key: &str) -> Option<&str> {
         let pair = self.query.iter().find(|(name, _)| name == key)?;
@@ -114,7 +114,7 @@ impl Request {
 }
 
 impl Response {
-    /// Creates a response with this body; null means an empty body.
+    /// Creates a response with this JSON body; null means an empty body.
     #[must_use]
     pub fn json(status: u16, body: &Value) -> Self {
         let text = match body {
@@ -140,8 +140,8 @@ impl Response {
         }
     }
 
-    /// Replaces values at these positions of the JSON body (RFC 6901). Positions that the body
-    /// lacks are ignored.
+    /// Replaces the values at these JSON pointers (RFC 6901) in the body. Ignores pointers to
+    /// values that the body lacks.
     #[must_use]
     pub fn altered(self, values: &[(&str, Value)]) -> Self {
         let mut body: Value = serde_json::from_str(&self.body).unwrap_or_default();
@@ -163,7 +163,7 @@ impl Response {
         for (name, value) in &self.headers {
             text.push_str(&format!("{name}: {value}\r\n"));
         }
-        // Per RFC 9110, 8.6, a 204 has no length.
+        // Per RFC 9110, 8.6, a 204 response has no Content-Length.
         if self.status != 204 {
             let length = self.body.len();
             if self.headers.iter().all(|(name, _)| *name != TYPE) {

@@ -12,10 +12,11 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Maximum time for a response: a plug takes a moment, but a minute if the guest has stopped.
+/// Maximum time for a response: plugging a disk takes a moment, but a minute if the guest has
+/// stopped.
 const ANSWER_MAX: Duration = Duration::from_secs(90);
 
-/// The SCSI vendor and product that a guest sees for a disk, where `_` is a space.
+/// The SCSI vendor and product that a guest sees for a disk. `_` represents a space.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     /// The vendor, at most 8 characters.
@@ -40,8 +41,8 @@ struct Plugged {
 }
 
 impl Hypervisor {
-    /// Creates a hypervisor with the operator's socket of the guests. The disks' files will be in
-    /// `directory`.
+    /// Creates a hypervisor that controls guests by the operator's socket of `belay-guest-cloud`.
+    /// The disks' files will be in `directory`.
     #[must_use]
     pub fn new(socket: PathBuf, directory: PathBuf, model: Model) -> Self {
         Self {
@@ -145,7 +146,8 @@ impl Hypervisor {
         Ok(())
     }
 
-    /// Sends a request of the operator. The response is an exit code on a line, and a text.
+    /// Sends an operator's request to `belay-guest-cloud`. The response is an exit code on a line,
+    /// and a text.
     fn ask(&self, words: &[&str]) -> io::Result<()> {
         let mut stream = UnixStream::connect(&self.socket)?;
         stream.set_read_timeout(Some(ANSWER_MAX))?;
@@ -171,7 +173,7 @@ mod tests {
         product: "Volume",
     };
 
-    /// Starts an operator with these responses, and returns the requests that it receives.
+    /// Serves an operator's socket with these responses, and returns the requests that it receives.
     fn operator(socket: &std::path::Path, answers: Vec<&'static str>) -> Receiver<String> {
         let listener = UnixListener::bind(socket).unwrap();
         let (asked, requests) = channel();
@@ -199,7 +201,7 @@ mod tests {
         disks.grow("v", 8192).unwrap();
         disks.copy("v", "s").unwrap();
         disks.unplug("v").unwrap();
-        // The disk is not plugged into a guest.
+        // Unplugging a disk that is not plugged succeeds.
         disks.unplug("v").unwrap();
         disks.grow("v", 16384).unwrap();
         disks.copy("v", "s").unwrap();

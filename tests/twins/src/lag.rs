@@ -38,13 +38,13 @@ impl<T: Clone> Lag<T> {
         hidden.map_or(&self.now, |(_, state)| state)
     }
 
-    /// Returns the actual state, for decisions.
+    /// Returns the actual state, on which the cloud bases its decisions.
     #[must_use]
     pub fn latest(&self) -> &T {
         &self.now
     }
 
-    /// Returns the actual state, for a change.
+    /// Returns the actual state for a change, and keeps the old one for readers.
     pub fn change(&mut self) -> &mut T {
         self.forget();
         if !self.lag.is_zero() {

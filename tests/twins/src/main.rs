@@ -1,15 +1,15 @@
-//! Serves a twin to programs of another language, and to a cluster of guests.
+//! Serves a twin of a cloud to programs in other languages, and to a cluster of guests.
 //!
 //! ```text
 //! belay-twins [FLAG...] DROPLET[=NAME=IP]...   the twin of DigitalOcean, with these droplets
 //! belay-twins --civo [FLAG...] NAME...         the twin of Civo, with instances of these names
-//!   --delay-ms N               how long a change takes at least
-//!   --address IP:PORT          serves there until it is killed; without it, on a free port of
-//!                              loopback until its input ends, and its first line is the URL
-//!   --disks SOCKET DIRECTORY   volumes are files of the directory, plugged into the guest NAME by
-//!                              belay-guest-cloud, whose socket of the operator that is
-//! of DigitalOcean alone:
-//!   --calls-a-minute N         in place of 250
+//!   --delay-ms N               minimum duration of a change
+//!   --address IP:PORT          serves there until it is killed; without it, serves on a free port
+//!                              of loopback until its input ends, and prints the URL first
+//!   --disks SOCKET DIRECTORY   keeps volumes as files in the directory, and plugs them into the
+//!                              guest NAME by the operator's socket of belay-guest-cloud
+//! only for DigitalOcean:
+//!   --calls-a-minute N         maximum number of calls per minute, instead of 250
 //!   --metadata IP:PORT         serves the metadata of the droplet that has the caller's IP
 //! ```
 
@@ -22,7 +22,7 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The regions of DigitalOcean; the droplets are in the first.
+/// The regions of DigitalOcean; the droplets are in the first one.
 const REGIONS: &[&str] = &["nyc1", "fra1"];
 
 #[derive(Default)]
@@ -134,7 +134,7 @@ fn of_digitalocean(settings: &Settings) -> io::Result<DigitalOcean> {
         let listener = TcpListener::bind(address)?;
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // A client may break its connection.
+                // Ignore errors: a client may break its connection.
                 drop(describe(&stream, &droplets));
             }
         });
@@ -156,7 +156,7 @@ fn serve(address: Option<&str>, cloud: impl Service) -> io::Result<()> {
     }
 }
 
-/// Serves the metadata of the droplets, for the requests of a connection.
+/// Serves the metadata of the droplets to the requests of a connection.
 fn describe(stream: &TcpStream, droplets: &[Droplet]) -> io::Result<()> {
     let caller = stream.peer_addr()?.ip();
     let has_called = |droplet: &&Droplet| {

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 /// The API of a cloud.
 pub trait Service: Send + Sync + 'static {
-    /// Returns the response to a request; changes may continue after it.
+    /// Returns the response to a request. The change may complete after the response.
     fn answer(&self, request: &Request) -> Response;
 
     /// Returns the kind of a call, such as `POST /v2/volumes`: the method, and the path with words
-    /// in place of IDs. Calls are counted and disturbed by kind.
+    /// in place of IDs. Calls are counted, and faults are set, by kind.
     fn kind(&self, request: &Request) -> String;
 
     /// Adds the service's headers to a response that the server sends in place of the service.
@@ -26,7 +26,7 @@ pub trait Service: Send + Sync + 'static {
     }
 }
 
-/// A fault of a call.
+/// A fault that the server injects into a call.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// The call is processed, but the connection is cut in place of the response.
@@ -79,7 +79,7 @@ struct State {
     log: Vec<Call>,
     faults: Vec<Planned>,
     is_held: bool,
-    /// The number of calls that wait because calls are held.
+    /// The number of calls that wait because of [`Server::hold`].
     held: usize,
 }
 
@@ -90,7 +90,7 @@ struct Planned {
 }
 
 impl Fault {
-    /// Returns a proxy's responses with this status: with a page, and without a body.
+    /// Returns two faults with a proxy's response of this status: with a page, and without a body.
     #[must_use]
     pub fn of_proxies(status: u16) -> [Self; 2] {
         [true, false].map(|has_page| Self::Astray(Response::of_proxy(status, has_page)))
@@ -124,14 +124,14 @@ impl<S: Service> Server<S> {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&shared);
-                // A client that is killed breaks its connection.
+                // Ignore errors: a client that is killed breaks its connection.
                 std::thread::spawn(move || drop(shared.converse(&stream)));
             }
         });
         Ok(server)
     }
 
-    /// Returns the API itself.
+    /// Returns the service.
     #[must_use]
     pub fn service(&self) -> &S {
         &self.shared.service
@@ -162,7 +162,7 @@ impl<S: Service> Server<S> {
         calls.filter(|call| is_of(&call.kind, kind)).count()
     }
 
-    /// Returns the number of calls of each kind, for the message of a test.
+    /// Returns the number of calls of each kind, for the failure message of a test.
     #[must_use]
     pub fn kinds(&self) -> BTreeMap<String, usize> {
         let mut kinds = BTreeMap::new();
@@ -186,7 +186,7 @@ impl<S: Service> Server<S> {
         self.shared.state().faults.clear();
     }
 
-    /// Makes calls wait before they are processed, or releases them.
+    /// Makes calls wait before they are processed, or releases the waiting calls.
     pub fn hold(&self, is_held: bool) {
         self.shared.state().is_held = is_held;
         self.shared.changed.notify_all();
@@ -205,7 +205,7 @@ impl<S: Service> Server<S> {
     }
 }
 
-/// Whether a call of this kind is meant by `meant`, which may be empty.
+/// Whether `meant` selects calls of this kind; an empty text selects all calls.
 fn is_of(kind: &str, meant: &str) -> bool {
     meant.is_empty() || kind == meant
 }
@@ -225,8 +225,7 @@ impl<S: Service> Shared<S> {
             };
             let mut bytes = Vec::new();
             response.write(&mut bytes)?;
-            // Write the response in one piece: a client must not see half of it for longer than
-            // needed.
+            // Write the response in one piece, so that a client does not receive it in parts.
             let mut stream = stream;
             stream.write_all(&bytes)?;
             if request.is_last() {
@@ -268,7 +267,7 @@ impl<S: Service> Shared<S> {
         response.filter(|_| !matches!(fault, Some(Fault::Lost)))
     }
 
-    /// Waits while calls are held; returns the fault of this call, if any.
+    /// Waits while calls are held. Returns the fault of this call; `None` if none is set.
     fn admit(&self, kind: &str) -> Option<Fault> {
         let mut state = self.state();
         state.held += 1;

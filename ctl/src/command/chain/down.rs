@@ -29,7 +29,7 @@ pub(crate) struct Umount {
 }
 
 impl Umount {
-    /// Makes the calls, which may be repeated after a failure.
+    /// Unpublishes, unstages and detaches the volume. The command may be repeated after a failure.
     ///
     /// # Errors
     /// Fails with [`Failure`], which names the failed step.
@@ -40,7 +40,8 @@ impl Umount {
         let driver = Driver::connect(on, &record.sockets).await?;
         let id = &record.volume_id;
         let unpublish = json!({"volume_id": id, "target_path": record.target});
-        // An unstage reports other mount namespaces when its own mount is gone.
+        // Read the mounts before the calls: an unstage that fails because of mounts in other
+        // namespaces may already have removed its own mount.
         let mounts = mounts::all()?;
         let unpublished = driver.call("NodeUnpublishVolume", unpublish, "").await;
         unpublished.map_err(|failure| with_users(failure, &record.target, &mounts))?;
@@ -73,15 +74,16 @@ impl Umount {
     }
 }
 
-/// Adds the users of a mount to an error that says that the mount is in use. `mounts` are those
-/// before the call.
+/// Adds the users of a mount to an error that says that the mount is in use. `mounts` is the mount
+/// table from before the call.
 fn with_users(mut failure: Failure, path: &Path, mounts: &[Mount]) -> Failure {
     let text = failure.to_string().to_lowercase();
     let is_busy = ["busy", "in use", "still mounted"];
     if let Failure::Step { advice, .. } = &mut failure
         && is_busy.iter().any(|words| text.contains(words))
     {
-        // This process may have inherited a file in it from the user's shell.
+        // Exclude this process, which may have inherited an open file in the mount from the user's
+        // shell.
         let own = format!("{} (", std::process::id());
         let mut users = users::of(path, mounts);
         users.retain(|user| !user.starts_with(&own));

@@ -1,4 +1,4 @@
-//! `belayctl mount` and `belayctl umount`: create and mount a volume, and undo that, by the calls
+//! `belayctl mount` and `belayctl umount`: create and mount a volume, and undo this, by the calls
 //! that Kubernetes makes.
 
 mod down;
@@ -62,8 +62,8 @@ impl Driver {
         })
     }
 
-    /// Checks that both sockets are of the same driver, since the node agent of another one would
-    /// not find the volume.
+    /// Checks that both sockets are of the same driver, since another driver's node agent would not
+    /// find the volume.
     ///
     /// # Errors
     /// Fails with both sockets and drivers, or if a driver does not return its name.
@@ -101,7 +101,8 @@ impl Driver {
         answer.map_err(|cause| step(method, cause, advice))
     }
 
-    /// Returns whether volumes must be attached, and whether they must be staged.
+    /// Returns whether the driver requires an attachment of its volumes, and whether it requires
+    /// staging.
     async fn needs(&self) -> Result<(bool, bool), Failure> {
         let (of_controller, of_node) = ("ControllerGetCapabilities", "NodeGetCapabilities");
         let attaches = self
@@ -115,7 +116,7 @@ impl Driver {
     }
 }
 
-/// Returns the error of a call, with its name and the remedy.
+/// Adds the name of a call and the remedy to its error.
 fn step(method: &'static str, cause: Failure, advice: &str) -> Failure {
     Failure::Step {
         step: method,
@@ -124,7 +125,7 @@ fn step(method: &'static str, cause: Failure, advice: &str) -> Failure {
     }
 }
 
-/// Returns the error for an unusable file of this machine.
+/// Returns the error for a file of this machine that cannot be used.
 fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::Machine(format!("{}: {error}", path.display()))
 }

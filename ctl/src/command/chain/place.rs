@@ -1,6 +1,6 @@
-//! The directory at which a volume is mounted: which contents are allowed before, and how it is
-//! restored after the unmount. NodeUnpublishVolume removes its target path, even if it has not
-//! created it.
+//! The directory on which a volume is mounted: checks its contents before the mount, and creates it
+//! again after the unmount. NodeUnpublishVolume removes its target path, even if it has not created
+//! it.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
@@ -24,11 +24,12 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Returns the directory at the path, if there is one.
+    /// Returns the properties of the directory at the path; `None` if the path does not exist, or
+    /// is an empty file for a block device.
     ///
     /// # Errors
-    /// Fails if the path has something that a mount would hide or that could not be unmounted, such
-    /// as a directory with files, or a symbolic link.
+    /// Fails if the path has something that a mount would hide, such as a directory with files, or
+    /// that prevents the unmount, such as a symbolic link.
     pub(super) fn inspect(path: &Path, block: bool) -> Result<Option<Self>, Failure> {
         let refuse = |why: &str| Err(Failure::Usage(format!("{}: {why}", path.display())));
         let found = match fs::symlink_metadata(path) {
@@ -60,7 +61,8 @@ impl Place {
         }
     }
 
-    /// Creates the directory again; leaves an existing one unchanged.
+    /// Creates the directory again, with its mode and owner. Leaves an existing directory
+    /// unchanged.
     ///
     /// # Errors
     /// Fails if the directory cannot be created.

@@ -1,5 +1,5 @@
-//! Records of begun mounts, written by `mount` for `umount`: one file per directory, without
-//! secrets and contexts.
+//! Records that `mount` writes for `umount` before the first call that must be undone: one file per
+//! mounted directory, without secrets and contexts.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -18,7 +18,7 @@ const SUFFIX: &str = ".json";
 /// Maximum length of a file name, in bytes (NAME_MAX of limits.h).
 const NAME_BYTES_MAX: usize = 255;
 
-/// The volume mounted at one directory.
+/// A record: the volume that `mount` has mounted on a directory, or has begun to mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     /// The path at which the volume is published.
@@ -45,11 +45,12 @@ impl Record {
         state.join("staging").join(file_name(target))
     }
 
-    /// Creates the record of a directory. If another `mount` has created it at the same time,
-    /// returns that record if it is of the same volume.
+    /// Creates the record of a mount. If another `mount` of the same volume has created it at the
+    /// same time, returns that record.
     ///
     /// # Errors
-    /// Fails if there is a record of another volume, or if the state directory cannot be written.
+    /// Fails if the directory has a record of another volume, or if the state directory cannot be
+    /// written.
     pub(super) fn begin(self, state: &Path) -> Result<Self, Failure> {
         let file = Self::path(state, &self.target);
         match self.write(state, |aside| fs::hard_link(aside, &file)) {
@@ -75,8 +76,8 @@ impl Record {
         })
     }
 
-    /// Replaces a record of the same volume, but keeps what it says about the directory before the
-    /// mount.
+    /// Replaces the record of an earlier `mount` of the same volume, but keeps the properties of
+    /// the directory from before that mount.
     ///
     /// # Errors
     /// Fails if the state directory cannot be written.
@@ -93,7 +94,7 @@ impl Record {
     }
 
     /// Writes the record to a temporary file, whose name no other process uses, not even in another
-    /// container. `publish` then gives the file its final name.
+    /// container. Then `publish` gives the file its final name.
     fn write(&self, state: &Path, publish: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
         let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
         let aside = state.join(format!("{}-{now}.new", std::process::id()));
@@ -101,7 +102,8 @@ impl Record {
         let written = fs::File::create_new(&aside)
             .and_then(|mut file| file.write_all(text.as_bytes()))
             .and_then(|()| publish(&aside));
-        // After a rename the file does not exist. A file that could not be removed is harmless.
+        // After a rename, the temporary file no longer exists. If it cannot be removed, it is
+        // harmless.
         drop(fs::remove_file(&aside));
         written
     }
@@ -109,7 +111,7 @@ impl Record {
     /// Returns the record of a directory, if there is one.
     ///
     /// # Errors
-    /// Fails if the record is damaged, or is of another volume, whose record would be lost.
+    /// Fails if the record is damaged, or is of another volume.
     pub(super) fn of_same(
         state: &Path,
         target: &Path,
@@ -174,7 +176,8 @@ impl Record {
     }
 }
 
-/// Returns the absolute path of a directory, the same before and after the directory is created.
+/// Returns the absolute path of a directory. It is the same before and after the directory is
+/// created.
 ///
 /// # Errors
 /// Fails if the path is empty, is not UTF-8, contains an unresolvable `..`, or is too long for the
@@ -193,11 +196,12 @@ pub(super) fn target(directory: &Path) -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-/// Returns the absolute path of a state directory. Does not resolve its links, since drivers know
-/// staging paths by name.
+/// Returns the absolute path of a state directory. Does not resolve symbolic links, since drivers
+/// identify a staging path by its text.
 ///
 /// # Errors
-/// Fails as [`target`] does, except for the length.
+/// Fails if the path is empty, is not UTF-8, or contains an unresolvable `..`. Also fails if the
+/// working directory was removed.
 pub(super) fn state(directory: &Path) -> Result<PathBuf, Failure> {
     match has_dots(directory) {
         true => resolved(directory),
@@ -207,8 +211,8 @@ pub(super) fn state(directory: &Path) -> Result<PathBuf, Failure> {
 
 fn resolved(directory: &Path) -> Result<PathBuf, Failure> {
     let path = whole(directory)?;
-    // Do not access the directory itself, since a mount on it may hang. `mount` creates missing
-    // directories.
+    // Do not access the directory itself, since a mount on it may hang. Resolve the nearest
+    // directory above it that exists; `mount` creates the missing ones.
     let mut above = path.ancestors().skip(1);
     let found = above.find_map(|above| {
         let real = above.canonicalize().ok()?;
@@ -242,8 +246,8 @@ fn has_dots(path: &Path) -> bool {
     path.components().any(|part| part == Component::ParentDir)
 }
 
-/// Returns the file name for a directory: `mnt-a` for `/mnt/a`. Percent-encodes `-`, `%` and
-/// special characters.
+/// Returns the file name of the record for a directory: `mnt-a` for `/mnt/a`. Percent-encodes `-`,
+/// `%` and special characters.
 fn file_name(target: &Path) -> String {
     let path = target.to_string_lossy();
     let path = path.trim_matches('/').chars();
@@ -290,8 +294,8 @@ mod tests {
             assert!(refused.contains(part), "{refused}");
         }
         assert_eq!(Record::load(dir.path(), &first.target).unwrap(), first);
-        // The second one at the same time returns the first record, which has the earlier
-        // directory.
+        // A second `mount` at the same time gets the record of the first one, which has inspected
+        // the directory before the mount.
         let again = record("first", None).begin(dir.path()).unwrap();
         assert_eq!(again.place, place);
         let mut moved = record("first", None);

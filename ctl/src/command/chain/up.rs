@@ -42,7 +42,7 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// Makes the calls.
+    /// Creates, attaches, stages and publishes the volume.
     ///
     /// # Errors
     /// Fails with [`Failure`], which names the failed step; `umount` undoes the steps before it.

@@ -1,5 +1,5 @@
-//! Checks that the programs that answer on this node are ready, have the same version, and have the
-//! capabilities that they need.
+//! Checks that the drivers on this node answer and are ready, that Belay's programs have the same
+//! version, and have the capabilities that they need.
 
 use crate::drivers::DriverSocket;
 use crate::machine::process;
@@ -7,7 +7,7 @@ use crate::report::{Report, Verdict};
 
 /// The capability to mount (capabilities(7)), and its number.
 const SYS_ADMIN: (&str, u32) = ("CAP_SYS_ADMIN", 21);
-/// The capability to grow a mounted ext4, and its number.
+/// The capability to grow an ext4 filesystem while it is mounted, and its number.
 const SYS_RESOURCE: (&str, u32) = ("CAP_SYS_RESOURCE", 24);
 
 pub(super) fn check(report: &mut Report, found: &[DriverSocket]) {

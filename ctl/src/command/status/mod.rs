@@ -1,4 +1,5 @@
-//! `belayctl status`: the drivers of this node, by their sockets, their metrics and the mounts.
+//! `belayctl status`: the drivers of this node, from their sockets, their metrics and the mount
+//! table.
 
 mod view;
 
@@ -24,7 +25,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// Reads everything once.
+    /// Reads the state of all drivers once.
     ///
     /// # Errors
     /// Fails if /proc cannot be read.
@@ -57,7 +58,7 @@ impl Status {
         let mut of_process: BTreeMap<u32, Page> = BTreeMap::new();
         let mut drivers = Vec::new();
         for mut found in self.search.look().await {
-            // The registration socket of a driver is on the line of its CSI socket.
+            // Skip the registration socket: the row of the driver's CSI socket shows the driver.
             if found.has("registration") {
                 continue;
             }
@@ -74,7 +75,7 @@ impl Status {
             };
             let own = found.pid.map(own).filter(|page| *page != Page::default());
             let page = own.unwrap_or_else(|| named(&pages, &found));
-            // The driver's own mounts, if its process is visible and of this user.
+            // Use the mounts of the driver's namespace if its process is visible and may be read.
             let mounts = found.pid.and_then(|pid| mounts::of(pid).ok());
             let mounts = mounts.map_or_else(mounts::all, Ok)?;
             let is_node = found.has("node");
@@ -85,14 +86,14 @@ impl Status {
     }
 }
 
-/// Returns the metrics of a process; empty if it has none.
+/// Returns the metrics of a process; an empty page if the process serves none.
 fn page_of(pid: u32) -> Page {
     let listens = process::listens(pid).into_iter();
     let mut pages = listens.filter_map(|address| pages::metrics(address).ok());
     pages.next().unwrap_or_default()
 }
 
-/// Returns the page that has this driver, among those that the user named.
+/// Returns the page with metrics of this driver, among the pages that `--metrics` names.
 fn named(pages: &[Page], found: &DriverSocket) -> Page {
     let label = Some(("driver", found.driver.as_str()));
     let mut pages = pages.iter();

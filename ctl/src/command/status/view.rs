@@ -1,4 +1,4 @@
-//! The state of one driver at one moment.
+//! A row of `belayctl status`: the current state of one driver.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::render::Cell;
 
 const CALLS: &str = "belay_rpc_duration_seconds";
 
-/// All columns; a narrow table has the first [`NARROW`] of them, which fit into 80 characters.
+/// All columns. A narrow table has the first [`NARROW`] columns, which fit into 80 characters.
 pub(super) const COLUMNS: [&str; 14] = [
     "driver",
     "serves",
@@ -30,22 +30,22 @@ pub(super) const COLUMNS: [&str; 14] = [
     "trouble",
 ];
 pub(super) const NARROW: usize = 7;
-/// The length of a driver's name that leaves room for the other columns.
+/// Maximum length of a socket's path in the column for the driver's name, so that the others fit.
 const NAME: usize = 25;
 
 /// A driver in the table.
 pub(super) struct Driver {
     /// Whether the driver is ready, and nothing is hung or unhealthy.
     pub(super) is_good: bool,
-    /// The reason why it is not good, for a line below the table; `None` if it is good.
+    /// The reasons why the driver is not good, for a line below the table; `None` if none is known.
     pub(super) note: Option<String>,
     /// The values in the order of [`COLUMNS`].
     pub(super) cells: Vec<Cell>,
 }
 
 impl Driver {
-    /// Describes a driver by its socket, its metrics and the number of its mounted volumes. The
-    /// latencies are upper bounds of the histogram's buckets.
+    /// Describes a driver by its socket, its metrics, and the number of its staged volumes. A
+    /// latency is the upper bound of a bucket of the histogram.
     pub(super) fn new(found: &DriverSocket, page: &Page, staged: Option<i64>) -> Self {
         let label = ("driver", found.driver.as_str());
         let own = |name: &str| page.sum(name, Some(label)).map(whole);
@@ -105,8 +105,8 @@ impl Driver {
     }
 }
 
-/// Describes the unhealthy volumes of a driver, and the command that lists them; empty if there are
-/// none.
+/// Describes the unhealthy volumes of a driver, with the command that lists them. Returns an empty
+/// text if there are none.
 fn unhealthy_by_reason(found: &DriverSocket, page: &Page) -> String {
     let label = ("driver", found.driver.as_str());
     let samples = page.of("belay_volumes_unhealthy", Some(label));
@@ -125,7 +125,7 @@ fn unhealthy_by_reason(found: &DriverSocket, page: &Page) -> String {
     }
 }
 
-/// Returns the end of a path, as long as the name of a driver.
+/// Returns the end of a path, at most as long as a driver's name.
 fn end_of(path: &Path) -> String {
     let path = path.to_string_lossy();
     match path.char_indices().nth_back(NAME - 2) {
@@ -134,9 +134,9 @@ fn end_of(path: &Path) -> String {
     }
 }
 
-/// Counts the volumes of a driver that are mounted: by Belay's names of their devices, by the files
-/// behind loop devices, whose directory is in the arguments or variables of the driver's process,
-/// and by the kubelet's staging paths.
+/// Counts the mounted volumes of a driver. Recognizes them by Belay's name of the device, by the
+/// kubelet's staging path, or by the file behind a loop device. The directory of the file must be
+/// in the arguments or environment of the driver's process.
 pub(super) fn staged(found: &DriverSocket, mounts: &[Mount], devices: &[Device]) -> i64 {
     let driver = &found.driver;
     let words = found.pid.map(process::words).unwrap_or_default();
@@ -264,7 +264,7 @@ mod tests {
                 "server:/share",
             ),
         ];
-        // The directory of the files is an argument of this process: the program itself.
+        // Use a word from this process's own arguments as the directory of the volumes' files.
         let own = process::words(std::process::id()).swap_remove(0);
         let devices = [
             device("loop0", "7:0", &format!("{own}/vol-1")),

@@ -1,5 +1,6 @@
-//! The state before a call that succeeds without doing anything: CSI's calls are idempotent, so a
-//! delete of a volume that does not exist succeeds, and so does an expansion to a smaller size.
+//! The state of an object before a call. CSI calls are idempotent, so the deletion of a volume that
+//! does not exist succeeds, as does an expansion to a smaller size; belayctl reports both as
+//! errors.
 
 use belay_contract::drivers::VOLUME_NAME;
 use serde_json::{Value, json};
@@ -11,31 +12,33 @@ use crate::call::Connection;
 use crate::failure::Failure;
 use crate::size;
 
-/// The flag for calls about objects that may be absent.
+/// The flag that turns the error for an absent object into a success.
 pub(super) const IGNORE: &str = "ignore-not-found";
 
-/// The difference in bytes from which an existing volume counts as larger than a required size.
-/// Clouds round sizes up to whole GiB, so that a repeated expansion finds a larger volume.
+/// The minimum difference, in bytes, by which a volume must exceed the required size to count as
+/// larger. Clouds round sizes up to whole GiB, so that a repeated expansion finds a larger volume.
 const ROUNDING: u64 = 1 << 30;
 
-/// The state of the object of a call before the call, as the driver reports it.
+/// The state of a call's object before the call, as the driver reports it.
 pub(super) enum Before {
     /// The driver cannot report the state, or the state does not matter.
     Unknown,
-    /// The object's kind, and what the call would have done to it.
+    /// The object does not exist. Contains its kind, such as "volume", and the participle of the
+    /// call, such as "deleted", for the message.
     Absent(&'static str, &'static str),
-    /// A volume that the call expands, in the form of the specification.
+    /// The volume that the call expands, as a CSI Volume message in JSON.
     Volume(Value),
 }
 
-/// The calls that look up an object: the capability, the method and the field with the ID.
+/// The calls that look up an object: the required capability, the method, and the field with the
+/// ID.
 const LOOKUPS: [(&str, &str, &str); 3] = [
     ("GET_VOLUME", "ControllerGetVolume", "volume_id"),
     ("LIST_VOLUMES", "ListVolumes", "volume_id"),
     ("LIST_SNAPSHOTS", "ListSnapshots", "snapshot_id"),
 ];
 
-/// The fields of requests with the ID of a volume.
+/// JSON pointers to the fields of requests that contain the ID of a volume.
 const VOLUME_FIELDS: [&str; 3] = [
     "/volume_id",
     "/source_volume_id",
@@ -43,8 +46,8 @@ const VOLUME_FIELDS: [&str; 3] = [
 ];
 
 impl Before {
-    /// Looks up the object of a request, if the driver can. If the lookup fails, the request is
-    /// sent nevertheless, since it may fail with a better error.
+    /// Looks up the object of a request, if the driver supports this. A failed lookup is ignored,
+    /// since the call itself may return a better error.
     pub(super) async fn look_up(on: &Connection, method: &str, request: &Value) -> Self {
         let (object, done) = match method {
             "DeleteVolume" => ("volume", "deleted"),
@@ -60,10 +63,10 @@ impl Before {
         }
     }
 
-    /// Checks that there was an object.
+    /// Checks that the object existed before the call.
     ///
     /// # Errors
-    /// Fails if the driver had none.
+    /// Fails if the driver has reported that there is no such object.
     pub(super) fn refuse_absent(&self, request: &Value) -> Result<(), Failure> {
         let Self::Absent(object, done) = self else {
             return Ok(());
@@ -74,10 +77,10 @@ impl Before {
         )))
     }
 
-    /// Checks that an expansion does not make the volume smaller.
+    /// Checks that an expansion does not request a smaller size than the volume has.
     ///
     /// # Errors
-    /// Fails with both sizes.
+    /// Fails with both sizes if the volume is larger by 1 GiB or more.
     pub(super) fn refuse_shrinking(&self, request: &Value) -> Result<(), Failure> {
         let Self::Volume(volume) = self else {
             return Ok(());
@@ -96,8 +99,8 @@ impl Before {
     }
 }
 
-/// Returns the object of a request; `null` if it does not exist, and `None` if the driver cannot
-/// look it up.
+/// Looks up the object of a request. Returns `null` if the object does not exist, and `None` if the
+/// driver cannot look it up.
 async fn find(on: &Connection, object: &str, request: &Value) -> Result<Option<Value>, Failure> {
     let id = format!("{object}_id");
     for (capability, method, field) in LOOKUPS {
@@ -121,8 +124,9 @@ async fn find(on: &Connection, object: &str, request: &Value) -> Result<Option<V
     Ok(None)
 }
 
-/// Returns the request with the ID of the only volume whose name it has instead of an ID; `None` if
-/// it names no volume, or if no volume that the driver lists has that name.
+/// Replaces a volume name in the ID field of a request by the ID of the volume with that name.
+/// Returns `None` if the request has no such field, or if the driver lists no volume with that
+/// name.
 ///
 /// # Errors
 /// Fails if several volumes have the name.
@@ -133,13 +137,13 @@ pub(crate) async fn with_id(on: &Connection, request: &Value) -> Result<Option<V
     let Some(name) = named.and_then(|field| request.pointer_mut(field)) else {
         return Ok(None);
     };
-    // A driver that lists no volumes knows no names.
+    // A driver without ListVolumes cannot find a volume by its name.
     let Ok(answer) = all_pages(on, "ListVolumes", json!({})).await else {
         return Ok(None);
     };
     let volumes = list(&answer, "/entries").iter();
     let volumes = volumes.map(|entry| &entry["volume"]);
-    // The call was about this volume, whatever the reason of its failure.
+    // If the driver lists a volume with this ID, the ID was not a name.
     if volumes.clone().any(|volume| volume["volume_id"] == *name) {
         return Ok(None);
     }

@@ -1,5 +1,5 @@
-//! The typed commands of the controller socket: the call, the flags, and the displayed values of
-//! the answer.
+//! The typed commands of the controller socket: for each, the method, the flags, and the displayed
+//! values of the response.
 
 use super::forms;
 use super::verb::Kind::{Count, Pairs, Size, Switch, Text};
@@ -41,7 +41,7 @@ const STARTING_TOKEN: Flag = option(
 .optional();
 
 const ID: Column = Column::new("volume_id", "/volume/volume_id", Form::Text);
-/// The pointer to the key `VOLUME_NAME` of the contract.
+/// The pointer ends with the contract's key `VOLUME_NAME`, escaped.
 const NAME: Column =
     Column::new("name", "/volume/volume_context/belay.dev~1name", Form::Text).if_sent();
 const CAPACITY: Column = Column::new("capacity_bytes", "/volume/capacity_bytes", Form::Bytes);
@@ -81,8 +81,8 @@ const fn class_parameters(help: &'static str) -> Flag {
     option("parameter", Pairs, &["parameters"], help).optional()
 }
 
-/// `belayctl volume`: the calls about volumes that the sidecars make on the controller socket.
-#[rustfmt::skip] // A row per flag.
+/// `belayctl volume`: calls about volumes that the sidecars make on the controller socket.
+#[rustfmt::skip] // Keep one row per flag.
 pub(super) const VOLUME: &[Verb] = &[
     verb("create", "CreateVolume", "Create a volume, or find the one with this name",
         &[
@@ -216,8 +216,8 @@ const SNAPSHOT: &[Column] = &[
 ];
 const ONE_SNAPSHOT: View = View::Record(SNAPSHOT, "/snapshot", "has no snapshot");
 
-/// `belayctl snapshot`: the calls about snapshots that the sidecars make on the controller socket.
-#[rustfmt::skip] // A row per flag.
+/// `belayctl snapshot`: calls about snapshots that the sidecars make on the controller socket.
+#[rustfmt::skip] // Keep one row per flag.
 pub(super) const SNAPSHOTS: &[Verb] = &[
     verb("create", "CreateSnapshot", "Create a snapshot, or find the one with this name",
         &[

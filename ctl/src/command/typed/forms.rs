@@ -1,5 +1,5 @@
-//! Answers with a special display: health conditions, usage, capabilities, and answers that can be
-//! negative.
+//! Displays responses that need a special form: health conditions, usage, capabilities, and
+//! responses that can be negative.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::render::{Answer, Cell, Rows};
 /// Shows the health of one volume.
 ///
 /// # Errors
-/// Fails if the answer has no health, which does not mean that the volume is healthy.
+/// Fails if the response has no health; the health is then unknown.
 pub(super) fn health_of_one(answer: &Value) -> Result<Answer, Failure> {
     let health = answer.get("volume_health");
     let health = health.ok_or(Failure::Answer("has no volume_health"))?;
@@ -53,7 +53,8 @@ pub(super) fn storage_health(answer: &Value) -> Result<Answer, Failure> {
     )))
 }
 
-/// Returns the affected uses, such as `mount xfs MULTI_NODE_READER_ONLY`.
+/// Returns the uses of volumes that a condition affects, such as `mount xfs
+/// MULTI_NODE_READER_ONLY`, or `all`.
 fn concerned(capability: Option<&Value>) -> String {
     let Some(capability) = capability else {
         return "all".to_owned();
@@ -65,8 +66,8 @@ fn concerned(capability: Option<&Value>) -> String {
     words.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-/// Shows the usage, one row per unit, and the condition if the driver reports it. Inodes are shown
-/// as a count, not in bytes.
+/// Shows the usage in one row per unit, and the condition if the driver reports one. Bytes are
+/// formatted as sizes, and inodes as numbers.
 pub(super) fn usage(answer: &Value) -> Result<Answer, Failure> {
     let rows = list(answer, "/usage").iter().map(|usage| {
         let unit = usage["unit"].as_str().unwrap_or("UNKNOWN");
@@ -84,7 +85,7 @@ pub(super) fn usage(answer: &Value) -> Result<Answer, Failure> {
     Ok(Answer::Rows(Rows::new("usage", &columns, rows)).with("volume_condition", condition))
 }
 
-/// Shows the capabilities of a service or of the plugin, by their names in the specification.
+/// Shows the capabilities of a service or of the plugin, named as in the specification.
 pub(super) fn capabilities(answer: &Value) -> Result<Answer, Failure> {
     let rows = list(answer, "/capabilities").iter().map(|capability| {
         let named = |at: &str| capability.pointer(at).and_then(Value::as_str);
@@ -105,7 +106,7 @@ pub(super) fn capabilities(answer: &Value) -> Result<Answer, Failure> {
     )))
 }
 
-/// Shows whether the driver is ready, which is the default if the answer does not say.
+/// Shows whether the driver is ready. A driver that omits `ready` is ready.
 pub(super) fn readiness(answer: &Value) -> Result<Answer, Failure> {
     let ready = answer.get("ready").is_none_or(|ready| *ready == true);
     let mut shown = vec![("ready", Cell::Flag(ready))];

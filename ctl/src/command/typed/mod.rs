@@ -1,5 +1,5 @@
 //! The typed commands `belayctl volume`, `snapshot`, `controller`, `node` and `identity`. Each
-//! makes one call, which a row of the tables describes.
+//! command makes one call, which a row of the tables of verbs describes.
 
 mod before;
 mod controller;
@@ -24,7 +24,7 @@ use controller::{SNAPSHOTS, VOLUME};
 use node::{IDENTITY, NODE};
 use verb::Verb;
 
-/// The options that select one page of a list. Without them, all pages are read.
+/// The options that select one page of a list. Without these options, all pages are read.
 const ONE_PAGE: [&str; 2] = ["max-entries", "starting-token"];
 
 const VOLUME_EXAMPLE: &str = "\
@@ -52,7 +52,7 @@ Example, a volume's lifecycle on the node; a.json is the output of
   belayctl node unpublish vol-1 --target /mnt/pod
   belayctl node unstage vol-1 --staging /mnt/staging";
 
-/// The verbs of one service or one kind of object.
+/// The verbs for one service or for one kind of object.
 struct Group {
     name: &'static str,
     /// An alias; empty if there is none.
@@ -64,7 +64,7 @@ struct Group {
     renamed: &'static [(&'static str, &'static Verb)],
 }
 
-#[rustfmt::skip] // Few lines per group.
+#[rustfmt::skip] // Keep few lines per group.
 static GROUPS: [Group; 5] = [
     Group { name: "volume", alias: "vol", verbs: VOLUME, renamed: &[], example: VOLUME_EXAMPLE,
         about: "Volumes: create, attach, expand, list, health, ... (controller socket)" },
@@ -84,7 +84,7 @@ static GROUPS: [Group; 5] = [
         about: "Identity service: name, capabilities and readiness of the driver" },
 ];
 
-/// The verb `node jobs`, the only one that is not a call of CSI.
+/// The verb `node jobs`, the only verb that is not a CSI call.
 const JOBS: &str = "jobs";
 
 /// A typed command with its flags.
@@ -170,7 +170,8 @@ impl FromArgMatches for Typed {
 }
 
 impl Typed {
-    /// Makes the call.
+    /// Makes the call and returns the response. If the call fails and the ID is the name of a
+    /// volume, repeats the call with the ID of that volume.
     ///
     /// # Errors
     /// Fails with [`Failure`] if the flags are invalid or the call fails.
@@ -206,11 +207,11 @@ impl Typed {
     }
 }
 
-/// Refuses to delete a volume by its name: if the command is repeated, the name may be that of a
+/// Refuses to delete a volume by its name: if the command is repeated, the name may belong to a
 /// volume of another cluster in the same account.
 ///
 /// # Errors
-/// Fails with the ID.
+/// Fails with the volume's ID if the verb is `delete`.
 fn refuse_deletion_by_name(verb: &Verb, request: &Value) -> Result<(), Failure> {
     match verb.method {
         "DeleteVolume" => Err(Failure::Usage(format!(
@@ -224,7 +225,7 @@ fn refuse_deletion_by_name(verb: &Verb, request: &Value) -> Result<(), Failure> 
 /// Makes the call of a verb.
 ///
 /// # Errors
-/// Fails if the call fails, or if there is nothing that it can change.
+/// Fails if the call fails, if the object does not exist, or if an expansion would shrink a volume.
 async fn attempt(
     on: &Connection,
     verb: &Verb,
@@ -238,12 +239,12 @@ async fn attempt(
         true => on.call(verb.method, request.clone()).await?,
         false => all_pages(on, verb.method, request.clone()).await?,
     };
-    // The call is made anyway: it may complete what an earlier one has begun.
+    // Make the call even for an absent object: it may complete an earlier call.
     before.refuse_absent(request)?;
     Ok(answer)
 }
 
-/// Adds the remedy to the error of a controller that has no such volume.
+/// Adds the remedy to the error of a controller that does not find the volume.
 fn advised(failure: Failure, service: &str, step: &'static str) -> Failure {
     match failure {
         Failure::Status(status)
@@ -263,8 +264,8 @@ fn advised(failure: Failure, service: &str, step: &'static str) -> Failure {
     }
 }
 
-/// Whether a call may have ended like this because the request has the name of a volume instead of
-/// its ID.
+/// Whether a call may have had this result because the request has a volume's name in place of the
+/// ID.
 fn may_be_a_name(verb: &Verb, answer: &Result<Value, Failure>) -> bool {
     match answer {
         Ok(answer) => verb.method == "ListSnapshots" && view::list(answer, "/entries").is_empty(),
@@ -277,8 +278,8 @@ fn may_be_a_name(verb: &Verb, answer: &Result<Value, Failure>) -> bool {
     }
 }
 
-/// Makes a call, and returns an answer with the entries of all pages. An answer without a list has
-/// one page.
+/// Makes a call, and returns a response with the entries of all pages. A response that is not a
+/// list is returned unchanged.
 ///
 /// # Errors
 /// Fails if a page cannot be read.
@@ -293,11 +294,11 @@ async fn all_pages(on: &Connection, method: &str, request: Value) -> Result<Valu
     joined(page).await
 }
 
-/// Returns an answer with the entries of all pages.
+/// Requests pages until the last one, and returns a response with the entries of all pages.
 ///
 /// # Errors
-/// Fails if a page cannot be read, or if it names itself as the next page, which would loop
-/// endlessly.
+/// Fails if a page cannot be read, or if a page names itself as the next one, which would never
+/// end.
 async fn joined(
     mut page: impl AsyncFnMut(String) -> Result<Value, Failure>,
 ) -> Result<Value, Failure> {
@@ -339,7 +340,7 @@ mod tests {
     use crate::call::{Call, method, options, own};
     use crate::render::Output;
 
-    /// Returns the request for a command line that begins with the name of a group and a verb.
+    /// Returns the request for a command line such as `volume get v`.
     fn request(line: &str) -> Value {
         let command = Typed::augment_subcommands(Command::new("belayctl"));
         let words = std::iter::once("belayctl").chain(line.split(' '));
@@ -417,7 +418,7 @@ mod tests {
         }
     }
 
-    /// Returns the wide table for a response of a driver.
+    /// Returns the wide table in which a verb shows a response.
     fn table(verbs: &[Verb], name: &str, message: &impl Message) -> String {
         let verb = verbs.iter().find(|verb| verb.name == name).unwrap();
         let output = method(own().unwrap(), verb.method).unwrap().output();
@@ -480,7 +481,7 @@ mod tests {
         }
     }
 
-    /// Reads all pages; `next` returns the token of the page after a given one.
+    /// Reads all pages; `next` returns the token of the page after the page with the given token.
     async fn listed(next: impl Fn(&str) -> &'static str) -> Result<Value, Failure> {
         joined(async |token: String| Ok(json!({"next_token": next(&token), "entries": [token]})))
             .await

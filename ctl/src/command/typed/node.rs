@@ -1,4 +1,4 @@
-//! The typed commands of the node socket, and of the Identity service, which both sockets have.
+//! The typed commands of the node socket, and of the Identity service, which both sockets serve.
 
 use super::controller::{GROWN, MIN_SIZE, VOLUME_ID};
 use super::forms;
@@ -16,8 +16,8 @@ const PATH: Flag = option(
 )
 .required();
 
-/// `belayctl node`: the calls that the kubelet makes on the node socket.
-#[rustfmt::skip] // A row per flag.
+/// `belayctl node`: calls that the kubelet makes on the node socket.
+#[rustfmt::skip] // Keep one row per flag.
 pub(super) const NODE: &[Verb] = &[
     verb("stage", "NodeStageVolume",
         "Make a volume usable on the node, formatting it if it is blank",
@@ -90,7 +90,7 @@ pub(super) const NODE: &[Verb] = &[
 ];
 
 /// `belayctl identity`: name, capabilities and readiness of the driver.
-#[rustfmt::skip] // A row per flag.
+#[rustfmt::skip] // Keep one row per flag.
 pub(super) const IDENTITY: &[Verb] = &[
     verb("info", "GetPluginInfo", "Show name, version and manifest",
         &[],

@@ -1,5 +1,5 @@
-//! A typed command as data: its method, the flags that set the fields of the request, and the view
-//! of the response.
+//! A typed command as data: its method, the flags that set the fields of the request, and the
+//! display of the response.
 
 use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches as _, value_parser};
 use serde_json::{Value, json};
@@ -27,13 +27,14 @@ pub(crate) struct Verb {
 /// A flag, or a group of flags, and the fields of the request that it sets. A path to a field
 /// consists of field names, separated by slashes; `0` is the first element of a list.
 pub(super) enum Flag {
-    /// A required argument: its field, its name in the help, and its help.
+    /// A required argument: the path of its field, its placeholder in the help, and its help text.
     Word(&'static str, &'static str, &'static str),
     /// An option.
     Option(Setting),
-    /// The flags for a capability that has a default.
+    /// The flags for a volume capability, which has a default. Contains the path of the field.
     Capability(&'static str),
-    /// The flags for a capability that is omitted if none of them is given.
+    /// The flags for a volume capability, which is omitted if none of the flags is given. Contains
+    /// the path of the field.
     OptionalCapability(&'static str),
     /// The flags for the volume context.
     VolumeContext,
@@ -43,7 +44,7 @@ pub(super) enum Flag {
     Secrets,
 }
 
-/// An option with its long name.
+/// An option, with its long name.
 pub(super) struct Setting {
     name: &'static str,
     value: Kind,
@@ -131,7 +132,7 @@ impl Setting {
         }
         match self.value {
             Kind::Text(value) => arg.value_name(value),
-            // A negative size gets its own error.
+            // Accept a leading hyphen, so that a negative size gets an error about the size.
             Kind::Size => arg
                 .value_name("SIZE")
                 .value_parser(size::parse)
@@ -147,7 +148,7 @@ impl Setting {
         }
     }
 
-    /// Returns the value for the fields; `None` if the option was not given.
+    /// Returns the value for the fields; `None` if the option is not given.
     fn value(&self, matches: &ArgMatches) -> Option<Value> {
         match self.value {
             Kind::Text(_) => matches.get_one::<String>(self.name).map(|it| json!(it)),
@@ -228,13 +229,13 @@ impl Verb {
         self
     }
 
-    /// Returns the command line of the verb under a name. The alias is only added to the verb's own
-    /// name.
+    /// Returns the clap command of the verb under a name. The alias is added only to the verb's own
+    /// name, since groups may rename a verb.
     pub(super) fn command(&self, name: &'static str) -> Command {
         let flags = self.flags.iter();
         let command = Command::new(name);
         let command = flags.fold(command, |command, flag| flag.add_to(command));
-        // Override the descriptions that the groups of flags have set.
+        // Override the descriptions that clap has copied from the groups of flags.
         command
             .about(format!("{} ({})", self.about, self.method))
             .long_about(None)
@@ -254,7 +255,7 @@ impl Verb {
     }
 }
 
-/// Sets the field of a request at a path, and creates missing messages and lists above it.
+/// Sets the field of a request at a path. Creates missing messages and lists on the path.
 fn set(request: &mut Value, path: &str, value: Value) {
     let mut at = request;
     for part in path.split('/') {

@@ -7,14 +7,15 @@ use crate::render::{Answer, Cell, Rows};
 
 /// The display of a response.
 pub(super) enum View {
-    /// The response has no data.
+    /// The response has no data to display.
     Done,
-    /// Values of the response, the JSON pointer of a required message, and the error if that
-    /// message is missing.
+    /// A record with these values. Contains also the JSON pointer to a required message, and the
+    /// error if the response lacks that message.
     Record(&'static [Column], &'static str, &'static str),
-    /// The entries of a list in the response: their values and their kind.
+    /// The entries of a list in the response. Contains the values of an entry, and the kind of the
+    /// entries in the plural, such as "volumes".
     Rows(&'static [Column], &'static str),
-    /// A special display.
+    /// A function that displays the response.
     Other(fn(&Value) -> Result<Answer, Failure>),
 }
 
@@ -33,28 +34,28 @@ pub(super) enum Form {
     Text,
     Bytes,
     Number,
-    /// A maximum; 0 is no limit.
+    /// A maximum; 0 means no limit.
     Limit,
     Flag,
     /// A list of texts.
     List,
     /// A map of texts.
     Pairs,
-    /// A list of topologies, one entry for each.
+    /// A list of topologies, each joined to one text.
     Topologies,
-    /// The condition of a volume, in the form of CSI 1.3.
+    /// The condition of a volume (`VolumeCondition`, since CSI 1.3).
     Condition,
     /// The snapshot or volume that a volume was created from.
     Source,
 }
 
-/// The columns that display a value.
+/// The condition under which a column is displayed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Presence {
     Always,
-    /// The value is only shown in wide tables and documents, after the others.
+    /// The value is shown only in wide tables and JSON, after the other values.
     Wide,
-    /// The value is only shown if the driver has returned it.
+    /// The value is shown only if the driver has returned it.
     IfSent,
 }
 
@@ -68,7 +69,7 @@ impl Column {
         }
     }
 
-    /// Shows the value only in wide tables and documents.
+    /// Shows the value only in wide tables and JSON.
     pub(super) const fn wide(mut self) -> Self {
         self.presence = Presence::Wide;
         self
@@ -93,7 +94,7 @@ impl Column {
     }
 }
 
-/// Converts a value; `null` represents a missing value.
+/// Converts a JSON value to a cell; `null` represents a missing value.
 pub(super) fn cell(form: Form, value: &Value) -> Cell {
     let texts = |value: &Value| {
         let list = value.as_array().into_iter().flatten();
@@ -128,8 +129,8 @@ pub(super) fn cell(form: Form, value: &Value) -> Cell {
     }
 }
 
-/// Returns the text of a value; empty for `null`. An unknown value of an enumeration, from a newer
-/// specification, is a number.
+/// Returns the text of a value; empty for `null`. An enumeration value from a newer specification
+/// is shown as a number.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -181,7 +182,8 @@ impl View {
     }
 }
 
-/// Returns the list at a JSON pointer. The JSON mapping omits an empty list.
+/// Returns the list at a JSON pointer; empty if there is none, since the JSON mapping omits an
+/// empty list.
 pub(super) fn list<'a>(answer: &'a Value, at: &str) -> &'a [Value] {
     let list = answer.pointer(at).and_then(Value::as_array);
     list.map(Vec::as_slice).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! The command channel: sends a script to process 1 of a guest, returns its output and exit code.
-//! Uses lines on a socket; independent of how a guest is started.
+//! The command channel of a guest: sends scripts to its process 1, and returns their output and
+//! exit codes. The protocol consists of lines on a socket.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -32,7 +32,7 @@ impl Channel {
         }
     }
 
-    /// Waits for process 1, and returns the release of its kernel.
+    /// Waits until process 1 is ready, and returns the release of the guest's kernel.
     pub(crate) fn ready(&mut self, within: Duration) -> Result<String, Gone> {
         let end = Instant::now() + within;
         loop {

@@ -31,8 +31,8 @@ impl Kernel {
         }
     }
 
-    /// Returns Linux 7, which has statmount(2); `None` if the setup could not get it, which it has
-    /// reported.
+    /// Returns Linux 7, which has statmount(2); `None` if `tests/setup/guest.sh` could not provide
+    /// it, which the script reports.
     #[must_use]
     pub fn newest() -> Option<Self> {
         let directory = cache().join("linux-7");
@@ -46,7 +46,7 @@ impl Kernel {
     }
 }
 
-/// Returns `$BELAY_CACHE/guest`; make exports the variable.
+/// Returns `$BELAY_CACHE/guest`, or the default if the variable is not set.
 fn cache() -> PathBuf {
     let given = std::env::var_os("BELAY_CACHE").map(PathBuf::from);
     let home = || Path::new(&std::env::var_os("HOME").unwrap_or_default()).join(".cache/belay");

@@ -33,9 +33,9 @@ const VIRTIO_SCSI: u32 = 8;
 /// The hardware of a machine.
 #[derive(Clone, Debug)]
 pub struct Hardware {
-    /// The number of virtio-blk slots, which come first.
+    /// The number of virtio-blk slots. They have the first slot numbers.
     pub blocks: usize,
-    /// The number of slots for SCSI disks, which follow.
+    /// The number of SCSI slots. Their numbers follow the numbers of the virtio-blk slots.
     pub scsis: usize,
     /// The memory, in MiB.
     pub memory: u64,
@@ -121,7 +121,7 @@ impl Machine {
     /// Boots a guest; the disks in the slots are attached from the start.
     ///
     /// # Panics
-    /// Panics if the guest does not boot, with the end of its console.
+    /// Panics with the end of the console if the guest does not boot.
     #[must_use]
     pub fn boot(&self) -> Guest<'_> {
         let number = self.boots.fetch_add(1, Ordering::SeqCst);
@@ -211,7 +211,7 @@ impl Machine {
     }
 }
 
-/// Returns one of this process's CPUs, in turn.
+/// Returns the next CPU, in turn, among the CPUs on which this process may run.
 fn next_cpu() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -243,7 +243,7 @@ impl Guest<'_> {
     /// its output open.
     ///
     /// # Errors
-    /// Returns [`Gone`] if the power fails meanwhile.
+    /// Returns [`Gone`] if the guest ends before the script does.
     ///
     /// # Panics
     /// Panics if the script takes more than two minutes.
@@ -254,7 +254,7 @@ impl Guest<'_> {
     /// Runs a script like [`Guest::try_run`], with this time limit.
     ///
     /// # Errors
-    /// Returns [`Gone`] if the power fails meanwhile.
+    /// Returns [`Gone`] if the guest ends before the script does.
     ///
     /// # Panics
     /// Panics if the script takes longer.

@@ -1,5 +1,5 @@
-//! `belay-guest-run PROGRAM ARGUMENT...`: runs a test program of this machine in a guest, for
-//! cargo's `runner`. Anything that the program does to devices and mounts affects only the guest.
+//! `belay-guest-run PROGRAM ARGUMENT...`: runs a test program of the host in a guest, as cargo's
+//! `runner`. The program's changes to devices and mounts affect only the guest.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -11,10 +11,10 @@ use belay_guest::{Disk, Gone, Hardware, Kernel, Machine, Medium};
 
 /// The memory that the tests of `belay-node-agent` need.
 const MEMORY_MIB: u64 = 1024;
-/// The disk with the tests' temporary files; sparse.
+/// The size of the disk with the tests' temporary files, in bytes. Its file is sparse.
 const STATE_BYTES: u64 = 8 << 30;
-/// The exit code if the program has crashed the guest or exceeded its time limit: cargo-mutants
-/// counts a failure of the tests as noticed.
+/// The exit code if the program has crashed the guest. A panic after the time limit has the same
+/// code. cargo-mutants counts both as noticed.
 const LOST: u8 = 101;
 
 fn main() -> ExitCode {
@@ -71,8 +71,8 @@ fn format(file: &Path) -> Result<(), String> {
     }
 }
 
-/// Returns a script that runs the program in this directory, with this environment's variables for
-/// tests, as root in a private mount namespace.
+/// Returns a script that runs the program as root in a private mount namespace, in this process's
+/// directory, with its variables `BELAY_*`, `CARGO_*` and `RUST*`.
 fn script(program: &str, arguments: &[String]) -> String {
     let directory = std::env::current_dir().unwrap_or_default();
     let passed = std::env::vars().filter(|(name, _)| {

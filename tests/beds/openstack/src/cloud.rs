@@ -1,5 +1,5 @@
-//! The cloud, seen through its own APIs and through the proxy, as by any client: servers for
-//! attachments, and the volumes that Cinder shows.
+//! A client of the cloud's APIs, which it calls through the proxy: servers for attachments, and the
+//! volumes that Cinder shows.
 
 use belay_bed::patience::until;
 use serde_json::{Value, json};
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use crate::Bed;
 use crate::http::{Answer, Cut, send};
 
-/// The API versions, which allow extending volumes in use (Cinder), and attaching a volume to
-/// several servers (Nova).
+/// The API versions in requests. They allow extending volumes in use (Cinder), and attaching a
+/// volume to several servers (Nova).
 const VERSIONS: [(&str, &str); 2] = [("volumev3", "volume 3.71"), ("compute", "compute 2.60")];
 
-/// A login, and the endpoints of its catalog.
+/// A client that has logged in, with the endpoints in its catalog.
 #[derive(Clone, Debug)]
 pub struct Cloud {
     bed: Bed,
@@ -26,7 +26,7 @@ pub struct Cloud {
 pub struct Volume {
     /// The UUID.
     pub id: String,
-    /// The name, of any form and not unique.
+    /// The name, which may have any form and need not be unique.
     pub name: String,
     /// The status, such as `in-use`.
     pub status: String,
@@ -134,8 +134,8 @@ impl Cloud {
         drop(admin.expect(202, "volumev3", ("POST", &path), &reset));
     }
 
-    /// Creates a trust, in which the driver's user lets itself act in its project as a member, and
-    /// returns its ID.
+    /// Creates a trust by which the driver's user may act in its project as a member, impersonating
+    /// itself. Returns the trust's ID.
     ///
     /// # Panics
     /// Panics if Keystone refuses the request.

@@ -19,7 +19,7 @@ impl Fronts {
         Self { control }
     }
 
-    /// Replaces all rules with a list of rules, as rules.py describes it.
+    /// Replaces all rules with a list of rules, in the form that rules.py describes.
     ///
     /// # Panics
     /// Panics if the proxy refuses the rules.
@@ -80,7 +80,7 @@ impl Fronts {
 
 impl Drop for Fronts {
     fn drop(&mut self) {
-        // Without a proxy, there are no rules.
+        // Ignore errors: a proxy that has exited has no rules.
         drop(send(
             "PUT",
             &format!("{}/rules", self.control),
@@ -102,7 +102,7 @@ impl Faults {
         Self { directory }
     }
 
-    /// Sets the fault of an operation, as drivers/faults.py describes it.
+    /// Sets the fault of an operation, in the form that drivers/faults.py describes.
     ///
     /// # Panics
     /// Panics if the file cannot be written.
@@ -112,7 +112,8 @@ impl Faults {
         fs::rename(&new, self.directory.join(operation)).expect("a control file");
     }
 
-    /// Whether the fault of an operation is still set. A fault for one time ends when it begins.
+    /// Whether the fault of an operation is still set. A fault for one time is cleared when it
+    /// occurs.
     #[must_use]
     pub fn is_set(&self, operation: &str) -> bool {
         self.directory.join(operation).exists()
@@ -120,7 +121,7 @@ impl Faults {
 
     /// Ends the fault of an operation.
     pub fn clear(&self, operation: &str) {
-        // A fault for one time may already have ended.
+        // Ignore the error if the file is missing: a fault for one time clears itself.
         drop(fs::remove_file(self.directory.join(operation)));
     }
 }

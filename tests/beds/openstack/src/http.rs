@@ -30,7 +30,7 @@ impl Answer {
     }
 }
 
-/// The error if the connection could not be made, or ended before the response did.
+/// The error if the connection could not be made, or if it ended before the end of the response.
 #[derive(Debug)]
 pub struct Cut(pub io::Error);
 

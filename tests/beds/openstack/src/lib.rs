@@ -1,5 +1,6 @@
-//! The OpenStack bed for tests in Rust: its cloud as another client sees it, the fault proxy, and
-//! the drivers' control files. For tests: it panics. Independent of Belay.
+//! The OpenStack bed (test environment) for tests in Rust: a client of its cloud, the fault proxy,
+//! and the drivers' control files. Its functions panic on errors, since only tests call them.
+//! Independent of Belay.
 
 #![expect(
     clippy::expect_used,
@@ -55,7 +56,8 @@ impl Bed {
         Self { root, about }
     }
 
-    /// Returns a text of bed.json, such as `/auth_url` or `/application_credential/id`.
+    /// Returns the text at a JSON pointer in bed.json, such as `/auth_url` or
+    /// `/application_credential/id`.
     ///
     /// # Panics
     /// Panics if there is no such text.
@@ -71,7 +73,7 @@ impl Bed {
         &self.root
     }
 
-    /// Returns the links to the disks of a server. Each is named `virtio-` and the first 20
+    /// Returns the links to the disks of a server. The name of a link is `virtio-` and the first 20
     /// characters of the volume's ID.
     #[must_use]
     pub fn disks(&self, server: &str) -> Vec<PathBuf> {
@@ -94,7 +96,7 @@ impl Bed {
         done.unwrap_or_else(|errors| panic!("{arguments:?}: {errors}"));
     }
 
-    /// Runs a command like [`Self::command`], and returns its failure.
+    /// Runs a command like [`Self::command`], and returns an error if it fails.
     ///
     /// # Errors
     /// Returns the output of the command.
@@ -109,7 +111,7 @@ impl Bed {
         }
     }
 
-    /// Whether a process of the bed runs.
+    /// Whether `bed.py` has recorded a process with this name in processes.json.
     ///
     /// # Panics
     /// Panics if the record cannot be read.
@@ -120,13 +122,13 @@ impl Bed {
         record.get(name).is_some()
     }
 
-    /// Returns the rules and counts of the proxy.
+    /// Returns a handle for the rules and counts of the proxy.
     #[must_use]
     pub fn fronts(&self) -> Fronts {
         Fronts::new(self.text("/proxy"))
     }
 
-    /// Returns the control files of the drivers inside Cinder and Nova.
+    /// Returns a handle for the control files of the drivers inside Cinder and Nova.
     #[must_use]
     pub fn faults(&self) -> Faults {
         Faults::new(Path::new(self.text("/faults")))

@@ -1,4 +1,4 @@
-//! Volumes with disks: each volume has a disk, and a change is complete once the disk has changed.
+//! Volumes with disks on a hypervisor: a change of a volume is complete once its disk has changed.
 
 use super::objects::Status;
 use super::{Civo, Refusal, Twin};
@@ -13,7 +13,7 @@ pub const MODEL: Model = Model {
     product: "QEMU_HARDDISK",
 };
 
-/// The delay of a change that ends only with its disk's change.
+/// The delay of a change that ends when its disk has changed: longer than any test.
 const NOT_YET: Duration = Duration::from_secs(24 * 3600);
 
 /// The hypervisor of a twin, which completes the twin's changes.
@@ -31,8 +31,8 @@ pub(super) enum Change {
 }
 
 impl Civo {
-    /// Gives volumes disks on the hypervisor from now on; its servers have the instances' host
-    /// names.
+    /// Gives each new volume a disk on the hypervisor. The hypervisor's guests have the host names
+    /// of the instances.
     #[must_use]
     pub fn with_disks(self, hypervisor: Hypervisor) -> Self {
         let disks = Disks {
@@ -45,7 +45,7 @@ impl Civo {
 }
 
 impl Twin {
-    /// Returns the end of a change that begins now.
+    /// Returns the time at which a change that begins now will end.
     pub(super) fn end(&self) -> Instant {
         let delay = match self.disks {
             Some(_) => NOT_YET,
@@ -54,7 +54,7 @@ impl Twin {
         Instant::now() + delay
     }
 
-    /// Changes a disk before the response. Has no effect without disks.
+    /// Changes a disk before the response is sent. Has no effect if the twin has no disks.
     pub(super) fn disk(
         &self,
         what: &str,
@@ -69,7 +69,7 @@ impl Twin {
         })
     }
 
-    /// Changes the disk of a volume after the response, and then ends the volume's change.
+    /// Changes the disk of a volume in the background, and then ends the volume's change.
     pub(super) fn perform(&self, id: &str, change: Change) {
         let (Some(disks), Some(volume)) = (&self.disks, self.state().volumes.get(id)) else {
             return;
@@ -78,7 +78,7 @@ impl Twin {
         let (id, delay) = (id.to_owned(), self.settings.delay);
         let bytes = volume.later_disk_bytes();
         std::thread::spawn(move || {
-            // A real hypervisor takes this long.
+            // A real hypervisor takes time, too.
             #[expect(clippy::disallowed_methods, reason = "no event comes before it")]
             std::thread::sleep(delay);
             let done = match change {

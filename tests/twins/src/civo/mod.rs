@@ -1,5 +1,5 @@
 //! Civo: volumes, snapshots, quota, a cluster and its instances, in regions. Follows the facts in
-//! the README of this crate; behaviour that they leave open is a switch in [`Settings`].
+//! the README of this crate. Behaviour that is not known is a switch in [`Settings`].
 
 mod disks;
 mod objects;
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// The key that the API accepts at the start.
+/// The API key that is accepted initially.
 pub const KEY: &str = "canary-of-the-twin-of-civo";
 /// The region of the cluster.
 pub const REGION: &str = "LON1";
@@ -48,19 +48,19 @@ pub struct Settings {
     pub usage_seen: Option<Quota>,
     /// Whether a second volume with the same name is refused.
     pub has_unique_names: bool,
-    /// Whether members without a value are null, instead of "".
+    /// Whether JSON members without a value are null, instead of "".
     pub has_nulls: bool,
     /// Whether a volume remains visible, unchanged, for [`Self::delay`] after its deletion.
     pub lingers: bool,
     /// The status of all refusals; `None` for the status that the code suggests.
     pub refusal_status: Option<u16>,
-    /// Whether a volume that begins to change remains in that state.
+    /// Whether changes of volumes never end.
     pub is_stuck: bool,
     /// Whether a creation is accepted but ends with [`Status::Error`].
     pub creation_fails: bool,
     /// Maximum number of clusters in a page of the list.
     pub clusters_a_page: usize,
-    /// Whether an instance of a cluster is shown only with its cluster.
+    /// Whether the API does not find an instance of a cluster by the instance's ID.
     pub hides_instances_of_clusters: bool,
     /// Maximum number of calls per second; further calls get 429.
     pub calls_per_second: Option<usize>,
@@ -74,10 +74,10 @@ pub struct Twin {
     /// The settings.
     pub settings: Settings,
     state: Lag<State>,
-    /// Volumes that a caller has created and not asked to delete.
+    /// IDs of volumes that a caller has created, and has not asked to delete.
     pub kept: BTreeSet<String>,
-    /// For each volume, the instance to which a caller has attached it and from which it has not
-    /// asked to detach it.
+    /// For each volume in use, the instance to which a caller has attached the volume, and from
+    /// which the caller has not asked to detach it.
     pub in_use: BTreeMap<String, String>,
     /// Violations of the rules by the code under test.
     pub broken: Vec<String>,
@@ -147,7 +147,7 @@ impl Service for Civo {
     }
 }
 
-/// The status and body, or the reason for a refusal.
+/// The JSON body of a response with status 200, or the reason for a refusal.
 type Answer = Result<Value, Refusal>;
 
 impl Twin {
@@ -157,7 +157,7 @@ impl Twin {
         self.state.latest()
     }
 
-    /// Returns the state, for changes that no call of the API makes.
+    /// Returns the state for changes that bypass the API.
     pub fn change(&mut self) -> &mut State {
         self.state.change()
     }
@@ -266,7 +266,7 @@ impl Twin {
         }))
     }
 
-    /// Returns a page of all clusters.
+    /// Returns the requested page of all clusters.
     fn clusters(&self, request: &Request, region: &str) -> Value {
         let number = |key: &str, default: usize| {
             let asked = request.asked(key).and_then(|text| text.parse().ok());

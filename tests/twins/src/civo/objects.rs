@@ -4,7 +4,7 @@ use super::{CLUSTER, VOLUME_TYPE};
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// The state of a volume. The words are the ones that clients know.
+/// The state of a volume. Clients know the API's words for all states except [`Self::Perplexed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// The volume is not usable yet.
@@ -19,7 +19,7 @@ pub enum Status {
     Detaching,
     /// The volume is being expanded.
     Resizing,
-    /// A word that no client knows.
+    /// A state whose word no client knows.
     Perplexed,
     /// A change has failed.
     Error,
@@ -53,7 +53,7 @@ pub struct Volume {
     pub gib: u64,
     /// The code of its region.
     pub region: String,
-    /// The ID of its cluster, or "".
+    /// The ID of its cluster; empty if it belongs to no cluster.
     pub cluster: String,
     /// The ID of its network.
     pub network: String,
@@ -63,7 +63,8 @@ pub struct Volume {
     pub bootable: bool,
     /// The state of the volume.
     pub status: Status,
-    /// The instance; kept while the volume is being detached.
+    /// The ID of the instance to which the volume is attached. It is kept while the volume is being
+    /// detached.
     pub instance: Option<String>,
     /// The snapshot from which the volume was created.
     pub from: Option<String>,
@@ -71,8 +72,8 @@ pub struct Volume {
     pub created: String,
     /// Whether the creation ends with [`Status::Error`].
     pub fails: bool,
-    /// When the current change ends, and the size in GiB from then on. What else changes follows
-    /// from the status.
+    /// The time at which the current change ends, and the size in GiB from then on. The status
+    /// determines the other effects of the change.
     pub next: Option<(Instant, u64)>,
     /// The time at which the volume is removed.
     pub removed: Option<Instant>,
@@ -94,8 +95,8 @@ impl Volume {
         })
     }
 
-    /// Returns the size of the disk in bytes: 0.945 of the volume's size, as seen for 10 GiB, in
-    /// whole sectors.
+    /// Returns the size of the disk in bytes: 0.945 of the volume's size, as observed with 10 GiB,
+    /// rounded up to whole sectors.
     #[must_use]
     pub fn disk_bytes(&self) -> u64 {
         disk_bytes(self.gib)
@@ -153,7 +154,7 @@ pub struct Snapshot {
     pub volume: String,
     /// The name of the volume.
     pub volume_name: String,
-    /// The size of the volume at the cut, in GiB.
+    /// The size of the volume when the snapshot was created, in GiB.
     pub gib: u64,
     /// The code of its region.
     pub region: String,
@@ -161,7 +162,8 @@ pub struct Snapshot {
     pub created: String,
     /// The time at which the snapshot is ready.
     pub ready: Instant,
-    /// Whether a ready snapshot has the other of the two words that were seen.
+    /// Whether the state of the ready snapshot is `available` instead of `Ready`. Both words have
+    /// been observed.
     pub is_available: bool,
 }
 

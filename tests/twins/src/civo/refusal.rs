@@ -1,10 +1,11 @@
-//! The API's refusals: a code, which determines the meaning, and a reason. Both are texts, never
-//! null. Only the status of a duplicate name has been seen; the other statuses follow convention.
+//! Error responses of the API. Each has a code, which determines the meaning, and a reason; both
+//! are texts, never null. Only the status of a duplicate name has been observed; the other statuses
+//! follow convention.
 
 use crate::http::Response;
 use serde_json::json;
 
-/// A refusal.
+/// The reason why the API refuses a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The key is wrong.
@@ -54,7 +55,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the `code`.
+    /// Returns the value of `code` in the body.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
@@ -110,7 +111,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the response, with this status, or with the refusal's own.
+    /// Returns the error response with this status; `None` means the usual status of the refusal.
     #[must_use]
     pub fn response(self, status: Option<u16>) -> Response {
         let code = self.code();

@@ -1,5 +1,5 @@
-//! Calls about snapshots of volumes. Names may repeat, since no code for a duplicate snapshot name
-//! is known.
+//! Calls about snapshots of volumes. Names may repeat, since no error code for a duplicate snapshot
+//! name is known.
 
 use super::objects::{Snapshot, Status};
 use super::state::now;
@@ -25,8 +25,8 @@ impl Twin {
         }
     }
 
-    /// Handles `/v2/snapshots`. Without the resource type, the list contains the snapshots of
-    /// instances, and none of volumes.
+    /// Handles `/v2/snapshots`. Without `resource_type=volume`, the list contains only snapshots of
+    /// instances, of which there are none.
     pub(super) fn snapshots(
         &mut self,
         method: &str,

@@ -47,7 +47,7 @@ impl State {
         state
     }
 
-    /// Returns the instances of a cluster.
+    /// Returns the instances of a cluster, as JSON.
     pub(super) fn of(&self, cluster: &str) -> Value {
         let all = self.instances.values();
         let inside = all.filter(|it| match self.other_clusters.get(cluster) {
@@ -57,13 +57,13 @@ impl State {
         inside.map(Instance::described).collect()
     }
 
-    /// Whether a cluster contains this instance.
+    /// Whether any cluster contains this instance.
     pub(super) fn is_of_cluster(&self, id: &str) -> bool {
         let is_own = self.instances.get(id).is_some_and(|it| it.is_in_cluster);
         is_own || self.other_clusters.values().flatten().any(|it| it == id)
     }
 
-    /// Returns an ID that no object has had. The order of IDs differs from the order of creation.
+    /// Returns an ID that no object has had. IDs do not sort in the order of creation.
     pub(super) fn id(&mut self) -> String {
         self.made += 1;
         let first = self.made.wrapping_mul(0x9e37_79b9) & 0xffff_ffff;

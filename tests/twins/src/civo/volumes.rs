@@ -95,11 +95,11 @@ impl Twin {
         let from = volume.from.clone();
         let id = self.state.change().insert(volume);
         self.make_disk(&id, bytes, from.as_deref())?;
-        // In a real response, the result may be empty and the status null.
+        // A real response may have an empty result and a null status.
         Ok(json!({"id": id, "name": name, "result": "", "status": null}))
     }
 
-    /// Creates the disk of a volume. Without disks, this has no effect.
+    /// Creates the disk of a volume. Has no effect if the twin has no disks.
     fn make_disk(&mut self, id: &str, bytes: u64, from: Option<&str>) -> Result<(), Refusal> {
         let made = self.disk("create", |disks| match from {
             None => disks.create(id, bytes),
@@ -114,7 +114,7 @@ impl Twin {
         made
     }
 
-    /// Returns the volume for a change, if no other change is running.
+    /// Returns the volume, if it is in this region and not being removed.
     fn at_rest(&self, id: &str, region: &str) -> Result<Volume, Refusal> {
         let volume = self.state.latest().volumes.get(id);
         let volume = volume.filter(|volume| volume.region == region && volume.removed.is_none());
@@ -169,13 +169,13 @@ impl Twin {
         Ok(success())
     }
 
-    /// Detaches the volume from its current instance, whichever that is.
+    /// Detaches the volume from its current instance; the request does not name an instance.
     fn detach(&mut self, id: &str, region: &str) -> Answer {
         let volume = self.at_rest(id, region)?;
         if volume.status != Status::Attached {
             return Err(Refusal::NotAttached);
         }
-        // A delayed detach, meant for another instance, removes the volume from its current
+        // A delayed detach from an earlier instance would detach the volume from its current
         // instance.
         if let Some(instance) = self.in_use.get(id) {
             self.broken
@@ -210,7 +210,7 @@ impl Twin {
     }
 }
 
-/// Returns the refusal for a volume ID: IDs are UUIDs.
+/// Returns the refusal for an ID of no volume. IDs that are not UUIDs have a separate refusal.
 fn no_volume(id: &str) -> Refusal {
     match id.split('-').map(str::len).eq([8, 4, 4, 4, 12]) {
         true => Refusal::NoVolume,

@@ -1,4 +1,4 @@
-//! Volumes with disks: each volume has a disk, and an action is complete once the disk has changed.
+//! Volumes with disks on a hypervisor: an action is complete once the disk has changed.
 
 use super::state::{Action, Change, State, after};
 use super::{DigitalOcean, Refusal, refused};
@@ -14,7 +14,8 @@ pub const MODEL: Model = Model {
 };
 
 impl DigitalOcean {
-    /// Gives volumes disks on the hypervisor from now on; its servers have the droplets' names.
+    /// Gives each new volume a disk on the hypervisor. The hypervisor's guests have the droplets'
+    /// names.
     #[must_use]
     pub fn with_disks(mut self, hypervisor: Hypervisor) -> Self {
         self.disks = Some(Arc::new(hypervisor));
@@ -28,7 +29,7 @@ impl DigitalOcean {
         }
     }
 
-    /// Makes a change that takes no action. Has no effect without disks.
+    /// Changes a disk for a call that starts no action. Has no effect if the twin has no disks.
     pub(super) fn disk(
         &self,
         what: &str,
@@ -40,7 +41,7 @@ impl DigitalOcean {
         change(disks).or_else(|error| refused(500, format!("{what}: {error}")))
     }
 
-    /// Changes the disk of a volume, and then ends the action.
+    /// Changes the disk of a volume in the background, and then ends the action.
     pub(super) fn perform(&self, state: &State, number: u64, action: Action) {
         let Some(disks) = self.disks.clone() else {
             return;
@@ -52,7 +53,7 @@ impl DigitalOcean {
         let server = droplet.map_or_else(String::new, |droplet| droplet.name.clone());
         let (state, delay) = (Arc::clone(&self.state), self.settings().delay);
         std::thread::spawn(move || {
-            // A real hypervisor takes this long.
+            // A real hypervisor takes time, too.
             #[expect(clippy::disallowed_methods, reason = "no event comes before it")]
             std::thread::sleep(delay);
             let Action { volume, fails, .. } = action;

@@ -40,7 +40,7 @@ impl Window {
     }
 }
 
-/// Both limits.
+/// The limits per minute and per hour.
 #[derive(Debug)]
 pub(super) struct Limits {
     pub(super) minute: Window,
@@ -55,7 +55,7 @@ impl Limits {
         }
     }
 
-    /// Counts a call; returns the refusal if the call comes too early.
+    /// Counts a call. Returns the refusal if the call exceeds a limit; `None` otherwise.
     pub(super) fn take(&mut self) -> Option<Response> {
         let now = Instant::now();
         let (minute, hour) = (self.minute.left(now), self.hour.left(now));
@@ -68,7 +68,7 @@ impl Limits {
             429,
             &json!({"id": "too_many_requests", "message": "API Rate limit exceeded."}),
         );
-        // For the hourly limit, only the reset time is known.
+        // Omit retry-after for the hourly limit, for which clients use the time of the reset.
         if hour > 0 {
             let seconds = self.minute.reset(now).as_secs_f32().ceil();
             response.headers.push(("retry-after", format!("{seconds}")));
@@ -76,7 +76,7 @@ impl Limits {
         Some(response)
     }
 
-    /// Returns the headers of every response.
+    /// Returns the headers about the hourly limit, which every response has.
     pub(super) fn headers(&mut self) -> [(&'static str, String); 3] {
         let now = Instant::now();
         let left = self.hour.left(now);

@@ -23,9 +23,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The team of the token.
+/// The ID of the team to which the token belongs.
 const TEAM: &str = "5df3e3004a17e242b7c20ca6c9fc25b701a47ece";
-/// The token that is accepted at the start.
+/// The token that is accepted initially.
 pub const TOKEN: &str = "dop_v1_token-of-the-twin";
 
 /// The settings, which a test may change at any time.
@@ -48,9 +48,9 @@ pub struct Settings {
     /// Whether a volume shows its droplet once an attach is accepted, and not only when it is
     /// complete.
     pub shows_at_accept: bool,
-    /// Whether a volume from a snapshot has the requested size, and not the snapshot's.
+    /// Whether a volume from a snapshot has the requested size if that is larger than the snapshot.
     pub restores_larger: bool,
-    /// The number of actions, from now on, that end as `errored`.
+    /// The number of further actions that end as `errored`.
     pub errored: usize,
     /// Whether new actions never end.
     pub is_stuck: bool,
@@ -95,7 +95,7 @@ pub struct DigitalOcean {
     limits: Mutex<Limits>,
 }
 
-/// A status, and the message of the refusal.
+/// The status code and the message of an error response.
 type Refusal = (u16, String);
 type Answer = Result<Response, Refusal>;
 
@@ -180,8 +180,8 @@ impl DigitalOcean {
         }
     }
 
-    /// Adds an attach to the volume's actions, as if another program had attached it to the droplet
-    /// and all consequences had been undone.
+    /// Adds an attach to the volume's actions, as if another program had attached the volume to the
+    /// droplet, and then undone the attach.
     pub fn pass_by(&self, volume: &str, droplet: u64) {
         let mut state = self.state();
         let Some(region) = state
@@ -229,7 +229,7 @@ impl DigitalOcean {
             let body = json!({
                 "name": format!("other-{n}"), "region": self.regions.first(), "size_gigabytes": 1,
             });
-            // A volume that already exists remains unchanged.
+            // Ignore the error for a volume that exists.
             drop(self.create_volume(&body));
         }
     }
@@ -249,13 +249,13 @@ impl DigitalOcean {
         }
     }
 
-    /// Returns the number of snapshots.
+    /// Returns the number of snapshots of volumes.
     #[must_use]
     pub fn snapshots(&self) -> usize {
         self.state().latest().snapshots.len()
     }
 
-    /// Returns the state, after applying the actions that have ended.
+    /// Returns the state, after applying actions that have ended.
     fn state(&self) -> MutexGuard<'_, Lag<State>> {
         let mut state = lock(&self.state);
         if state.latest().is_due() {
@@ -284,7 +284,7 @@ impl DigitalOcean {
         id
     }
 
-    /// Refuses a request that would exceed the account's capacity.
+    /// Refuses a request for `more` GiB if it would exceed the account's capacity.
     fn has_room(&self, state: &State, more: u64, what: &str) -> Result<(), Refusal> {
         let settings = self.settings();
         let sizes = state.volumes.values().map(|volume| volume.size);
@@ -383,7 +383,7 @@ pub fn metadata(droplet: u64, region: &str, path: &str) -> Option<String> {
     }
 }
 
-/// Returns the word for a status in the body of a refusal.
+/// Returns the `id` in the body of an error response with this status.
 fn word(status: u16) -> &'static str {
     match status {
         400 => "bad_request",
@@ -397,7 +397,7 @@ fn word(status: u16) -> &'static str {
     }
 }
 
-/// Returns a refusal in the API's form.
+/// Returns an error response in the API's format.
 #[must_use]
 pub fn refusal(status: u16, message: &str) -> Response {
     Response::json(
@@ -458,7 +458,7 @@ impl Service for DigitalOcean {
     }
 }
 
-/// Returns a text of the body; `None` if the client omits it, or sends it empty or as null.
+/// Returns a text of the body; `None` if it is missing, empty or null.
 fn given<'a>(body: &'a Value, key: &str) -> Option<&'a str> {
     body[key].as_str().filter(|text| !text.is_empty())
 }

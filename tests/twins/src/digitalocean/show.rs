@@ -1,4 +1,4 @@
-//! The objects as the API shows them, and pages of them.
+//! JSON representations of the API's objects, and pages of lists.
 
 use super::state::{Action, Change, Droplet, Snapshot, State, Status, Volume};
 use crate::http::{Request, Response};
@@ -15,7 +15,8 @@ pub(super) fn region(slug: &str) -> Value {
 }
 
 impl State {
-    /// Returns a volume. With `at_accept`, it shows its droplet while it is still being attached.
+    /// Returns the JSON of a volume. If `at_accept` is set, the volume shows its droplet while it
+    /// is still being attached.
     pub(super) fn volume(&self, id: &str, volume: &Volume, at_accept: bool) -> Value {
         let coming = self.running(id).and_then(|action| match action.change {
             Change::Attach(droplet) if at_accept && !action.fails => Some(droplet),

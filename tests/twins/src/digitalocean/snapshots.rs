@@ -1,4 +1,4 @@
-//! Snapshots of volumes, and one snapshot of a droplet, which lists without a filter also show.
+//! Snapshots of volumes. Lists without a filter also contain one snapshot of a droplet.
 
 use super::state::{Snapshot, now};
 use super::{Answer, DigitalOcean, given, not_found, refused, show, texts};
@@ -9,7 +9,7 @@ use std::time::Instant;
 /// Maximum number of snapshots of a volume.
 const MOST: usize = 25;
 
-/// The ID of a droplet's snapshot.
+/// The ID of the droplet's snapshot.
 const OF_A_DROPLET: &str = "119192817";
 
 impl DigitalOcean {

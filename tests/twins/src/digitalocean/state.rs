@@ -44,7 +44,7 @@ pub(super) struct Snapshot {
     pub(super) name: String,
     pub(super) volume: String,
     pub(super) region: String,
-    /// The size of the volume at the cut, in GiB.
+    /// The size of the volume when the snapshot was created, in GiB.
     pub(super) size: u64,
     pub(super) tags: Vec<String>,
     pub(super) created_at: String,
@@ -55,7 +55,7 @@ pub(super) struct Action {
     pub(super) volume: String,
     pub(super) change: Change,
     pub(super) region: String,
-    /// The end of the action; `None` if it never ends.
+    /// The time at which the action ends; `None` if it is unknown, or if the action never ends.
     pub(super) due: Option<Instant>,
     pub(super) fails: bool,
     pub(super) status: Status,
@@ -123,7 +123,7 @@ impl State {
         format!("{number:08x}-d0d0-4000-8000-{number:012x}")
     }
 
-    /// Whether an action has ended that [`Self::settle`] has not yet applied.
+    /// Whether [`Self::settle`] must apply an action that has ended.
     pub(super) fn is_due(&self) -> bool {
         self.actions.values().any(Action::is_due)
     }
@@ -186,7 +186,7 @@ impl Action {
     }
 }
 
-/// Returns the end of a change with this duration.
+/// Returns the time at which a change with this duration ends.
 pub(super) fn after(delay: Duration) -> Option<Instant> {
     Instant::now().checked_add(delay)
 }

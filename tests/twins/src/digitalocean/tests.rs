@@ -198,7 +198,7 @@ fn a_volume_with_a_disk_is_a_file_and_an_action_ends_with_what_became_of_its_dis
     let restored = bed.done("POST", "/v2/volumes", &restored);
     let copy = restored["volume"]["id"].as_str().unwrap();
     assert_eq!((bytes(cut), bytes(copy)), (1 << 30, 3 << 30));
-    // There is no hypervisor that responds.
+    // The attach fails, since nothing listens on the hypervisor's socket.
     let attach = json!({"type": "attach", "droplet_id": 7});
     assert_eq!(ended(&id, &attach), "errored");
     assert_eq!(bed.0.attached()[&id], None);

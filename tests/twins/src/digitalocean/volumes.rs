@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 const NAME_MAX: usize = 64;
 
-/// Whether the name is a letter followed by letters, digits and dashes. Until 2019, underscores
-/// were allowed, too.
+/// Whether the name is a lower-case letter followed by lower-case letters, digits and dashes. Until
+/// 2019, underscores were allowed, too.
 fn is_name(name: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     name.len() <= NAME_MAX

@@ -1,6 +1,6 @@
-//! Rules about the account of cinder-csi-plugin's controller: its `cloud.conf`, the files named
-//! there, and a `clouds.yaml` named by the environment of its pod. Belay's pod has only a Secret,
-//! and another environment.
+//! Rules about the OpenStack account of cinder-csi-plugin's controller: its `cloud.conf`, the files
+//! named there, and a `clouds.yaml` that the environment of its pod names. Belay's pod has only the
+//! Secret with `cloud.conf`, and another environment.
 
 use super::objects::Object;
 use super::rules::{Item, Section, Subject, Test, right, warning};
@@ -9,12 +9,12 @@ use super::workloads::Flags;
 const NAME: &str = "account";
 /// The variables by which OpenStack's clients find a `clouds.yaml` or select an entry of it.
 const VARIABLES: [&str; 3] = ["OS_CLIENT_CONFIG_FILE", "OS_CLIENT_SECURE_FILE", "OS_CLOUD"];
-/// The directory in which the clients search for the file, and its name.
+/// The directory in which OpenStack's clients search for `clouds.yaml`.
 const DIRECTORY: &str = "/etc/openstack";
 const FILE: &str = "clouds.yaml";
-/// The Secret with the account in Belay's chart, and its key.
+/// The default name of the Secret with the account in Belay's chart, and its default key.
 const SECRET: [&str; 2] = ["cloud-config", "cloud.conf"];
-/// Mounts of a container that also serves a node.
+/// Mount paths of a container that also serves a node. They contain nothing of the account.
 const OF_NODES: [&str; 3] = ["/csi", "/dev", "/var/lib/kubelet"];
 
 #[rustfmt::skip]
@@ -75,7 +75,7 @@ fn is_of_clouds_yaml(path: &str) -> bool {
     path == DIRECTORY || path.rsplit('/').next() == Some(FILE)
 }
 
-/// Returns the innermost mount that contains the file.
+/// Returns the innermost mount of a container that contains the file.
 fn mount_of<'a>(container: Object<'a>, file: &str) -> Option<Object<'a>> {
     let length = |mount: &Object<'_>| mount.text("/mountPath").trim_end_matches('/').len();
     let mounts = container.list("/volumeMounts").filter(|mount| {
@@ -91,7 +91,8 @@ fn volume_of<'a>(workload: Object<'a>, name: &str) -> Option<Object<'a>> {
     volumes.find(|volume| volume.text("/name") == name)
 }
 
-/// Returns the name of cloud.conf in its directory, and the pod's volume that contains it.
+/// Returns the file name of cloud.conf, and the pod's volume that contains it. Returns `None` if
+/// the container has no `--cloud-config`, or if no volume contains the file.
 fn cloud_conf<'a>(container: &Item<'a>) -> Option<(String, Object<'a>)> {
     let flags = Flags::of(container.object);
     let file = flags.values("cloud-config").last().copied()?;
@@ -101,7 +102,8 @@ fn cloud_conf<'a>(container: &Item<'a>) -> Option<(String, Object<'a>)> {
     Some((key.to_owned(), volume))
 }
 
-/// Returns the namespace, name and key of the Secret with cloud.conf.
+/// Returns the namespace, name and key of the Secret with cloud.conf; `None` if cloud.conf is in no
+/// Secret.
 fn secret(container: &Item<'_>) -> Option<Vec<String>> {
     let (key, volume) = cloud_conf(container)?;
     let secret = volume.text("/secret/secretName");
@@ -109,7 +111,7 @@ fn secret(container: &Item<'_>) -> Option<Vec<String>> {
     (!secret.is_empty()).then(|| vec![namespace.to_owned(), secret.to_owned(), key])
 }
 
-/// Returns the path of cloud.conf on the host.
+/// Returns the path of cloud.conf on the host; `None` if no hostPath volume contains it.
 fn host_file(container: &Item<'_>) -> Option<String> {
     let (key, volume) = cloud_conf(container)?;
     let path = volume.text("/hostPath/path").trim_end_matches('/');
@@ -120,7 +122,7 @@ fn host_file(container: &Item<'_>) -> Option<String> {
     }
 }
 
-/// Returns the other files that the container mounts, such as certificates.
+/// Describes the mounts of the container other than cloud.conf, such as certificates.
 fn others(container: &Item<'_>) -> Vec<String> {
     let conf = cloud_conf(container);
     let conf = conf.as_ref().map_or("", |(_, volume)| volume.text("/name"));

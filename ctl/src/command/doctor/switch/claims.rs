@@ -40,7 +40,7 @@ const fn hint(about: Subject, test: Test) -> Rule {
 }
 
 /// Pods with inline volumes of the driver, and workloads that create such pods. The kubelet refuses
-/// them if the driver has no CSIDriver object, or the object lacks the mode.
+/// these pods if the driver has no CSIDriver object, or if the object does not list `Ephemeral`.
 const INLINE_RULES: Section = Section {
     name: INLINE,
     applies: allows_inline,
@@ -65,7 +65,8 @@ const fn inline(about: Subject, test: Test) -> Rule {
     wrong(about, test, what, cure)
 }
 
-/// Reports hints and inline volumes, or that there are none, or that it is unknown.
+/// Reports claims with hints and pods with inline volumes. Reports also that there are none, or
+/// that the result is unknown because the input lacks the kind.
 pub(super) fn findings(report: &mut Report, case: &Case<'_>) {
     let has_hints = HINT_RULES.judge(report, case);
     let mut all = containers(case.objects, case.peer);

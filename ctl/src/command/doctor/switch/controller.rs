@@ -1,6 +1,7 @@
 //! Rules about the controller of a driver for network filesystems. If Belay's controller cannot
-//! replace it, the driver's own controller keeps running, and only the node plugin is replaced. So
-//! the findings are only warnings, unless a sidecar of a stopped controller may still act.
+//! replace it, the driver's own controller keeps running, and only the node plugin is replaced.
+//! Therefore the findings are warnings, except for a lease that a sidecar of a stopped controller
+//! still holds.
 
 use belay_contract::nfs_id;
 
@@ -13,17 +14,17 @@ use crate::report::{Report, Verdict};
 const NAME: &str = "controller";
 /// The prefix of parameters that the external-provisioner consumes.
 const PROVISIONER: &str = "csi.storage.k8s.io/";
-/// The parameter of a class that names the Secret for creating and deleting volumes.
+/// JSON pointer to the class parameter that names the Secret for creating and deleting volumes.
 const CREATION_SECRET: &str = "/parameters/csi.storage.k8s.io~1provisioner-secret-name";
-/// The parameter of a class that names the Secret for deleting snapshots.
+/// JSON pointer to the class parameter that names the Secret for deleting snapshots.
 const SNAPSHOT_SECRET: &str = "/parameters/csi.storage.k8s.io~1snapshotter-secret-name";
-/// The ID of an existing snapshot.
+/// JSON pointer to the CSI ID of a snapshot in its VolumeSnapshotContent.
 const SNAPSHOT_ID: &str = "/status/snapshotHandle";
-/// The annotation of a volume that names the Secret for its deletion.
+/// JSON pointer to the annotation of a PersistentVolume that names the Secret for its deletion.
 const DELETION_SECRET: &str =
     "/metadata/annotations/volume.kubernetes.io~1provisioner-deletion-secret-name";
 
-/// Obstacles to a switch of the controller.
+/// Rules about objects that hinder Belay's controller from replacing the driver's controller.
 #[rustfmt::skip]
 const OBSTACLES: Section = Section {
     name: NAME,
@@ -92,7 +93,8 @@ pub(super) fn findings(report: &mut Report, case: &Case<'_>) {
     OBSTACLES.judge(report, case);
 }
 
-/// Whether this is Belay's controller, and uses only volumes that it has created.
+/// Whether the Deployment is Belay's controller for NFS, and manages only volumes that it has
+/// created.
 fn is_strict(deployment: Object<'_>) -> bool {
     let mut containers = deployment.list("/spec/template/spec/containers");
     containers.any(|it| {
@@ -101,13 +103,13 @@ fn is_strict(deployment: Object<'_>) -> bool {
     })
 }
 
-/// Whether the volume is deleted by a controller, and not by an administrator.
+/// Whether a controller deletes the volume when its claim is deleted, and not an administrator.
 fn is_deleted_with_claim(volume: Object<'_>) -> bool {
     volume.text("/spec/persistentVolumeReclaimPolicy") == "Delete"
 }
 
-/// Whether Belay's controller refuses calls for the ID. For an ID that no driver creates, it
-/// responds that the volume does not exist, as the driver does.
+/// Whether Belay's controller refuses calls for the ID. It does not refuse an ID that no driver
+/// creates: it responds that the volume does not exist, as the driver does.
 fn is_unread(id: &str) -> bool {
     nfs_id::read(id).is_err()
 }
@@ -255,7 +257,7 @@ mod tests {
             ),
             (volume("filer#exports##n#"), "FAILED_PRECONDITION"),
             (volume("filer#exports#a/../b#n#"), "FAILED_PRECONDITION"),
-            // Belay's controller has the same parser, so it refuses these IDs.
+            // Belay's controller parses IDs with the same function, so it refuses these IDs.
             (volume("fi:ler#exports#data##"), "FAILED_PRECONDITION"),
             (volume("filer#a//b#data##"), "FAILED_PRECONDITION"),
             (volume("filer#exports#.belay/x##"), "FAILED_PRECONDITION"),
@@ -289,7 +291,7 @@ mod tests {
             snapshot("no archive"),
             volume("filer##ns/data#pvc-1#archive"),
             volume("filer/exports/data"),
-            // No driver creates these IDs, and none has a directory for them.
+            // No driver creates these IDs, so no directory exists for them.
             volume("filer"),
             volume("filer/exports"),
             static_one,

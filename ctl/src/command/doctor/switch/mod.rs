@@ -1,4 +1,4 @@
-//! `belayctl doctor --switch KIND`: checks by the objects of a cluster whether Belay can take over
+//! `belayctl doctor --switch KIND`: checks the objects of a cluster for whether Belay can take over
 //! a driver's volumes. Reads the objects from a file or standard input; connects to nothing and
 //! changes nothing.
 
@@ -47,7 +47,7 @@ pub(crate) struct Switch {
 }
 
 impl Switch {
-    /// Returns the report if `--switch` is given.
+    /// Returns the report on the cluster; `None` if `--switch` is not given.
     ///
     /// # Errors
     /// Fails if the objects cannot be read.
@@ -92,7 +92,8 @@ fn judge(objects: &Objects, peer: &Peer, now: SystemTime) -> Report {
     report
 }
 
-/// Returns the driver's name in the cluster: the first of its names that an object has.
+/// Returns the driver's name in the cluster, and reports it: the first possible name that an object
+/// has. If no object has one, reports a failed check and returns the first possible name.
 fn named<'a>(report: &mut Report, objects: &Objects, peer: &'a Peer) -> &'a str {
     let is_used = |name: &&&str| {
         let has = |kind, pointer| objects.of(kind).any(|it| it.text(pointer) == **name);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// A Kubernetes object. A field that is missing or of another type counts as unset.
+/// A Kubernetes object. A field that is missing or of another type is treated as unset.
 #[derive(Clone, Copy)]
 pub(super) struct Object<'a>(&'a Value);
 
@@ -117,8 +117,8 @@ impl Objects {
         self.0.iter().filter(is_it).map(Object)
     }
 
-    /// Whether there is an object of this kind. If not, the kind may be missing in the kubectl
-    /// command.
+    /// Whether the input has an object of this kind. If not, the user may have omitted the kind
+    /// from the kubectl command.
     pub(super) fn have(&self, kind: &str) -> bool {
         self.of(kind).next().is_some()
     }

@@ -17,27 +17,28 @@ pub(crate) enum Kind {
 /// The properties of a driver that Belay can replace.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// The names that its CSIDriver object can have.
+    /// The names that the driver's CSIDriver object can have.
     pub(super) drivers: &'static [&'static str],
     /// Belay's name for the backend.
     pub(super) backend: &'static str,
-    /// The last component of the names of its images.
+    /// The last path components of the driver's image names, without tags.
     pub(super) images: &'static [&'static str],
     /// The StorageClass parameters that Belay accepts, except the parameters of the
     /// external-provisioner.
     pub(super) parameters: &'static [&'static str],
-    /// Whether Belay ignores other parameters, as the driver does.
+    /// Whether Belay ignores StorageClass parameters that `parameters` does not contain, as the
+    /// driver does.
     pub(super) ignores_parameters: bool,
-    /// The topology key of its volumes.
+    /// The topology key of the driver's volumes.
     pub(super) topology_key: &'static str,
     /// The VolumeSnapshotClass parameters that Belay accepts.
     pub(super) snapshot_parameters: &'static [&'static str],
-    /// The number of nodes to which Belay attaches a volume.
+    /// The number of nodes to which Belay attaches a volume at the same time.
     pub(super) sharing: Sharing,
-    /// Whether a key of its Secrets selects the cloud.
+    /// Whether a key of the driver's Secrets selects one of several clouds.
     pub(super) chooses_cloud: bool,
-    /// Whether its volumes are directories of servers. Then Belay replaces the node plugin, and the
-    /// driver's controller may keep running.
+    /// Whether the driver's volumes are directories on servers. Belay replaces the node plugin of
+    /// these drivers; their controller may keep running.
     pub(super) is_remote: bool,
 }
 

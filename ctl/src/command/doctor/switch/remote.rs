@@ -1,5 +1,5 @@
-//! Rules about a driver for network filesystems. Each node mounts its volumes by itself, without
-//! attachments, as its CSIDriver object declares.
+//! Rules about a driver for network filesystems. Each node mounts the volumes without an
+//! attachment, which the CSIDriver object must declare.
 
 use belay_contract::mount_flags;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use super::rules::{Case, Good, Rule, Section, Subject, Test, warning, wrong};
 use super::storage::{ATTACHMENTS, VOLUMES};
 use crate::report::{Report, Verdict};
 
-/// The maximum length of a source, in bytes: the limit of fsconfig(2).
+/// The maximum length of a mount source, in bytes: the limit of fsconfig(2).
 const SOURCE_BYTES_MAX: usize = 255;
 const OBJECT: &str = "CSIDriver";
 const OBJECTS: Subject = Subject::Ours(OBJECT, "/metadata/name");
@@ -93,7 +93,7 @@ pub(super) fn object(report: &mut Report, case: &Case<'_>) {
     }
 }
 
-/// Returns the volume attribute of this name, in any case.
+/// Returns the volume attribute of this name; the case of letters is ignored.
 fn attribute<'a>(volume: Object<'a>, name: &str) -> &'a str {
     let attributes = "/spec/csi/volumeAttributes";
     let mut keys = volume.keys(attributes);
@@ -107,7 +107,8 @@ fn is_indirect(path: &str) -> bool {
     !path.is_empty() && parts.any(|part| ["", ".", ".."].contains(&part))
 }
 
-/// Returns the length of `SERVER:/SHARE/DIRECTORY` in bytes, without replacing templates.
+/// Returns the length of the mount source `SERVER:/SHARE/DIRECTORY` in bytes. Templates in it are
+/// not expanded.
 fn source_bytes(volume: Object<'_>) -> usize {
     let paths = ["share", "subDir"].map(|key| attribute(volume, key).trim_matches('/'));
     let paths = paths.iter().filter(|path| !path.is_empty());
@@ -115,7 +116,7 @@ fn source_bytes(volume: Object<'_>) -> usize {
     attribute(volume, "server").len() + 1 + length
 }
 
-/// Returns the lists of mount options.
+/// Returns the comma-separated lists of mount options of a PersistentVolume.
 fn lists<'a>(volume: Object<'a>) -> impl Iterator<Item = &'a str> {
     let more = std::iter::once(attribute(volume, "mountOptions"));
     volume.texts("/spec/mountOptions").chain(more)

@@ -26,8 +26,8 @@ pub(super) struct Section {
     pub(super) name: &'static str,
     /// Whether the rules apply to the driver.
     pub(super) applies: fn(&Case<'_>) -> bool,
-    /// A kind of which every cluster has objects. If the input has none, the section reports that
-    /// the result is unknown.
+    /// A kind of object that every cluster has. If the input has no such object, the section
+    /// reports that the result is unknown.
     pub(super) needs: Option<&'static str>,
     pub(super) rules: &'static [Rule],
     /// The finding if no rule is broken.
@@ -65,7 +65,7 @@ pub(super) const fn wrong(
     rule(Verdict::No, about, test, what, cure)
 }
 
-/// Creates a rule whose violation an administrator must know of.
+/// Creates a rule that gives a warning if broken.
 pub(super) const fn warning(
     about: Subject,
     test: Test,
@@ -75,7 +75,7 @@ pub(super) const fn warning(
     rule(Verdict::Warn, about, test, what, cure)
 }
 
-/// Creates a rule for a good finding that has a consequence.
+/// Creates a rule that gives instructions if it matches, but no warning.
 pub(super) const fn right(
     about: Subject,
     test: Test,
@@ -108,7 +108,7 @@ pub(super) enum Subject {
     Ours(&'static str, &'static str),
     /// All objects of a kind.
     All(&'static str),
-    /// All Deployments, StatefulSets and DaemonSets, by kind and name.
+    /// All Deployments, StatefulSets and DaemonSets. Findings name them by kind and name.
     Workloads,
     /// The containers with the driver's programs.
     Containers,
@@ -116,7 +116,7 @@ pub(super) enum Subject {
     Controllers,
 }
 
-/// The test whether an object breaks a rule.
+/// The test of whether an object breaks a rule.
 pub(super) enum Test {
     /// Returns whether the object breaks the rule.
     Is(fn(Object<'_>, &Case<'_>) -> bool),
@@ -188,7 +188,8 @@ impl Section {
         good: Good::Silent,
     };
 
-    /// Evaluates the rules and reports the findings. Returns whether a rule is broken.
+    /// Evaluates the rules and reports the findings. Returns whether a rule is broken, or the input
+    /// has no object of the kind that the section needs.
     pub(super) fn judge(&self, report: &mut Report, case: &Case<'_>) -> bool {
         if !(self.applies)(case) {
             return false;
@@ -219,8 +220,8 @@ impl Section {
 }
 
 impl Rule {
-    /// Reports the objects that break the rule, in one finding for those with the same texts.
-    /// Returns whether there are any.
+    /// Reports the objects that break the rule. Objects with the same values share a finding.
+    /// Returns whether any object breaks the rule.
     fn judge(&self, report: &mut Report, name: &str, case: &Case<'_>) -> bool {
         let mut found: Vec<(Vec<String>, Names)> = Vec::new();
         for item in case.items(self.about) {
@@ -262,7 +263,7 @@ pub(super) fn missing(report: &mut Report, name: &str, kind: &str) {
 pub(super) struct Names(pub(super) Vec<String>);
 
 impl std::fmt::Display for Names {
-    /// Writes the first names, and the number of the others.
+    /// Writes the first names, and the number of further names.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let shown = &self.0[..self.0.len().min(NAMES_MAX)];
         f.write_str(&shown.join(", "))?;

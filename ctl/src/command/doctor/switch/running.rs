@@ -1,5 +1,5 @@
-//! Checks what must have stopped before the switch, the driver's pods and the leases of its
-//! sidecars; and that nodes keep their IDs.
+//! Checks that the driver's pods have stopped, that the leases of its sidecars have expired, and
+//! that nodes keep their IDs.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,8 +9,8 @@ use super::rules::{Case, Good, Names, Section, Subject, Test, missing, wrong};
 use super::workloads::WORKLOADS;
 use crate::report::{Report, Verdict};
 
-/// The number of a DaemonSet's pods on nodes where they must not run; other workloads lack the
-/// field.
+/// JSON pointer to the number of a DaemonSet's pods on nodes where they must not run. Other
+/// workloads do not have the field.
 const MISSCHEDULED: &str = "/status/numberMisscheduled";
 
 const PODS: &str = "pods of the driver";
@@ -60,8 +60,8 @@ pub(super) fn programs(report: &mut Report, objects: &Objects, peer: &Peer) {
     }
 }
 
-/// Reports pods whose workload was deleted, or no longer counts them. They run until the end of
-/// their grace period, and a node plugin unregisters the driver's name at its exit.
+/// Reports pods of the driver whose workload was deleted or no longer counts them. These pods run
+/// until the end of their grace period, and a node plugin that exits unregisters the driver's name.
 fn ending(report: &mut Report, objects: &Objects, peer: &Peer) {
     let has_ended = |pod: Object<'_>| ["Succeeded", "Failed"].contains(&pod.text("/status/phase"));
     let runs = |pod: Object<'_>| {
@@ -144,8 +144,8 @@ fn lease_names(driver: &str) -> [String; 4] {
     ]
 }
 
-/// Whether a sidecar holds the lease. A clock that is wrong by less than the lease's duration makes
-/// an expired lease look held, but not the reverse.
+/// Whether a sidecar holds the lease. Allows twice the lease's duration, so that a clock that is
+/// wrong by less than the duration does not make a held lease look expired.
 fn is_held(lease: Object<'_>, now: SystemTime) -> bool {
     if lease.text("/spec/holderIdentity").is_empty() {
         return false;
@@ -157,14 +157,14 @@ fn is_held(lease: Object<'_>, now: SystemTime) -> bool {
     now < renewed + duration * 2
 }
 
-/// Reports nodes whose ID would change: Belay registers a node with the ID of its server, and
-/// attachments keep the ID that the driver has registered.
+/// Reports nodes whose ID would change. Belay registers a node with the ID of its server, but
+/// existing attachments keep the ID that the driver has registered.
 pub(super) fn nodes(report: &mut Report, case: &Case<'_>) {
     let name = "node IDs";
     if !case.objects.have("CSINode") {
         return missing(report, name, "CSINode");
     }
-    // A providerID of another program, such as k3s, says nothing about the server.
+    // Skip a providerID of another program, such as k3s: it does not identify the cloud's server.
     let scheme = format!("{}://", case.peer.backend);
     let (mut attached, mut free) = (Names::default(), Names::default());
     let (mut count, mut compared) = (0_u32, 0_u32);

@@ -1,5 +1,5 @@
 //! Rules about settings of the driver's pods that must be repeated in Belay's values: flags,
-//! variables and the kubelet's directory. Some have no counterpart.
+//! variables and the kubelet's directory. Some settings have no counterpart in Belay.
 
 use super::rules::{Case, Item, Rule, Section, Subject, Test, warning};
 use super::workloads::Flags;
@@ -8,10 +8,10 @@ const NAME: &str = "settings";
 /// The default cluster name of Belay's chart.
 const CLUSTER: &str = "kubernetes";
 const KUBELET_DIR: &str = "/var/lib/kubelet";
-/// Variables of HTTP clients, in any case.
+/// Environment variables of HTTP clients, in upper or lower case.
 const PROXIES: [&str; 3] = ["HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"];
 
-/// The rules for all drivers, and those for cinder-csi-plugin.
+/// The rules for all drivers, and the rules for cinder-csi-plugin.
 #[rustfmt::skip]
 pub(super) const SECTIONS: [Section; 2] = [
     Section {

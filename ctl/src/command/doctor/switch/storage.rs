@@ -8,8 +8,8 @@ use super::objects::{Object, escaped};
 use super::peer::{FILESYSTEMS, FORMATTING, Sharing};
 use super::rules::{Case, Good, Item, Rule, Section, Subject, Test, warning, wrong};
 
-/// The prefix of parameters that the external-provisioner consumes; `fstype` is its former
-/// spelling.
+/// The prefix of class parameters that the external-provisioner consumes. `fstype` is its
+/// deprecated parameter without the prefix.
 const PROVISIONER: &str = "csi.storage.k8s.io/";
 const OLD_FS_TYPE: &str = "fstype";
 /// The annotation of a snapshot that names the Secret for its deletion.
@@ -22,7 +22,7 @@ const NO_SECRETS: &str = "the sidecars of Belay's chart may not read them: use a
 const CLOUDS: &str = "add each such Secret to `clouds` of the chart's entry, so that the sidecars \
                       may read it, with the name in its key `cloud`, or with name \"\" if it has \
                       none: Belay refuses calls for a cloud that it does not use";
-/// The calls that modify a volume, by the prefix of their parameters in a class.
+/// The calls that modify a volume, as they are named in the class parameters for their Secrets.
 const CALLS: [&str; 3] = ["provisioner", "controller-publish", "controller-expand"];
 
 pub(super) const VOLUMES: Subject = Subject::Ours("PersistentVolume", "/spec/csi/driver");
@@ -122,13 +122,13 @@ const SNAPSHOT_RULES: &[Rule] = &[
 const ONE_NODE: &str =
     "keep them with the old driver: Belay attaches a volume to one node at a time";
 
-/// Rules about volumes. Volumes of the driver include those that Kubernetes has migrated from
-/// in-tree plugins.
+/// Rules about volumes. The driver's volumes include volumes of in-tree plugins that Kubernetes has
+/// migrated to the driver.
 #[rustfmt::skip]
 const VOLUME_RULES: &[Rule] = &[
     wrong(VOLUMES, Test::Is(|it, case| {
         let id = it.text("/spec/csi/volumeHandle");
-        // The IDs of Cinder are in lower case.
+        // Cinder's IDs are in lower case.
         let is_misspelt = case.peer.chooses_cloud && id != id.to_ascii_lowercase();
         !is_uuid(id) || is_misspelt
     }),
@@ -188,7 +188,7 @@ const VOLUME_RULES: &[Rule] = &[
 const OTHER_CLASS: &str = "its volumes are not affected; create a class without that, and use it \
                            for new claims";
 
-/// Rules about classes: a class with a parameter that Belay does not know creates no volumes.
+/// Rules about classes. Belay creates no volumes for a class with a parameter that it refuses.
 #[rustfmt::skip]
 const CLASS_RULES: &[Rule] = &[
     warning(CLASSES, Test::Finds(|class, case| {
@@ -246,22 +246,22 @@ fn parameter<'a>(class: Object<'a>, key: &str) -> &'a str {
     class.text(&format!("/parameters/{}", escaped(key)))
 }
 
-/// Returns the unknown parameters of a class, if there are any.
+/// Returns the unknown parameters of a class; `None` if all are known.
 fn refused(class: &Item<'_>, is_known: impl Fn(&str) -> bool) -> Option<Vec<String>> {
     let keys = class.object.keys("/parameters");
     let unknown: Vec<_> = keys.filter(|key| !is_known(key)).collect();
     (!unknown.is_empty()).then(|| vec![unknown.join(", ")])
 }
 
-/// Returns a mount option that the node agent refuses, with the reason. It does not mount volumes
-/// that have it.
+/// Returns a mount option that the node agent refuses, with the reason. The node agent does not
+/// mount volumes with this option.
 fn refused_option(object: Object<'_>, pointer: &str) -> Option<Vec<String>> {
     let options: Vec<_> = object.texts(pointer).collect();
     mount_flags::parse(&options).err().map(|why| vec![why])
 }
 
-/// Returns the Secrets of a class, which may select a cloud, and the calls without a Secret.
-/// Returns `None` if the class names no Secret.
+/// Returns the Secrets that a class names, which may select a cloud, and the calls for which it
+/// names no Secret. Returns `None` if the class names no Secret.
 fn calls(class: Object<'_>, case: &Case<'_>) -> Option<(Vec<String>, Vec<&'static str>)> {
     let part =
         |call: &str, part: &str| parameter(class, &format!("{PROVISIONER}{call}-secret-{part}"));

@@ -1,4 +1,4 @@
-//! A cluster that can be switched, and single changes that prevent or restrict the switch.
+//! Tests with a cluster that can be switched, and with changes that prevent or restrict the switch.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ pub(super) const DRIVER: &str = "cinder.csi.openstack.org";
 const ID: &str = "0f1b9c1e-9c51-4b5f-8f32-4b6d2f0f7a11";
 const NODE_ID: &str = "7d2c1a90-6a7e-4a0b-9f5c-2f1d3c4b5a69";
 
-/// Returns the report for a cluster that can be switched, after the change.
+/// Returns the report for a cluster that can be switched, after `change` is applied to its objects.
 pub(super) fn cluster(change: impl FnOnce(&mut Vec<Value>)) -> Report {
     let mut objects = vec![
         json!({"kind": "CSIDriver", "metadata": {"name": DRIVER}}),
@@ -106,7 +106,7 @@ fn a_pod_that_outlives_its_workload_is_wrong_until_it_has_ended() {
         all.push(pod("Running"))
     });
     assert!(cluster(|all| all.push(pod("Succeeded"))).is_good());
-    // The finding names the workload that counts the pod, with the command.
+    // While the Deployment counts the pod, only the finding about the Deployment is reported.
     let running = cluster(|all| {
         all[1] = workload("Deployment", "controller", 1);
         all.push(pod("Running"));
@@ -416,7 +416,7 @@ fn encrypted_volumes_and_their_classes_are_named() {
     };
     let part = "fast: luks-encrypted asks for encryption";
     expect("warn", "storage classes", part, class);
-    // A driver may ignore the parameter, so the parameter proves nothing about volumes.
+    // A driver may ignore the parameter, so the volumes of the class need not be encrypted.
     expect("ok", "volumes", "2 can be taken over", |all| {
         class(all);
         all.push(volume("of-class", |it| {

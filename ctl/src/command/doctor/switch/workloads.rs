@@ -1,4 +1,4 @@
-//! The workloads of a cluster that run a driver, with the flags of their containers.
+//! The workloads of a cluster that run a driver, and the flags of their containers.
 
 use super::objects::{Object, Objects};
 use super::peer::Peer;
@@ -21,7 +21,7 @@ pub(super) fn workloads(objects: &Objects) -> impl Iterator<Item = (&'static str
     kinds.flat_map(|kind| objects.of(kind).map(move |it| (kind, it)))
 }
 
-/// Returns the containers with the driver's programs, each as the title of its workload, the
+/// Returns the containers that run the driver's programs: for each, the title of its workload, the
 /// workload, and the container.
 pub(super) fn containers<'a>(
     objects: &'a Objects,
@@ -47,7 +47,8 @@ impl Peer {
     }
 }
 
-/// Returns `name` of the image `registry:5000/path/name:tag@digest`.
+/// Returns the last path component of an image name: `name` of
+/// `registry:5000/path/name:tag@digest`.
 fn last_part(image: &str) -> &str {
     let path = image.split('@').next().unwrap_or_default();
     let last = path.rsplit('/').next().unwrap_or_default();
@@ -61,13 +62,13 @@ struct Flag {
     name: String,
     /// The text after an equals sign.
     value: Option<String>,
-    /// The next argument, which is the value if the flag requires one.
+    /// The next argument, which is the value if the flag requires one and has no equals sign.
     next: Option<String>,
 }
 
 impl Flags {
-    /// Reads the flags in the command and arguments of a container, with the variables that it
-    /// sets. An argument may be a command line for a shell.
+    /// Reads the flags from the command and arguments of a container, and expands the variables
+    /// that the container sets. An argument may be a command line for a shell.
     pub(super) fn of(container: Object<'_>) -> Self {
         let texts = ["/command", "/args"].map(|part| container.texts(part));
         let texts = texts.into_iter().flatten().flat_map(str::split_whitespace);
@@ -92,7 +93,7 @@ impl Flags {
         self.0.iter().filter(move |flag| flag.name == name)
     }
 
-    /// Returns all values of a flag that may be repeated and may contain lists.
+    /// Returns all values of a flag, which may be repeated and may contain comma-separated lists.
     pub(super) fn values(&self, name: &str) -> Vec<&str> {
         let all = self.named(name);
         let all = all.filter_map(|flag| flag.value.as_deref().or(flag.next.as_deref()));

@@ -19,7 +19,7 @@ const ZONE: &str = "nova";
 /// A response, and the remaining work of the requested change, if any.
 type Answer = Result<(Response, Option<Work>), Refusal>;
 
-/// The services; `url` is their common URL, without a slash at the end.
+/// The cloud's API services. `url` is their common URL, without a slash at the end.
 pub(crate) struct Api<S> {
     pub(crate) volumes: Volumes<S>,
     pub(crate) url: String,
@@ -116,7 +116,7 @@ impl<S: Host> Api<S> {
             "issued_at": hour[0], "expires_at": hour[1],
             "catalog": [
                 service("block-storage", "volume/v3"), service("compute", "compute/v2.1"),
-                // Most clouds also still use this older name.
+                // Most clouds still list this older service type, too.
                 service("volumev3", "volume/v3"),
             ],
         });

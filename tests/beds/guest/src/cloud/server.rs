@@ -17,7 +17,7 @@ const PLUG_MAX: Duration = Duration::from_secs(60);
 pub(crate) trait Host: Sync {
     /// Returns the ID in the cloud.
     fn id(&self) -> &str;
-    /// Returns the address on the network of the bed.
+    /// Returns the server's address on the network of the guests.
     fn address(&self) -> IpAddr;
     /// Plugs a disk with this serial.
     ///
@@ -37,9 +37,10 @@ pub(crate) struct Server<'a> {
     address: IpAddr,
     machine: &'a Machine,
     guest: Mutex<Option<Guest<'a>>>,
-    /// The power of the running guest. Lock it only for a moment, unlike the guest.
+    /// The power switch of the running guest. It has a separate lock, since a running script locks
+    /// the guest.
     power: Mutex<Option<Power>>,
-    /// The number of slots for virtio-blk, which come first; the others are for SCSI.
+    /// The number of virtio-blk slots, which have the first numbers. The other slots are for SCSI.
     blocks: usize,
     slots: Mutex<Vec<Option<Plugged>>>,
 }
@@ -74,7 +75,7 @@ impl<'a> Server<'a> {
         &self.name
     }
 
-    /// Turns the server on. A running guest continues; one that has crashed is replaced.
+    /// Turns the server on. A running guest continues; a crashed guest is replaced.
     pub(crate) fn boot(&self) {
         let mut guest = lock(&self.guest);
         if let Some(running) = guest.as_mut()
@@ -109,8 +110,8 @@ impl<'a> Server<'a> {
         guest.try_run_within(within, script)
     }
 
-    /// Has the guest's driver bind or unbind the slot. A guest without power finds the disks in its
-    /// slots when it boots.
+    /// Makes the guest's driver bind or unbind the slot. Has no effect if the guest is off: it
+    /// finds the disks in its slots when it boots.
     fn driver(&self, verb: &str, slot: usize) {
         let driver = "/sys/bus/platform/drivers/virtio-uml";
         let script = format!("echo virtio-uml.{slot} >{driver}/{verb}");
@@ -202,7 +203,8 @@ impl Host for Server<'_> {
         self.driver("unbind", slot);
         self.machine.slot(slot).eject();
         if let Some(plugged) = lock(&self.slots)[slot].take() {
-            // This is not a power cut, and another server may read the file next.
+            // Write the cache to the file: this is no power cut, and another server may read the
+            // file next.
             plugged.medium.lose_cache(Survival::Everything);
         }
     }

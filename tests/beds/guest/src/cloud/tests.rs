@@ -1,4 +1,4 @@
-//! The cloud without guests: what its clients see of volumes, and which disks are plugged.
+//! Tests of the cloud without guests: the volumes that its clients see, and the plugged disks.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};

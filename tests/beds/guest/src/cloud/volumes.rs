@@ -1,5 +1,6 @@
-//! The volumes of the cloud, with Cinder's states: files that are plugged into servers. A change is
-//! requested by one call, and completed by a second. Independent of how requests arrive.
+//! The volumes of the cloud, with Cinder's states: files that are plugged into servers. A call such
+//! as [`Volumes::attach`] begins a change, and [`Volumes::perform`] completes it. Independent of
+//! the protocol.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +17,7 @@ const GIB: u64 = 1 << 30;
 /// `VIRTIO_BLK_ID_BYTES` of Linux, to which libvirt truncates serials.
 const SERIAL_BYTES: usize = 20;
 
-/// A volume, as a call sees it.
+/// A volume, in the state that calls return.
 #[derive(Clone, Debug)]
 pub(crate) struct Volume {
     pub(crate) name: String,
@@ -39,13 +40,13 @@ pub(crate) struct Attachment {
 pub(crate) enum Refusal {
     /// The volume, server or attachment does not exist.
     NotFound(String),
-    /// The request is impossible in this state, or always.
+    /// The request is invalid, or is impossible in the volume's state.
     Invalid(String),
     /// A limit is reached.
     Forbidden(String),
 }
 
-/// The second half of a change, which takes time.
+/// The second half of a change, which is performed after the response.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Plug { volume: String, server: String },
@@ -73,7 +74,7 @@ fn status(volume: &Volume, must: &str) -> Refusal {
     Refusal::Invalid(format!("status must be {must}, but it is {is}{attached}"))
 }
 
-/// Returns the serial that a disk shows for this ID.
+/// Returns the serial of the disk of the volume with this ID.
 pub(crate) fn serial(id: &str) -> &str {
     id.get(..SERIAL_BYTES).unwrap_or(id)
 }

@@ -34,8 +34,8 @@ pub(super) fn config(medium: &Medium) -> Vec<u8> {
     config
 }
 
-/// Returns the response to a request, of at most `room` bytes, the last of which is the status;
-/// `None` without power.
+/// Returns the response to a request: `room` bytes, the last of which is the status. Returns `None`
+/// if the disk has no power.
 pub(super) fn perform(medium: &Medium, serial: &str, sent: &[u8], room: usize) -> Option<Vec<u8>> {
     let mut answer = vec![0; room];
     let (status, data) = answer.split_last_mut()?;

@@ -1,5 +1,5 @@
-//! The content of a disk: a file of the machine, with a write-back cache that a power cut loses.
-//! Handles bytes, offsets and faults; independent of how requests arrive.
+//! The content of a disk: a file of the host, with a write-back cache that a power cut loses.
+//! Handles bytes, offsets and faults; independent of the protocol.
 
 mod copy;
 
@@ -14,13 +14,13 @@ use std::time::Duration;
 use belay_bed::chance::Chance;
 use rustix::event::poll;
 
-/// The unit that survives a power cut as a whole or not at all, in bytes: a block of current disks.
+/// The block size of current disks, in bytes. A power cut keeps or loses a whole block.
 const PAGE: u64 = 4096;
 /// The unit of a disk's size, in bytes.
 const SECTOR: u64 = 512;
 /// Maximum number of pages in the cache: 16 MiB, as in real disks.
 const CACHE_MAX: usize = 4096;
-/// One in this many overwritten pages has already reached the platter.
+/// One in this many cached pages is written to the platter before it is overwritten in the cache.
 const WRITTEN_BEFORE: u64 = 4;
 
 /// The part of the cache that survives a power cut.
@@ -91,7 +91,7 @@ impl std::fmt::Debug for Scheduled {
 }
 
 impl Medium {
-    /// Creates a disk in this file, which is created if necessary, and resized.
+    /// Creates a disk with its content in this file, which is created if missing, and resized.
     ///
     /// # Panics
     /// Panics if the file cannot be created or opened, or if `bytes` is not a multiple of 512.
@@ -159,7 +159,7 @@ impl Medium {
         self.state().latency = latency;
     }
 
-    /// Returns the maximum number of reads that waited at once while there was a latency.
+    /// Returns the maximum number of reads that waited for the latency at the same time.
     #[must_use]
     pub fn at_once(&self) -> usize {
         self.state().at_once
@@ -169,7 +169,7 @@ impl Medium {
         self.state().latency
     }
 
-    /// Waits for the latency of the disk, for requests that contain this number of reads.
+    /// Waits for the latency of the disk, on behalf of requests that contain this number of reads.
     pub(crate) fn think(&self, reads: usize) {
         let mut state = self.state();
         state.at_once = state.at_once.max(reads);
@@ -190,7 +190,7 @@ impl Medium {
         let mut state = self.state();
         state.platter.set_len(bytes).expect("truncate");
         state.bytes = bytes;
-        // The last page may have been incomplete.
+        // Extend the cached last page, which may have been incomplete.
         if let Some((page, mut content)) = state.cache.pop_last() {
             content.resize(state.page_size(page), 0);
             state.cache.insert(page, content);
@@ -208,8 +208,8 @@ impl Medium {
         self.state().changes
     }
 
-    /// Schedules a power cut at the change of this number ([`Medium::changes`]): it and all later
-    /// requests get no response, and `act` must cut the guest's power.
+    /// Schedules a power cut at the change of this number ([`Medium::changes`]): this change and
+    /// all later requests get no response, and `act` must cut the guest's power.
     pub fn cut_at(&self, change: u64, act: impl FnOnce() + Send + 'static) {
         self.state().cut = Some(Scheduled {
             at: change,
@@ -353,7 +353,7 @@ impl State {
         Ok(())
     }
 
-    /// Writes back a page of a full cache, in any order.
+    /// Writes back a random page of a full cache.
     fn write_back_one(&mut self) -> io::Result<()> {
         let from = self.chance.below(self.bytes.max(1));
         let next = self.cache.range(from..).next();

@@ -1,4 +1,4 @@
-//! The part of the guest's memory that the guest shares. Independent of the queues in it.
+//! The memory that a guest shares with its disks. Independent of the queues in it.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ pub(super) struct Region {
     pub(super) offset: u64,
 }
 
-/// All regions of the memory.
+/// All memory regions that the guest shares.
 #[derive(Debug)]
 pub(super) struct Memory {
     map: GuestMemoryMmap,
@@ -28,7 +28,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Maps the regions, each with its file.
+    /// Maps the regions. Each region has a file.
     pub(super) fn map(regions: Vec<Region>, files: Vec<OwnedFd>) -> io::Result<Self> {
         let ranges: Vec<_> = regions
             .iter()
@@ -43,7 +43,8 @@ impl Memory {
         Ok(Memory { map, regions })
     }
 
-    /// Returns the guest address of a user address, which VHOST_USER_SET_VRING_ADDR contains.
+    /// Converts an address in the guest's process, as in VHOST_USER_SET_VRING_ADDR, to a guest
+    /// address.
     pub(super) fn of_user(&self, user: u64) -> io::Result<u64> {
         let is_in = |region: &&Region| {
             user.checked_sub(region.user)

@@ -111,7 +111,7 @@ struct Inserted {
 }
 
 impl Inserted {
-    /// Whether requests of this queue are processed now.
+    /// Whether requests of this queue are currently processed.
     fn is_served(&self, queue: u32) -> bool {
         let is_event = self.disk.is_scsi() && queue == scsi::EVENT_QUEUE;
         !is_event && !self.is_held.load(Ordering::SeqCst)

@@ -8,10 +8,10 @@ use super::memory::Memory;
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
-/// The maximum size of a request, larger than any that a disk gets.
+/// The maximum size of a request in bytes, larger than any request that Linux sends to a disk.
 const REQUEST_MAX: u64 = 64 << 20;
 
-/// A queue, as far as it is configured.
+/// A queue. The guest configures its parts one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// The number of entries.
@@ -52,7 +52,7 @@ impl Chain {
 }
 
 impl Queue {
-    /// Takes the next request, if there is one.
+    /// Takes the next request; `None` if there is no request.
     pub(super) fn take(&mut self, memory: &Memory) -> io::Result<Option<Chain>> {
         let Some(rings) = self.rings.filter(|_| self.size > 0) else {
             return Ok(None);
@@ -93,7 +93,8 @@ impl Queue {
                 is_readable = memory.read_data(address, &mut chain.sent[start..]).is_ok();
             }
             if flags & NEXT == 0 {
-                // Every device responds to an empty request with an error.
+                // Empty a request that is unreadable or too large: devices respond to it with an
+                // error.
                 if !is_readable {
                     chain.sent.clear();
                 }

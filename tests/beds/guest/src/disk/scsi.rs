@@ -12,7 +12,7 @@ pub(super) const CONTROL_QUEUE: u32 = 0;
 pub(super) const EVENT_QUEUE: u32 = 1;
 
 const BLOCK: u64 = 512;
-/// The length of a request's head: unit (8), tag (8), three bytes, command (32).
+/// The length of a request's header in bytes: unit (8), tag (8), three bytes, command (32).
 const HEADER: usize = 51;
 const SENSE: usize = 96;
 const BAD_TARGET: u8 = 3;
@@ -72,7 +72,7 @@ pub(super) fn perform(
     let Some((header, data)) = sent.split_at_checked(HEADER) else {
         return Some(response(0, BAD_TARGET, &[]));
     };
-    // The address of a unit is 1, the target, and 0x40 plus the unit's number (5.6.6.1).
+    // The address of a unit consists of 1, the target, and 0x40 plus the unit's number (5.6.6.1).
     let is_ours = header[1] == 0 && header[2] & 0x3f == 0 && header[3] == 0;
     if !is_ours {
         return Some(response(0, BAD_TARGET, &[]));
@@ -122,7 +122,7 @@ fn obey(
         // TEST UNIT READY, START STOP UNIT, PREVENT ALLOW MEDIUM REMOVAL
         0x00 | 0x1b | 0x1e => Ok(Vec::new()),
         0x12 => inquiry(identity, command),
-        // MODE SENSE (6) and (10): the page about caching
+        // MODE SENSE (6) and (10): the caching mode page
         0x1a => Ok([&[3 + 20, 0, 0, 0][..], &caching()].concat()),
         0x5a => Ok([&[0, 6 + 20, 0, 0, 0, 0, 0, 0][..], &caching()].concat()),
         // READ CAPACITY (10) and (16)
@@ -145,7 +145,7 @@ fn obey(
     }
 }
 
-/// Returns the caching page: a write-back cache, so that Linux flushes it.
+/// Returns the caching mode page: it reports a write-back cache, so that Linux flushes the cache.
 fn caching() -> [u8; 20] {
     let mut page = [0; 20];
     (page[0], page[1], page[2]) = (0x08, 18, 0x04);

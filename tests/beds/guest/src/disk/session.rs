@@ -1,5 +1,5 @@
-//! One connection of a guest to a disk: from its first message until it is closed. Interprets the
-//! messages; the queues and the device process the requests.
+//! One connection of a guest to a disk, from its first message until the connection is closed.
+//! Interprets the messages; the queues and the device process the requests.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -114,7 +114,7 @@ impl<'a> Session<'a> {
         }
         let ready = files.iter().map(|file| !file.revents().is_empty());
         let ready: Vec<bool> = ready.collect();
-        // A message may invalidate other events.
+        // Handle a message alone, since it may invalidate other events.
         if ready[0] {
             return Ok(vec![Event::Message]);
         }
@@ -148,7 +148,7 @@ impl<'a> Session<'a> {
             SET_VRING_KICK => self.of_low_byte(&message)?.kick = message.files.pop(),
             SET_VRING_CALL => self.of_low_byte(&message)?.call = message.files.pop(),
             SET_BACKEND_REQ_FD => self.back = message.files.pop().map(UnixStream::from),
-            // Owner, features, and enabling have no effect here.
+            // Messages about the owner, features and enabling need only an acknowledgement.
             _ => {}
         }
         message.acknowledge(&self.stream)
@@ -218,7 +218,7 @@ impl<'a> Session<'a> {
                 while let Some(chain) = queue.take(memory)? {
                     chains.push(chain);
                 }
-                // Other responses contain only a status, or an identity.
+                // Count only reads: other responses contain a status, or an identity.
                 let reads = chains.iter().filter(|chain| chain.room() > 512);
                 medium.think(reads.count());
             }

@@ -100,7 +100,7 @@ impl Slot {
         self.disk().is_held.store(true, Ordering::SeqCst);
     }
 
-    /// Responds to requests again, to the held ones first.
+    /// Responds to requests again. The held requests come first.
     ///
     /// # Panics
     /// Panics if the slot is empty.
@@ -175,7 +175,7 @@ impl Shared {
             let inserted = self.inserted().clone();
             let Some(inserted) = inserted else { continue };
             *self.connected() = true;
-            // A killed guest may close its end in the middle of a message.
+            // Do not report a killed guest, which may close its end in the middle of a message.
             if let Err(error) = self.serve(stream, &inserted)
                 && error.kind() != io::ErrorKind::UnexpectedEof
                 && error.kind() != io::ErrorKind::ConnectionReset
