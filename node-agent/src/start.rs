@@ -359,7 +359,7 @@ impl Start {
         let mut last = None;
         loop {
             let node = self.service.node()?;
-            let why = match work::apart(move || node.is_alone()).await? {
+            let why = match work::apart(move || node.try_lock_directory()).await? {
                 Ok(true) => break,
                 Ok(false) => "another process has it, perhaps an exiting agent".to_owned(),
                 Err(failure) => failure.message,

@@ -6,14 +6,14 @@ use std::fs::{self, DirEntry};
 
 /// The state of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum Liveness {
     /// The process serves, or may serve again. Contains its description for messages.
     Alive(String),
     /// The process can no longer serve. Contains the reason.
     Dead(String),
 }
 
-impl Life {
+impl Liveness {
     /// Returns the state of a process: dead if all its threads have exited, or were killed and only
     /// wait in the kernel. Returns `None` if no process has this ID.
     #[must_use]
@@ -92,7 +92,7 @@ pub fn with_lock_on(device: (u32, u32), inode: u64) -> Option<u32> {
     let mut holders = locks
         .lines()
         .filter_map(|line| holder_in(line, device, inode));
-    holders.find(|pid| is_namesake(*pid) && Life::of(*pid).is_some_and(|life| life.is_alive()))
+    holders.find(|pid| is_namesake(*pid) && Liveness::of(*pid).is_some_and(|life| life.is_alive()))
 }
 
 /// Parses `1: FLOCK ADVISORY WRITE 708 00:13:2621 0 EOF`: the process, then major, minor and inode.
@@ -135,7 +135,10 @@ mod tests {
     #[test]
     fn this_process_is_alive() {
         let pid = std::process::id();
-        assert_eq!(Life::of(pid), Some(Life::Alive(format!("process {pid}"))));
+        assert_eq!(
+            Liveness::of(pid),
+            Some(Liveness::Alive(format!("process {pid}")))
+        );
     }
 
     #[test]

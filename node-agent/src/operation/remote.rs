@@ -43,12 +43,12 @@ pub(crate) enum Step {
     /// The CSI call is complete.
     Done,
     /// The caller must run this call in a helper process first.
-    Ask(Question),
+    Ask(HelperRequest),
 }
 
 /// A call that a helper process must make, and the host to which it is made.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct HelperRequest {
     /// The host to which the call is made. Limits apply per host.
     pub(crate) server: String,
     /// The call that the helper process makes.

@@ -95,7 +95,7 @@ fn admit<K: Kernel>(cx: &Context<'_, K>, request: &Stage, lane: Lane) -> Result<
     cx.admit_mounts()?;
     let staged = run(cx, request, lane);
     if let Err(Obstacle::Failure(refusal)) = &staged {
-        cx.free_refused(&request.id, refusal);
+        cx.free_after_refused_stage(&request.id, refusal);
     }
     staged
 }

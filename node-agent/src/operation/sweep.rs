@@ -44,7 +44,7 @@ impl<K: Kernel> Node<K> {
     ///
     /// # Errors
     /// Returns the kernel's error.
-    pub(crate) fn is_alone(&self) -> Result<bool, Failure> {
+    pub(crate) fn try_lock_directory(&self) -> Result<bool, Failure> {
         match self.transport.folder() {
             Some(folder) => Ok(folder.is_ours_alone(&self.kernel)?),
             None => Ok(true),
@@ -128,7 +128,7 @@ impl<K: Kernel> Node<K> {
             // Take the directory's lock only if there is a device to free, since the agent keeps
             // the lock until it exits.
             if !self.is_noted(folder, number, volume)?
-                && self.is_alone()?
+                && self.try_lock_directory()?
                 && self.sees_all_mounts()?
                 && self.free_unnoted(folder, number, volume)?
             {
@@ -143,7 +143,7 @@ impl<K: Kernel> Context<'_, K> {
     /// Frees a device that an earlier stage left bound, after a stage of the volume was refused
     /// with a final code. The conditions are the same as for [`Node::free_remnant`]. If the attempt
     /// fails, the device stays bound.
-    pub(super) fn free_refused(&self, volume: &VolumeId, refusal: &Failure) {
+    pub(super) fn free_after_refused_stage(&self, volume: &VolumeId, refusal: &Failure) {
         let is_final = matches!(
             refusal.kind,
             Kind::Invalid | Kind::Incompatible | Kind::Precondition | Kind::Unsupported

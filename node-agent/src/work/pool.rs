@@ -169,7 +169,7 @@ impl Pool {
         let mut thread = self.threads.run(move || work(&progress));
         match tokio::time::timeout(lane.slow_after(), thread.result()).await {
             Ok(result) => Ok(ThreadWork::Ended(result?)),
-            Err(_) => Ok(ThreadWork::Slow(thread, self.give_on(lane, slot))),
+            Err(_) => Ok(ThreadWork::Slow(thread, self.release_slow(lane, slot))),
         }
     }
 
@@ -191,7 +191,7 @@ impl Pool {
 
     /// Releases the slot of work that has become slow, and returns a permit for a thread with slow
     /// work. If all these permits are taken, returns the slot, which the work keeps.
-    fn give_on(&self, lane: Lane, slot: Slot) -> Result<OwnedSemaphorePermit, Slot> {
+    fn release_slow(&self, lane: Lane, slot: Slot) -> Result<OwnedSemaphorePermit, Slot> {
         let slow = match lane {
             Lane::Change | Lane::Format => &self.slow,
             Lane::Read => &self.slow_reads,

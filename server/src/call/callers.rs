@@ -29,7 +29,10 @@ impl Callers {
 
     /// Returns the reason why the process at the other end of a connection may not call, or `None`
     /// if it may call.
-    pub(crate) fn stranger(&self, peer: impl FnOnce() -> io::Result<UCred>) -> Option<Stranger> {
+    pub(crate) fn stranger(
+        &self,
+        peer: impl FnOnce() -> io::Result<UCred>,
+    ) -> Option<ForbiddenCaller> {
         let Self::Users(users) = self else {
             return None;
         };
@@ -42,16 +45,16 @@ impl Callers {
             Err(error) => format!("a process whose user is unknown (SO_PEERCRED: {error})"),
         };
         let why = format!("{who} may not call; only root may, and the users of --allow-uid");
-        Some(Stranger(why.into()))
+        Some(ForbiddenCaller(why.into()))
     }
 }
 
 /// Marks the requests of a process that may not call; contains the reason. The marked requests
 /// reach no service, but are logged and counted like other calls.
 #[derive(Clone, Debug)]
-pub(crate) struct Stranger(Arc<str>);
+pub(crate) struct ForbiddenCaller(Arc<str>);
 
-impl Stranger {
+impl ForbiddenCaller {
     /// Returns the status with which all calls of the process fail.
     pub(super) fn status(&self) -> Status {
         Status::permission_denied(&*self.0)

@@ -3,7 +3,7 @@
 //! cannot be decoded. This module must not print a request, which may contain secrets.
 
 use super::refusals::{Refusal, Refusals};
-use super::{Callers, Failure, Record, Rpc, Stranger, start_of, status};
+use super::{Callers, Failure, ForbiddenCaller, Record, Rpc, start_of, status};
 use belay_proto::code::name as code_name;
 use futures_util::FutureExt as _;
 use http::{Request, Response};
@@ -126,7 +126,7 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let extensions = request.extensions_mut();
         let record = extensions.get_or_insert_default::<Record>().clone();
-        let stranger = extensions.remove::<Stranger>();
+        let stranger = extensions.remove::<ForbiddenCaller>();
         let call = Call::begin(request.uri().path(), record, &self.layer);
         let running = self.layer.running.subscribe();
         let ended = Ended(Arc::clone(&self.layer.ended));

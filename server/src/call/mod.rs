@@ -13,7 +13,7 @@ mod subject;
 pub(crate) use answer::{Record, start_of, status};
 pub use answer::{answer, in_cloud};
 pub use callers::Callers;
-pub(crate) use callers::Stranger;
+pub(crate) use callers::ForbiddenCaller;
 pub use codes::code;
 pub use failure::{Certainty, Failure, Kind, shortened};
 pub(crate) use layer::DURATION;

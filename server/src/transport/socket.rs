@@ -5,7 +5,7 @@
 mod rival;
 
 use crate::endpoint::Endpoint;
-use crate::process::Life;
+use crate::process::Liveness;
 use rival::Patience;
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Stat, chmodat, chownat,
@@ -245,11 +245,11 @@ fn listen(path: &Path, dead: Option<SocketState>) -> Result<Attempt, Errno> {
 fn expect_dead(path: &Path, patience: Patience) -> io::Result<()> {
     let address = SocketAddrUnix::new(path).map_err(|error| cannot_listen(path, error))?;
     match rival::look(&address, patience) {
-        Ok(Life::Dead(why)) => {
+        Ok(Liveness::Dead(why)) => {
             tracing::info!(path = %path.display(), why, "replacing a dead socket");
             Ok(())
         }
-        Ok(Life::Alive(who)) => {
+        Ok(Liveness::Alive(who)) => {
             let error = cannot_listen(path, Errno::ADDRINUSE);
             Err(io::Error::new(error.kind(), format!("{error} ({who})")))
         }

@@ -54,7 +54,7 @@ impl Attachments for DigitalOcean {
                     self.attached_already(&order, change, droplet, look.tries)
                         .await
                 }
-                _ => self.waits_after(refused, id, change, look.tries),
+                _ => self.retry_later(refused, id, change, look.tries),
             }
         })
     }
@@ -85,7 +85,7 @@ impl Attachments for DigitalOcean {
                 Refusal::NotAttached | Refusal::NotFound => {
                     self.unless_coming(&id, change, tries, refused).await
                 }
-                _ => self.waits_after(refused, &id, change, tries),
+                _ => self.retry_later(refused, &id, change, tries),
             }
         })
     }

@@ -299,7 +299,7 @@ impl Expansion for DigitalOcean {
                     self.pending.begin(&id, change, action.id, began);
                     Ok(Progress::Begun)
                 }
-                Err(refused) => self.waits_after(refused, &id, change, look.tries),
+                Err(refused) => self.retry_later(refused, &id, change, look.tries),
             }
         })
     }
@@ -320,7 +320,7 @@ impl DigitalOcean {
 
     /// Records that a change must be requested again after a pause: another change of the volume or
     /// its droplet was running, or the response to the request was lost.
-    fn waits_after<T>(
+    fn retry_later<T>(
         &self,
         refused: client::Refused,
         id: &VolumeId,

@@ -161,7 +161,7 @@ pub(super) struct Pending {
 
 impl Pending {
     /// Records that this action is the first attach of the volume.
-    pub(super) fn is_first(&self, id: &VolumeId, action: u64) {
+    pub(super) fn record_first_attach(&self, id: &VolumeId, action: u64) {
         let began = match self.entries.lock().get_mut(id) {
             Some(entry) => {
                 entry.is_first = true;
@@ -523,10 +523,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_first_attach_is_known_for_a_while_unless_the_volume_leaves_its_droplet() {
         let pending = Pending::default();
-        pending.is_first(&id(), 7);
+        pending.record_first_attach(&id(), 7);
         assert!(pending.first(&id()).is_none(), "no action of this process");
         pending.begin(&id(), ATTACH, 7, Some(5));
-        pending.is_first(&id(), 7);
+        pending.record_first_attach(&id(), 7);
         let first = pending.first(&id()).unwrap();
         assert_eq!((first.action, first.began), (7, Some(5)));
         pending.ended(&id(), volume(&[1]));
@@ -541,7 +541,7 @@ mod tests {
 
         for forget in [Pending::forget, Pending::forget_first] {
             pending.begin(&id(), ATTACH, 8, None);
-            pending.is_first(&id(), 8);
+            pending.record_first_attach(&id(), 8);
             assert_eq!(
                 pending.firsts.lock().len(),
                 1,

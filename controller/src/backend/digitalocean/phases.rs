@@ -88,7 +88,7 @@ impl DigitalOcean {
         if matches!(change, Change::Attach(_)) && volume.content() == Content::New {
             let history = self.client.history(id).await?;
             if history.is_only_attach(action) {
-                self.pending.is_first(id, action);
+                self.pending.record_first_attach(id, action);
             }
             if let Some(found) = history.action(action) {
                 return Ok(Some(found.clone()));

@@ -1,7 +1,7 @@
 //! Finds or creates the volume or snapshot with a name.
 
 use super::contest::Contest;
-use super::item::{Bid, ContestedVolumes, Item, Store};
+use super::item::{ContestedVolumes, Item, NameRequest, Store};
 use super::poller::Poller;
 use super::{Engine, at_rest, delete};
 use crate::backend::{Mark, Order, Phase, Snapshot, SnapshotOrder, Volume, answered};
@@ -31,7 +31,7 @@ impl Engine {
         let backend = self.backend.as_ref();
         if let Some(claims) = backend.claims() {
             let contested = ContestedVolumes { backend, claims };
-            let contest = Contest::new(&self.volumes, contested, Bid::from(order));
+            let contest = Contest::new(&self.volumes, contested, NameRequest::from(order));
             return contest.run(make).await;
         }
         let secrets = &order.secrets;
@@ -58,7 +58,7 @@ impl Engine {
     async fn unless_unfinished(&self, volume: Volume, order: &Order) -> Result<Volume, Failure> {
         match (&volume.phase, &volume.mark) {
             (Phase::Failed(why), Mark::Open(by)) if by.is_of_the_process_of(&order.attempt) => {
-                delete(&self.volumes, &volume.id, Bid::from(order)).await?;
+                delete(&self.volumes, &volume.id, NameRequest::from(order)).await?;
                 Err(why.clone().rolled_back())
             }
             _ => Ok(volume),
@@ -77,7 +77,7 @@ impl Engine {
     ) -> Result<Snapshot, Failure> {
         let snapshots = self.backend.snapshots();
         if let Some(claims) = snapshots.and_then(|it| it.snapshot_claims(order)) {
-            let contest = Contest::new(&self.snapshots, claims, Bid::from(order));
+            let contest = Contest::new(&self.snapshots, claims, NameRequest::from(order));
             return contest.run(make).await;
         }
         let made = make.await;

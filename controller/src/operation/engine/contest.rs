@@ -9,7 +9,7 @@
 //! on, all controllers see the same claims, and return the claimed item with the lowest ID.
 
 use super::Outage;
-use super::item::{Bid, Contested, Item, Store};
+use super::item::{Contested, Item, NameRequest, Store};
 use super::poller::{Poller, is_at_work};
 use super::view::View;
 use super::{at_rest, delete, end_of_patience, settled_by};
@@ -36,7 +36,7 @@ type Id<S> = <<S as Store>::Item as Item>::Id;
 pub(super) struct Contest<'a, S: Store, C> {
     poller: &'a Poller<S>,
     contested: C,
-    bid: Bid<'a>,
+    bid: NameRequest<'a>,
     /// The item that this call created.
     own: Option<S::Item>,
     /// The time since which it is unknown whether this call created an item, and the failure that
@@ -54,7 +54,7 @@ where
     S: Store,
     C: Contested<Item = S::Item>,
 {
-    pub(super) fn new(poller: &'a Poller<S>, contested: C, bid: Bid<'a>) -> Self {
+    pub(super) fn new(poller: &'a Poller<S>, contested: C, bid: NameRequest<'a>) -> Self {
         Self {
             poller,
             contested,

@@ -105,13 +105,13 @@ pub(super) trait Contested: Send + Sync {
 
 /// A call's request for the item with a name.
 #[derive(Clone, Copy)]
-pub(super) struct Bid<'a> {
+pub(super) struct NameRequest<'a> {
     pub(super) name: &'a Name,
     pub(super) attempt: &'a Attempt,
     pub(super) secrets: &'a Secrets,
 }
 
-impl<'a> From<&'a Order> for Bid<'a> {
+impl<'a> From<&'a Order> for NameRequest<'a> {
     fn from(order: &'a Order) -> Self {
         Self {
             name: &order.name,
@@ -121,7 +121,7 @@ impl<'a> From<&'a Order> for Bid<'a> {
     }
 }
 
-impl<'a> From<&'a SnapshotOrder> for Bid<'a> {
+impl<'a> From<&'a SnapshotOrder> for NameRequest<'a> {
     fn from(order: &'a SnapshotOrder) -> Self {
         Self {
             name: &order.name,

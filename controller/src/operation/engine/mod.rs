@@ -14,7 +14,7 @@ use crate::backend::{Answer, Attempt, Backend, Mark, Progress, Snapshot, Volume}
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{NodeId, Secrets, SnapshotId, VolumeId};
 pub(super) use item::Item;
-use item::{Bid, SnapshotStore, Store, VolumeStore};
+use item::{NameRequest, SnapshotStore, Store, VolumeStore};
 use poller::{LastSeen, Poller, is_at_work};
 use queue::{Queue, Turn};
 use std::hash::{BuildHasher as _, RandomState};
@@ -208,7 +208,7 @@ async fn at_rest<S: Store>(
 async fn delete<S: Store>(
     poller: &Poller<S>,
     id: &<S::Item as Item>::Id,
-    bid: Bid<'_>,
+    bid: NameRequest<'_>,
 ) -> Result<(), Failure> {
     let store = poller.store();
     let read = until_answered(|| store.get(id.clone(), bid.secrets.clone())).await?;
@@ -232,7 +232,7 @@ async fn delete<S: Store>(
 }
 
 /// Whether this process created the item for the name, and no caller can be using it.
-fn is_own(backend: &dyn Backend, item: &impl Item, bid: Bid<'_>) -> bool {
+fn is_own(backend: &dyn Backend, item: &impl Item, bid: NameRequest<'_>) -> bool {
     let name = item.name();
     let is_named = name.is_some_and(|shown| backend.is_name(shown, bid.name));
     match item.mark() {

@@ -1,6 +1,6 @@
 //! The volumes or snapshots with one name, as found by one search and classified by their marks.
 
-use super::item::{Bid, Contested, Item};
+use super::item::{Contested, Item, NameRequest};
 use super::poller::is_at_work;
 use crate::backend::{Attempt, Mark, Phase};
 use belay_server::call::Failure;
@@ -22,7 +22,7 @@ impl<I: Item> View<I> {
     /// Returns the errors of the backend. Until a search succeeds, an item with the name may exist.
     pub(super) async fn take(
         contested: &impl Contested<Item = I>,
-        bid: Bid<'_>,
+        bid: NameRequest<'_>,
     ) -> Result<Self, Failure> {
         let asked = Instant::now();
         let found = contested.find(bid.name.clone(), bid.secrets.clone()).await;

@@ -9,7 +9,7 @@ use belay_server::call::Failure;
 use belay_server::request::{Access, Publish};
 
 use super::export::Export;
-use super::{Question, RemoteNode, ServerMount, Step, of_volume};
+use super::{HelperRequest, RemoteNode, ServerMount, Step, of_volume};
 use crate::filesystem::parse_remote_flags;
 use crate::kernel::{Cause, FileKind, Kernel, MountAttrs, RemoteCall, RemoteMount, Stat};
 use crate::operation::publish::refuse_laxer;
@@ -50,7 +50,7 @@ pub(crate) fn publish<K: Kernel>(node: &RemoteNode<K>, request: &Publish) -> Res
         _ => {}
     }
     refuse_second_target(node, request)?;
-    Ok(Step::Ask(Question {
+    Ok(Step::Ask(HelperRequest {
         server: mount.server.clone(),
         call: RemoteCall::Mount(mount),
     }))

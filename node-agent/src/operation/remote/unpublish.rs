@@ -5,7 +5,7 @@ use std::path::Path;
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::Unpublish;
 
-use super::{FS_TYPES, Question, RemoteNode, Step};
+use super::{FS_TYPES, HelperRequest, RemoteNode, Step};
 use crate::kernel::{Cause, FileKind, Kernel, RemoteCall};
 
 /// Returns the next step. It depends only on the mounts that the kernel shows now, since a helper
@@ -43,7 +43,7 @@ pub(crate) fn unpublish<K: Kernel>(
         refuse_nested(node, request, failed)?;
     }
     let path = target.to_path_buf();
-    Ok(Step::Ask(Question {
+    Ok(Step::Ask(HelperRequest {
         server: seen.server(),
         call: match failed {
             Some(_) => RemoteCall::Detach(path),

@@ -6,7 +6,7 @@ use std::path::Path;
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use super::{Question, RemoteNode, ServerMount};
+use super::{HelperRequest, RemoteNode, ServerMount};
 use crate::kernel::{Kernel, RemoteCall};
 
 /// Returns the mount of the volume at the path, and the query for its server.
@@ -17,7 +17,7 @@ pub(crate) fn mounted<K: Kernel>(
     node: &RemoteNode<K>,
     volume: &VolumeId,
     path: &Path,
-) -> Result<(ServerMount, Question), Failure> {
+) -> Result<(ServerMount, HelperRequest), Failure> {
     node.admit("volume_path", path)?;
     let stat = match path.is_absolute() {
         true => node.look("volume_path", path)?,
@@ -28,7 +28,7 @@ pub(crate) fn mounted<K: Kernel>(
         None => None,
     };
     let seen = seen.ok_or_else(|| not_there(volume, path))?;
-    let question = Question {
+    let question = HelperRequest {
         server: seen.server(),
         call: RemoteCall::Usage(path.to_owned()),
     };

@@ -180,7 +180,7 @@ pub(crate) fn hear<K: Kernel>(node: &Node<K>) -> Result<(), Failure> {
 /// Frees the devices that a killed agent left bound, as an agent does after its start. Ignores
 /// errors.
 pub(super) fn sweep<K: Kernel>(node: &Node<K>) {
-    if node.is_alone().is_ok_and(|alone| alone) {
+    if node.try_lock_directory().is_ok_and(|alone| alone) {
         for (number, volume) in node.remnants().into_iter().flatten() {
             drop(node.free_remnant(number, &volume));
         }

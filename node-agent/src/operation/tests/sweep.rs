@@ -280,7 +280,7 @@ fn a_refused_stage_of_a_staged_volume_takes_no_lock_from_another_agent() {
     let node = world.start();
     volume.call(&node, Verb::Stage).unwrap();
     refused_stage::<Simulated>(&node, &volume);
-    assert!(world.start().is_alone().unwrap());
+    assert!(world.start().try_lock_directory().unwrap());
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_refused_stage_frees_nothing_beside_another_agent_or_where_mounts_are_hidden
     let (node, kernel) = (world.start(), world.kernel());
     // The other agent may be about to bind the device.
     let other = world.start();
-    assert!(other.is_alone().unwrap());
+    assert!(other.try_lock_directory().unwrap());
     refused_stage::<Simulated>(&node, &volume);
     assert_eq!(kernel.loop_bound().unwrap(), bound);
     drop(other);

@@ -13,7 +13,7 @@ use belay_server::work::{Key, fingerprint};
 
 use super::RemoteService;
 use crate::kernel::{Answer, Kernel, Usage};
-use crate::operation::remote::{self, Question, RemoteNode, Step, of_volume};
+use crate::operation::remote::{self, HelperRequest, RemoteNode, Step, of_volume};
 use crate::operation::{VolumeStats, VolumeUsage};
 use crate::work::{Class, Replied, Servers, needs_detach};
 
@@ -57,10 +57,10 @@ impl<K: Kernel> Asking<K> {
     async fn ask(
         &self,
         volume: &VolumeId,
-        question: &Question,
+        question: &HelperRequest,
         within: Duration,
     ) -> Result<Replied<K>, Unanswered> {
-        let Question { server, call } = question;
+        let HelperRequest { server, call } = question;
         let asked = self
             .servers
             .ask(&self.node.kernel, server, call, within)

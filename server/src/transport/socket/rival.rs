@@ -1,7 +1,7 @@
 //! Determines whether the process that listens on a socket is alive. The socket of a killed process
 //! whose threads hang accepts connections, but never responds. Changes nothing.
 
-use crate::process::{Life, is_namesake};
+use crate::process::{Liveness, is_namesake};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs;
@@ -38,7 +38,7 @@ pub(super) enum Patience {
 /// The result of one check.
 #[derive(Debug)]
 enum Probe {
-    Certain(Life),
+    Certain(Liveness),
     /// The connection succeeded, but the process is not visible.
     Hidden(UnixStream),
     /// The queue of connections is full.
@@ -50,28 +50,31 @@ enum Probe {
 /// # Errors
 /// Returns the error of connect(2), unless it shows that no process listens or that the queue of
 /// connections is full.
-pub(super) fn look(address: &SocketAddrUnix, patience: Patience) -> Result<Life, Errno> {
+pub(super) fn look(address: &SocketAddrUnix, patience: Patience) -> Result<Liveness, Errno> {
     let begun = Instant::now();
     loop {
         let (verdict, limit) = match look_once(address)? {
-            Probe::Certain(Life::Dead(why)) => return Ok(Life::Dead(why)),
+            Probe::Certain(Liveness::Dead(why)) => return Ok(Liveness::Dead(why)),
             Probe::Certain(alive) => (alive, DYING),
             Probe::Full if begun.elapsed() >= SILENCE => (behind_a_full_queue(address), SILENCE),
-            Probe::Full => (Life::Alive("its queue is full".into()), SILENCE),
+            Probe::Full => (Liveness::Alive("its queue is full".into()), SILENCE),
             Probe::Hidden(stream) => {
                 let left = SILENCE.saturating_sub(begun.elapsed());
                 let is_patient = patience == Patience::AtStart && !left.is_zero();
                 let wait = if is_patient { left } else { PAUSE };
                 match speaks(stream, wait) {
-                    Some(true) => (Life::Alive("another container's".into()), Duration::ZERO),
+                    Some(true) => (
+                        Liveness::Alive("another container's".into()),
+                        Duration::ZERO,
+                    ),
                     Some(false) => {
                         let seconds = SILENCE.as_secs();
                         let why = format!("no answer for {seconds} s");
-                        (Life::Dead(why), SILENCE)
+                        (Liveness::Dead(why), SILENCE)
                     }
                     // The connection was closed, by a server that does not speak HTTP/2 or has just
                     // exited.
-                    None => (Life::Alive("it closes connections".into()), DYING),
+                    None => (Liveness::Alive("it closes connections".into()), DYING),
                 }
             }
         };
@@ -79,7 +82,7 @@ pub(super) fn look(address: &SocketAddrUnix, patience: Patience) -> Result<Life,
             return Ok(verdict);
         }
         if patience == Patience::None {
-            return Ok(Life::Alive("not known to have exited".into()));
+            return Ok(Liveness::Alive("not known to have exited".into()));
         }
         pause();
     }
@@ -91,13 +94,13 @@ fn look_once(address: &SocketAddrUnix) -> Result<Probe, Errno> {
     match rustix::net::connect(&probe, address) {
         Ok(()) => {}
         Err(Errno::CONNREFUSED) => {
-            return Ok(Probe::Certain(Life::Dead("no process listens".into())));
+            return Ok(Probe::Certain(Liveness::Dead("no process listens".into())));
         }
         Err(Errno::AGAIN) => return Ok(Probe::Full),
         Err(error) => return Err(error),
     }
     let stream = UnixStream::from(probe);
-    Ok(match listener_of(&stream).and_then(Life::of) {
+    Ok(match listener_of(&stream).and_then(Liveness::of) {
         Some(rival) => Probe::Certain(rival),
         None => Probe::Hidden(stream),
     })
@@ -106,7 +109,7 @@ fn look_once(address: &SocketAddrUnix) -> Result<Probe, Errno> {
 /// Returns the state of the process whose queue of connections is full. SO_PEERCRED is not
 /// available in this case, so the process counts as alive only if another living process of this
 /// program has the path in its arguments.
-fn behind_a_full_queue(address: &SocketAddrUnix) -> Life {
+fn behind_a_full_queue(address: &SocketAddrUnix) -> Liveness {
     let path = address.path().unwrap_or_default();
     let has_path = |pid: &u32| {
         let flags = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -116,10 +119,10 @@ fn behind_a_full_queue(address: &SocketAddrUnix) -> Life {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let others = pids.filter(|pid| *pid != std::process::id() && is_namesake(*pid));
-    let mut states = others.filter(has_path).filter_map(Life::of);
-    states.find(Life::is_alive).unwrap_or_else(|| {
+    let mut states = others.filter(has_path).filter_map(Liveness::of);
+    states.find(Liveness::is_alive).unwrap_or_else(|| {
         let seconds = SILENCE.as_secs();
-        Life::Dead(format!("its queue was full for {seconds} s"))
+        Liveness::Dead(format!("its queue was full for {seconds} s"))
     })
 }
 
