@@ -15,7 +15,7 @@ pub(crate) enum Cell {
     Bytes(i64),
     /// A number without a unit.
     Number(i64),
-    /// A duration in microseconds.
+    /// A duration in microseconds; `i64::MAX` if it exceeds the largest bound of a histogram.
     Micros(i64),
     /// A maximum; 0 means no limit.
     Limit(i64),
@@ -79,8 +79,8 @@ impl Cell {
         match self {
             Self::Text(text) => json!(text),
             Self::Bytes(number) | Self::Number(number) => json!(number),
+            Self::Micros(i64::MAX) | Self::Unknown => Value::Null,
             Self::Micros(number) | Self::Limit(number) => json!(number),
-            Self::Unknown => Value::Null,
             Self::Flag(flag) => json!(flag),
             Self::List(texts) => json!(texts),
             Self::Pairs(pairs) => json!(pairs),
@@ -134,6 +134,7 @@ mod tests {
             assert_eq!(Cell::Micros(micros).shown(false), text);
         }
         assert_eq!(Cell::Micros(20).to_json(), json!(20));
+        assert_eq!(Cell::Micros(i64::MAX).to_json(), Value::Null);
         assert_eq!(Cell::Limit(0).shown(false), "unlimited");
         assert_eq!(Cell::Limit(8).shown(false), "8");
         assert_eq!(

@@ -25,8 +25,7 @@ const CHECKSUM_AT: usize = 0x3fc;
 /// The only value of `s_checksum_type`.
 const CRC32C: u8 = 1;
 
-/// `s_state`: the filesystem was unmounted cleanly, or has a journal that the kernel replays.
-/// mke2fs sets it.
+/// `s_state`: unmounted cleanly, or with a journal that the kernel replays; mke2fs sets it.
 const STATE_VALID: u16 = 0x1;
 /// `s_state`: the kernel has found errors, or a tool was interrupted in the middle of a change.
 const STATE_ERROR: u16 = 0x2;
@@ -95,8 +94,7 @@ pub(in crate::filesystem) enum Verdict {
     Damaged(String),
 }
 
-/// Judges a superblock on a device of `device_bytes` bytes. A sound superblock is one that the
-/// kernel would mount.
+/// Judges a superblock on a device of `device_bytes` bytes; sound if the kernel would mount it.
 pub(in crate::filesystem) fn judge(block: &[u8], device_bytes: u64) -> Verdict {
     if block.len() < BYTES || !block[0x38..].starts_with(MAGIC) {
         return Verdict::Absent;
@@ -109,8 +107,7 @@ pub(in crate::filesystem) fn judge(block: &[u8], device_bytes: u64) -> Verdict {
     if incompat & INCOMPAT_JOURNAL_DEV != 0 {
         return Verdict::Other("an external journal of ext3 or ext4".to_owned());
     }
-    // The kernel and e2fsck would open the journal's device, which may be another volume, and write
-    // to it.
+    // The kernel and e2fsck would open and write the journal's device, perhaps another volume.
     if [JOURNAL_UUID, JOURNAL_DEV].iter().any(|range| {
         let named = &block[range.clone()];
         named.iter().any(|byte| *byte != 0)
@@ -294,8 +291,7 @@ pub(super) mod tests {
         assert_eq!(judge(&superblock(), DEVICE_BYTES), Verdict::Sound(expected));
     }
 
-    /// A state with errors or without the valid bit requires a check; a journal that must be
-    /// replayed does not.
+    /// A state with errors or without the valid bit requires a check; a journal to replay does not.
     #[test]
     fn only_recorded_errors_and_an_unclean_state_want_a_check() {
         for (state, needs_recovery, expected) in [
@@ -305,8 +301,7 @@ pub(super) mod tests {
             (0x3, true, true),
             (0x2, false, true),
             (0x0, false, true),
-            // The kernel is deleting files that were open; the replay of the journal completes
-            // this.
+            // The kernel is deleting files that were open; a replay of the journal completes this.
             (0x5, true, false),
         ] {
             let mut block = superblock();
