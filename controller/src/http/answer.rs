@@ -111,8 +111,14 @@ impl Answer {
     /// Returns method and path, the status, and the error message of the service.
     #[must_use]
     pub fn refusal(&self) -> String {
+        self.refusal_for(&self.words)
+    }
+
+    /// Returns method and path, the status, and this part of the service's error message.
+    #[must_use]
+    pub(crate) fn refusal_for(&self, words: &str) -> String {
         let reason = self.status.canonical_reason().unwrap_or("");
-        let (what, code, words) = (&self.asked.what, self.status.as_str(), &self.words);
+        let (what, code) = (&self.asked.what, self.status.as_str());
         match words.is_empty() {
             true => format!("{what}: {code} {reason}"),
             false => format!("{what}: {code} {reason}: {words}"),

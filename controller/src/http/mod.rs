@@ -6,6 +6,7 @@ mod answer;
 mod connect;
 mod pace;
 mod proxies;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod trust;
@@ -19,8 +20,10 @@ use belay_server::call::{Failure, Kind};
 use bytes::Bytes;
 use connect::Connector;
 use http::header::{HeaderMap, PROXY_AUTHORIZATION};
+use http::response::Parts;
 use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use metrics::{Label, Unit};
@@ -31,6 +34,7 @@ use proxies::{Proxies, Proxy};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
+pub use stream::{Lines, Opened};
 use tokio::time::{Instant, sleep, timeout_at};
 pub use trust::{BadCertificates, TlsFiles, Trust};
 use words::Secrets;
@@ -237,6 +241,29 @@ impl Client {
     }
 
     async fn exchange(&self, call: &Call<'_>) -> Result<Answer, Broken> {
+        let (head, body, secrets) = self.send(call).await?;
+        self.whole(call, head, body, secrets).await
+    }
+
+    /// Receives the rest of a response.
+    async fn whole(
+        &self,
+        call: &Call<'_>,
+        head: Parts,
+        body: Incoming,
+        secrets: Secrets,
+    ) -> Result<Answer, Broken> {
+        let body = Limited::new(body, BODY_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| Broken {
+            is_sent: true,
+            why: secrets.masked(&chain(error.as_ref())),
+        })?;
+        let asked = self.asked(call);
+        Ok(Answer::new(head, body.to_bytes(), asked, secrets))
+    }
+
+    /// Sends the request and receives the head of its response.
+    async fn send(&self, call: &Call<'_>) -> Result<(Parts, Incoming, Secrets), Broken> {
         let proxy = self.connector.proxy(&call.uri);
         let mut request = Request::new(Full::new(call.body.clone()));
         *request.method_mut() = call.method.clone();
@@ -273,11 +300,7 @@ impl Client {
             });
         }
         let (head, body) = answer.into_parts();
-        let body = Limited::new(body, BODY_BYTES_MAX).collect().await;
-        let body = body
-            .map_err(|error| broken(true, error.as_ref()))?
-            .to_bytes();
-        Ok(Answer::new(head, body, self.asked(call), secrets))
+        Ok((head, body, secrets))
     }
 
     fn asked(&self, call: &Call<'_>) -> Asked {

@@ -670,3 +670,63 @@ fn a_change_that_a_proxy_has_answered_may_run_unless_the_status_says_that_it_was
         );
     }
 }
+
+/// Opens a call whose response delivers lines.
+async fn lines(server: &Server) -> Lines {
+    match client().open(&server.call(Method::GET)).await.unwrap() {
+        Opened::Lines(lines) => lines,
+        Opened::Refused(answer) => panic!("{answer:?}"),
+    }
+}
+
+const OPEN: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+
+#[tokio::test]
+async fn lines_arrive_whole_however_they_are_cut() {
+    let chunks = "4\r\none\n\r\n2\r\ntw\r\n6\r\no\n\nthr\r\n3\r\nee\n\r\n0\r\n\r\n";
+    let server = Server::start([Act::Cut(Box::leak(format!("{OPEN}{chunks}").into()))]).await;
+    let mut lines = lines(&server).await;
+    for expected in ["one", "two", "", "three"] {
+        let line = lines.next(Duration::from_secs(20)).await.unwrap().unwrap();
+        assert_eq!(line, expected);
+    }
+    assert!(lines.next(Duration::from_secs(20)).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_broken_or_silent_stream_of_lines_is_a_failure_after_its_whole_lines() {
+    let text: &str = Box::leak(format!("{OPEN}6\r\none\ntw\r\n").into());
+    for (act, kind) in [
+        (Act::Cut(text), Kind::Unreachable),
+        (Act::Stall(text), Kind::Timeout),
+    ] {
+        let server = Server::start([act]).await;
+        let mut lines = lines(&server).await;
+        let patience = Duration::from_millis(100);
+        assert_eq!(lines.next(patience).await.unwrap().unwrap(), "one");
+        let failure = lines.next(patience).await.unwrap_err();
+        assert_eq!(failure.kind, kind, "{failure}");
+        assert_eq!(failure.certainty, Certainty::NothingHappened);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_or_unanswered_stream_has_the_reason() {
+    let refusal = Act::answer("410 Gone", r#"{"message": "too old"}"#);
+    let server = Server::start([refusal]).await;
+    let opened = client().open(&server.call(Method::GET)).await.unwrap();
+    let Opened::Refused(answer) = opened else {
+        panic!("opened");
+    };
+    assert_eq!(
+        (answer.status, answer.words()),
+        (StatusCode::GONE, "too old")
+    );
+    let server = Server::start([Act::Stall("")]).await;
+    let call = Call {
+        deadline: Duration::from_millis(100),
+        ..server.call(Method::GET)
+    };
+    let failure = client().open(&call).await.err().unwrap();
+    assert_eq!(failure.kind, Kind::Timeout, "{failure}");
+}
