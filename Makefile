@@ -24,7 +24,7 @@ ISOLATED := unshare --mount --propagation private
 	test long unit mistakes counted mounts matrices guest nfs arrivals openstack wire twins sanity standalone demo bench mutants fuzz nightly \
 	images packages docs \
 	release release-check monitoring chart manifests \
-	e2e cluster cluster-down clean
+	e2e objects cluster cluster-down clean
 
 # Targets are listed with those first that a newcomer needs.
 help: ## list the targets
@@ -144,6 +144,10 @@ e2e: root build ## official storage suite; FULL=1 CHAOS=minutes GUESTS=2 CLOUD=n
 	$(if $(WITH_GUESTS),tests/beds/guest/build.sh '$(BELAY_BIN_DIR)' $(CARGO_FLAGS))
 	@FULL='$(FULL)' CHAOS='$(CHAOS)' GUESTS='$(GUESTS)' CLOUD='$(CLOUD)' PARTS='$(PARTS)' \
 	    tests/beds/kubernetes/e2e.sh '$(BELAY_BIN_DIR)'
+
+objects: ## the objects of `local` in a real API server (no root)
+	@tests/setup/setup.sh e2e
+	@tests/beds/kubernetes/objects.sh $(CARGO_FLAGS)
 
 cluster: root build ## start a Kubernetes with Belay, or update Belay in it
 	@tests/setup/setup.sh e2e

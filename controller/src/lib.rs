@@ -7,6 +7,7 @@ pub mod config;
 pub mod create_key;
 mod heap;
 pub mod http;
+pub mod kubernetes;
 pub mod mark_keys;
 pub mod operation;
 pub mod rpc;

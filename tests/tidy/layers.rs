@@ -27,7 +27,13 @@ const RANKS: &[Ranks] = &[
     },
     Ranks {
         sources: "controller/src/",
-        ranks: &[("rpc", 3), ("operation", 2), ("backend", 1), ("http", 0)],
+        ranks: &[
+            ("rpc", 4),
+            ("operation", 3),
+            ("backend", 2),
+            ("kubernetes", 1),
+            ("http", 0),
+        ],
     },
     Ranks {
         sources: "server/src/",

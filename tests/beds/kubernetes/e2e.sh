@@ -6,8 +6,9 @@
 #
 # PARTS lists parts of the test. By default: basics and focus, stress if CHAOS is set, and guests if
 # GUESTS is set.
-#   basics      the bed's own checks, a dry run of the manifests, rights, drain, a second driver, and
-#               whether another driver can be replaced (belayctl doctor --switch)
+#   basics      the bed's own checks, a dry run of the manifests, rights, drain, a second driver,
+#               whether another driver can be replaced (belayctl doctor --switch), and the objects
+#               of `local` in a separate API server
 #   focus       the specs of the suite that matter most
 #   parallel    the rest of the suite, several specs at a time
 #   disruptive  specs that stop the kubelet; evaluated together with `parallel` once both have passed
@@ -84,6 +85,7 @@ run_basics() {
     step drain "$here/cluster.sh" exec "$here/../../deploy/drain.sh"
     step drivers "$here/cluster.sh" exec "$here/../../deploy/drivers.sh"
     step switch "$here/cluster.sh" exec "$here/../../deploy/switch.sh" "$bindir/belayctl"
+    step objects "$here/objects.sh"
 }
 
 # run_suite PARTS: runs parts of the suite; without PARTS, the specs that matter most.

@@ -1,0 +1,221 @@
+//! The objects of `local`: their fields, as `deploy/chart/objects` defines them.
+
+use super::object::Resource;
+use belay_server::call::Failure;
+use serde::{Deserialize, Serialize};
+
+/// Volumes: files of the disks of nodes.
+pub enum LocalVolume {}
+
+/// Snapshots of volumes.
+pub enum LocalSnapshot {}
+
+/// Disks: the directories of nodes that contain volumes and snapshots.
+pub enum LocalDisk {}
+
+impl Resource for LocalVolume {
+    const KIND: &'static str = "LocalVolume";
+    const PLURAL: &'static str = "localvolumes";
+    type Spec = VolumeSpec;
+    type Status = VolumeStatus;
+}
+
+impl Resource for LocalSnapshot {
+    const KIND: &'static str = "LocalSnapshot";
+    const PLURAL: &'static str = "localsnapshots";
+    type Spec = SnapshotSpec;
+    type Status = SnapshotStatus;
+}
+
+impl Resource for LocalDisk {
+    const KIND: &'static str = "LocalDisk";
+    const PLURAL: &'static str = "localdisks";
+    type Spec = DiskSpec;
+    type Status = DiskStatus;
+}
+
+/// A requested volume. The optional fields are absent in JSON, not null: the server would remove
+/// nulls, and the response would differ from the request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VolumeSpec {
+    /// The ID, which is random and never reused.
+    pub id: String,
+    /// The name in the request.
+    pub name: String,
+    /// The value of the topology label, which never changes.
+    pub place: String,
+    /// The name of the disk at the place.
+    pub disk: String,
+    /// The name of the Node that has the place now.
+    pub node: String,
+    /// The requested size in bytes.
+    pub bytes: u64,
+    /// The use of the volume.
+    pub usage: Usage,
+    /// The object of which the volume is a copy; `None` for a new volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    /// The number of the attempt to delete the volume; `None` if the volume must be kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remove: Option<u64>,
+}
+
+/// The use of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Usage {
+    /// Whether the volume is a block device or has a filesystem.
+    pub mode: Mode,
+    /// The type of the filesystem; `None` if the request has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filesystem: Option<String>,
+}
+
+/// The mode of a volume, as in a PersistentVolume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mode {
+    /// A block device.
+    Block,
+    /// A filesystem.
+    Filesystem,
+}
+
+/// The source of a copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Source {
+    /// The snapshot with this ID.
+    Snapshot(String),
+    /// The volume with this ID.
+    Volume(String),
+}
+
+/// A requested snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SnapshotSpec {
+    /// The ID, which is random and never reused.
+    pub id: String,
+    /// The name in the request.
+    pub name: String,
+    /// The value of the topology label, which never changes.
+    pub place: String,
+    /// The name of the disk at the place.
+    pub disk: String,
+    /// The name of the Node that has the place now.
+    pub node: String,
+    /// The ID of the volume.
+    pub volume: String,
+    /// The number of the attempt to delete the snapshot; `None` if it must be kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remove: Option<u64>,
+}
+
+/// The identity of a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DiskSpec {
+    /// The name of the Node that has the disk.
+    pub node: String,
+    /// The value of the topology label of the node's disks.
+    pub place: String,
+    /// The name of the disk on the node.
+    pub disk: String,
+}
+
+/// The phase of a volume or snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// The store has accepted the order and is executing it.
+    Making,
+    /// The file is complete.
+    Ready,
+    /// The store has refused the order, and nothing of it exists.
+    Refused,
+    /// The store is deleting the file.
+    Removing,
+    /// The object was accepted, but its file does not exist. It is never made again.
+    Lost,
+}
+
+/// The reported state of a volume. A status is always written as a whole: `None` is null in JSON,
+/// which removes the previous value. Unknown fields are ignored: they come from a newer store, and
+/// the known ones keep their meaning.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeStatus {
+    /// The phase.
+    pub phase: Phase,
+    /// The generation of the spec to which the status refers.
+    pub observed_generation: Option<i64>,
+    /// The size of the file in bytes.
+    pub bytes: Option<u64>,
+    /// The number of the last attempt to remove that was refused.
+    pub refused_removal: Option<u64>,
+    /// The failure of the last change.
+    pub failure: Option<Failure>,
+}
+
+/// The reported state of a snapshot, written as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotStatus {
+    /// The phase.
+    pub phase: Phase,
+    /// The generation of the spec to which the status refers.
+    pub observed_generation: Option<i64>,
+    /// The size of the volume when the snapshot was taken, in bytes.
+    pub bytes: Option<u64>,
+    /// The time at which the snapshot was taken (RFC 3339); `None` before.
+    pub time: Option<String>,
+    /// The number of the last attempt to remove that was refused.
+    pub refused_removal: Option<u64>,
+    /// The failure of the last change.
+    pub failure: Option<Failure>,
+}
+
+/// The reported state of a disk, written as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskStatus {
+    /// The random name of the state on the disk.
+    pub uuid: Option<String>,
+    /// The size of the filesystem in bytes.
+    pub bytes: Option<u64>,
+    /// The bytes that all volumes and snapshots with objects may have in total.
+    pub promisable: Option<u64>,
+    /// The bytes that files of others take.
+    pub foreign: Option<u64>,
+    /// Whether the filesystem refuses writes.
+    pub read_only: Option<bool>,
+    /// The reason why the store does not serve the disk; `None` if it does.
+    pub problem: Option<String>,
+    /// The time of the report by the clock of the node (RFC 3339).
+    pub reported: Option<String>,
+    /// The files that have no object.
+    pub unlisted: Option<Unlisted>,
+}
+
+/// The files of a disk that have no object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Unlisted {
+    /// The number of files.
+    pub count: u64,
+    /// The first of them, at most 20.
+    pub first: Vec<UnlistedFile>,
+}
+
+/// A file that has no object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UnlistedFile {
+    /// The ID of the volume or snapshot.
+    pub id: String,
+    /// The name in the request for it; `None` if no record names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The size in bytes.
+    pub bytes: u64,
+}

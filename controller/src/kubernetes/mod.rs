@@ -1,0 +1,179 @@
+//! A small client for Kubernetes' API server, and the objects of `local` in it. Every change is
+//! conditional, and compared with the server's response. Independent of backends and of CSI.
+
+mod answer;
+mod kinds;
+mod object;
+mod verbs;
+mod watch;
+
+pub use kinds::{
+    DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Mode, Phase, SnapshotSpec,
+    SnapshotStatus, Source, Unlisted, UnlistedFile, Usage, VolumeSpec, VolumeStatus,
+};
+pub use object::{Metadata, Object, Parsed, Resource};
+pub use verbs::{Change, List, Selector, Written};
+pub use watch::{Event, Watch};
+
+use crate::http::{self, Answer, Call, Lines, Opened, TlsFiles};
+use ::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use ::http::{Method, Uri};
+use belay_server::call::{Failure, Kind};
+use belay_server::file;
+use bytes::Bytes;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The group and version of the objects.
+pub const API_VERSION: &str = "belay.dev/v1alpha1";
+/// The finalizer by which a store accepts an object.
+pub const FINALIZER: &str = "belay.dev/store";
+
+/// The directory in which the kubelet keeps the token and the authority of a pod.
+const ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Deadline for a call with its retries, and for the head of a watch's response.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// The address of an API server, and the files that give access to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The URL of the server, without a path.
+    pub server: String,
+    /// The file with the token. It is read for each call, since the kubelet replaces it.
+    pub token: PathBuf,
+    /// The file with the authority of the server's certificate. It is read again after a change.
+    pub authority: PathBuf,
+}
+
+impl Access {
+    /// Returns the access of a pod to the API server of its cluster, from the variables that the
+    /// kubelet sets.
+    ///
+    /// # Errors
+    /// Returns `Precondition` if a variable is missing.
+    pub fn of_pod(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Failure> {
+        let needed = |name: &str| {
+            variable(name).ok_or_else(|| {
+                Failure::precondition(format!(
+                    "{name}: not set; run this program in a pod, with a service account's token"
+                ))
+            })
+        };
+        let host = needed("KUBERNETES_SERVICE_HOST")?;
+        let port = needed("KUBERNETES_SERVICE_PORT")?;
+        let host = match host.contains(':') {
+            true => format!("[{host}]"),
+            false => host,
+        };
+        let account = PathBuf::from(ACCOUNT_DIR);
+        Ok(Self {
+            server: format!("https://{host}:{port}"),
+            token: account.join("token"),
+            authority: account.join("ca.crt"),
+        })
+    }
+}
+
+/// A client for one API server.
+pub struct Client {
+    http: http::Client,
+    access: Access,
+    tls: TlsFiles,
+}
+
+/// The part of a call that depends on its verb.
+struct Request<'a> {
+    /// The label `verb` of the metric.
+    verb: &'static str,
+    method: Method,
+    /// Path and query.
+    path: &'a str,
+    /// The body and its type.
+    body: Option<(&'static str, Bytes)>,
+}
+
+impl Client {
+    /// Creates a client. Blocks while it reads the authority; connects to nothing.
+    ///
+    /// # Errors
+    /// Returns `Precondition` if the authority's file cannot be used.
+    pub fn new(access: Access) -> Result<Self, Failure> {
+        let tls = TlsFiles {
+            authorities: Some(access.authority.clone()),
+            identity: None,
+        };
+        let http = http::Client::new("kubernetes", &tls);
+        let http = http.map_err(|error| Failure::precondition(error.to_string()))?;
+        Ok(Self { http, access, tls })
+    }
+
+    async fn call(&self, request: Request<'_>) -> Result<Answer, Failure> {
+        self.http.call(&self.prepared(request)?).await
+    }
+
+    /// Makes a call whose response delivers lines.
+    async fn open(&self, request: Request<'_>) -> Result<Opened, Failure> {
+        self.http.open(&self.prepared(request)?).await
+    }
+
+    fn prepared(&self, request: Request<'_>) -> Result<Call<'static>, Failure> {
+        let uri = format!("{}{}", self.access.server, request.path);
+        let uri: Uri = uri
+            .parse()
+            .map_err(|error| Failure::precondition(format!("URL {uri}: {error}")))?;
+        let mut headers = self.credentials()?;
+        let body = request.body.map(|(kind, body)| {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+            body
+        });
+        Ok(Call {
+            verb: request.verb,
+            method: request.method,
+            uri,
+            headers,
+            body: body.unwrap_or_default(),
+            secrets: &[],
+            repeats: false,
+            deadline: DEADLINE,
+        })
+    }
+
+    /// Reads the token, and the authority if it has changed. Both files are in the memory of the
+    /// node, so this does not wait for a disk.
+    fn credentials(&self) -> Result<HeaderMap, Failure> {
+        let bad = |why: String| Failure::new(Kind::Unauthenticated, why);
+        let trust = self.http.trust();
+        let refreshed = trust.refresh(&self.tls);
+        refreshed.map_err(|error| bad(error.to_string()))?;
+        let path = &self.access.token;
+        let why = |why: &dyn std::fmt::Display| bad(format!("{}: {why}", path.display()));
+        let token = file::read(path, file::SECRET_BYTES_MAX).map_err(|error| why(&error))?;
+        let value = [b"Bearer ", token.trim_ascii()].concat();
+        let value = HeaderValue::from_bytes(&value);
+        let mut value = value.map_err(|_| why(&"contains no token"))?;
+        value.set_sensitive(true);
+        Ok(HeaderMap::from_iter([(AUTHORIZATION, value)]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_finds_its_server_by_the_variables_of_the_kubelet() {
+        for (host, server) in [
+            ("10.0.0.1", "https://10.0.0.1:443"),
+            ("fd00::1", "https://[fd00::1]:443"),
+        ] {
+            let access = Access::of_pod(|name| match name {
+                "KUBERNETES_SERVICE_HOST" => Some(host.to_owned()),
+                "KUBERNETES_SERVICE_PORT" => Some("443".to_owned()),
+                _ => None,
+            });
+            assert_eq!(access.unwrap().server, server);
+        }
+        let failure = Access::of_pod(|_| None).unwrap_err();
+        assert!(failure.message.contains("in a pod"), "{failure}");
+    }
+}

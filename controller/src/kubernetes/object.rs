@@ -1,0 +1,80 @@
+//! The parts that all objects have in common. Knows no particular kind.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// A kind of objects.
+pub trait Resource: Send + Sync + 'static {
+    /// The name of the kind.
+    const KIND: &'static str;
+    /// The name of the kind in URLs.
+    const PLURAL: &'static str;
+    /// The requested state.
+    type Spec: Clone + Serialize + DeserializeOwned + Send + Sync;
+    /// The reported state.
+    type Status: Clone + Serialize + DeserializeOwned + Send + Sync;
+}
+
+/// An object as the API server returns it.
+#[derive(Deserialize)]
+#[serde(bound = "")]
+pub struct Object<R: Resource> {
+    /// The metadata.
+    pub metadata: Metadata,
+    /// The requested state.
+    pub spec: Parsed<R::Spec>,
+    /// The reported state; `None` if nothing was reported, or if a backup has lost it.
+    pub status: Option<Parsed<R::Status>>,
+}
+
+/// The metadata that Belay uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Metadata {
+    /// The name.
+    pub name: String,
+    /// The random ID of this object; another object with the same name has another one.
+    pub uid: String,
+    /// The version, which changes with each write.
+    pub resource_version: String,
+    /// The number of changes of the spec.
+    pub generation: i64,
+    /// The time at which the deletion was requested; `None` if it was not.
+    pub deletion_timestamp: Option<String>,
+    /// The names of those that must agree to the deletion.
+    pub finalizers: Vec<String>,
+    /// The annotations.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// A part of an object, which another release of Belay may have written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parsed<T> {
+    /// This release knows all fields.
+    Known(T),
+    /// This release does not know a field, or a value. Contains the reason. Such a spec must not be
+    /// executed: the unknown field may change its meaning.
+    Unknown(String),
+}
+
+impl<T> Parsed<T> {
+    /// Returns the part if this release knows all of it.
+    pub fn known(&self) -> Option<&T> {
+        match self {
+            Self::Known(part) => Some(part),
+            Self::Unknown(_) => None,
+        }
+    }
+}
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Parsed<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(from)?;
+        Ok(match T::deserialize(value) {
+            Ok(part) => Self::Known(part),
+            Err(error) => Self::Unknown(error.to_string()),
+        })
+    }
+}

@@ -1,0 +1,372 @@
+//! The calls for single objects and lists. A change names the version that it changes, and its
+//! response must contain everything that was sent: a definition of another release drops fields.
+
+use super::answer::Refusal;
+use super::object::{Metadata, Object, Resource};
+use super::{API_VERSION, Client, Request};
+use crate::http::{Answer, encoded};
+use belay_server::call::{Failure, Kind};
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::marker::PhantomData;
+
+const JSON: &str = "application/json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+
+/// The number of objects in a page of a list; a page takes about half a MiB.
+const PAGE: usize = 250;
+/// Maximum number of times that a list begins again because its pages have expired.
+const LISTS_MAX: u32 = 3;
+
+/// The annotation that keeps objects out of backups. A restored object would claim a file that may
+/// not exist.
+const NO_BACKUP: (&str, &str) = ("velero.io/exclude-from-backup", "true");
+
+/// The result of a change that may meet other changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written<T> {
+    /// The change is made.
+    Done(T),
+    /// The name is taken, or the object has another version or UID. Nothing was changed.
+    Conflict,
+    /// The object does not exist. Whether it was ever accepted is not known.
+    Missing,
+}
+
+/// A change of an object.
+pub enum Change<'a, R: Resource> {
+    /// Replaces all finalizers.
+    Finalizers(&'a [&'a str]),
+    /// Changes fields of the spec, as a JSON merge patch (RFC 7396).
+    Spec(Value),
+    /// Replaces the status.
+    Status(&'a R::Status),
+}
+
+/// The objects of a list, which are all from one version.
+pub struct List<R: Resource> {
+    /// The objects.
+    pub items: Vec<Object<R>>,
+    /// The version of the list, at which a watch can begin.
+    pub version: String,
+}
+
+/// A selection of objects by a field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selector(String);
+
+impl Selector {
+    /// Selects all objects.
+    #[must_use]
+    pub fn all() -> Self {
+        Self(String::new())
+    }
+
+    /// Selects the objects of a node.
+    #[must_use]
+    pub fn node(name: &str) -> Self {
+        Self(format!("spec.node={name}"))
+    }
+
+    /// Selects the objects with this ID of a volume or snapshot.
+    #[must_use]
+    pub fn id(id: &str) -> Self {
+        Self(format!("spec.id={id}"))
+    }
+
+    /// Returns the path and the start of the query for these objects.
+    pub(super) fn path<R: Resource>(&self) -> String {
+        let selector = encoded(&self.0);
+        format!("{}?fieldSelector={selector}", path::<R>())
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(bound = "")]
+struct Page<R: Resource> {
+    metadata: PageMetadata,
+    items: Vec<Object<R>>,
+    #[serde(skip)]
+    of: PhantomData<R>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PageMetadata {
+    resource_version: String,
+    #[serde(rename = "continue", default)]
+    next: String,
+}
+
+fn path<R: Resource>() -> String {
+    format!("/apis/{API_VERSION}/{}", R::PLURAL)
+}
+
+fn path_of<R: Resource>(name: &str) -> String {
+    format!("{}/{}", path::<R>(), encoded(name))
+}
+
+impl Client {
+    /// Returns the current state of an object, or `None` if it does not exist. The server reads
+    /// from etcd, so the object is not older than this call.
+    ///
+    /// # Errors
+    /// Returns `Unreachable` if the server does not respond or does not know the kind.
+    pub async fn get<R: Resource>(&self, name: &str) -> Result<Option<Object<R>>, Failure> {
+        let path = path_of::<R>(name);
+        let answer = self.read("get", &path).await?;
+        if answer.status == StatusCode::OK {
+            return answer.json().map(Some).map_err(Failure::nothing_happened);
+        }
+        match Refusal::of(&answer, R::PLURAL, Some(name)) {
+            Refusal::Missing => Ok(None),
+            other => Err(other.into_failure(&answer).nothing_happened()),
+        }
+    }
+
+    /// Returns the selected objects, from a version that is not older than this call.
+    ///
+    /// # Errors
+    /// Returns `Unreachable` if the server does not respond or does not know the kind, or if the
+    /// pages of the list expire repeatedly.
+    pub async fn list<R: Resource>(&self, selector: &Selector) -> Result<List<R>, Failure> {
+        let first = format!("{}&limit={PAGE}", selector.path::<R>());
+        let (mut items, mut next, mut lists) = (Vec::new(), String::new(), 1);
+        loop {
+            let path = format!("{first}&continue={}", encoded(&next));
+            let answer = self.read("list", &path).await?;
+            if answer.status != StatusCode::OK {
+                match Refusal::of(&answer, R::PLURAL, None) {
+                    // The rest of the pages would be from another version.
+                    Refusal::Expired if lists < LISTS_MAX => {
+                        lists += 1;
+                        items.clear();
+                        next.clear();
+                        continue;
+                    }
+                    other => return Err(other.into_failure(&answer).nothing_happened()),
+                }
+            }
+            let page: Page<R> = answer.json().map_err(Failure::nothing_happened)?;
+            items.extend(page.items);
+            next = page.metadata.next;
+            if next.is_empty() {
+                let version = page.metadata.resource_version;
+                return Ok(List { items, version });
+            }
+        }
+    }
+
+    /// Creates an object, which no backup may contain.
+    ///
+    /// # Errors
+    /// Returns `Precondition` if the server refuses the object or a field of it, or has changed it;
+    /// then it was deleted again, unless the failure has an unknown state. Returns the errors of
+    /// [`Self::get`].
+    pub async fn create<R: Resource>(
+        &self,
+        name: &str,
+        spec: &R::Spec,
+    ) -> Result<Written<Object<R>>, Failure> {
+        let (key, value) = NO_BACKUP;
+        let body = json!({
+            "apiVersion": API_VERSION, "kind": R::KIND,
+            "metadata": {"name": name, "annotations": {key: value}},
+            "spec": encode(spec)?,
+        });
+        let path = format!("{}?fieldValidation=Strict", path::<R>());
+        let answer = self
+            .write(Method::POST, "create", &path, JSON, &body)
+            .await?;
+        let made: Written<Object<R>> = written(&answer, StatusCode::CREATED, name)?;
+        let Written::Done(object) = &made else {
+            return Ok(made);
+        };
+        let came: Value = answer.json()?;
+        let is_same = came.get("spec") == body.get("spec");
+        let dropped = match is_same {
+            true => dropped(&body, &came, ""),
+            false => Some("spec".to_owned()),
+        };
+        match dropped {
+            None => Ok(made),
+            Some(field) => Err(self.withdrawn(object, changed::<R>(name, &field)).await),
+        }
+    }
+
+    /// Deletes an object that was just created, and returns the failure with what is left.
+    async fn withdrawn<R: Resource>(&self, object: &Object<R>, failure: Failure) -> Failure {
+        match self.delete::<R>(&object.metadata).await {
+            Ok(Written::Done(())) => failure.rolled_back(),
+            Ok(Written::Conflict | Written::Missing) | Err(_) => failure.may_be_running(),
+        }
+    }
+
+    /// Changes an object if it still has this UID and version.
+    ///
+    /// # Errors
+    /// Returns `Precondition` if the server refuses the change or a field of it, or, with an
+    /// unknown state, has not stored all of it. Returns the errors of [`Self::get`].
+    pub async fn patch<R: Resource>(
+        &self,
+        of: &Metadata,
+        change: Change<'_, R>,
+    ) -> Result<Written<Object<R>>, Failure> {
+        let mut path = path_of::<R>(&of.name);
+        let mut body = json!({
+            "metadata": {"uid": of.uid, "resourceVersion": of.resource_version},
+        });
+        match change {
+            // The server does not store an empty list.
+            Change::Finalizers([]) => body["metadata"]["finalizers"] = Value::Null,
+            Change::Finalizers(all) => body["metadata"]["finalizers"] = json!(all),
+            Change::Spec(fields) => body["spec"] = fields,
+            Change::Status(status) => {
+                body["status"] = encode(status)?;
+                path += "/status";
+            }
+        }
+        let path = format!("{path}?fieldValidation=Strict");
+        let answer = self.write(Method::PATCH, "patch", &path, MERGE_PATCH, &body);
+        let answer = answer.await?;
+        let changed_to: Written<Object<R>> = written(&answer, StatusCode::OK, &of.name)?;
+        if matches!(changed_to, Written::Done(_)) {
+            // The version is the new one.
+            body["metadata"]["resourceVersion"] = Value::Null;
+            let mut came: Value = answer.json()?;
+            came["metadata"]["resourceVersion"] = Value::Null;
+            if let Some(field) = dropped(&body, &came, "") {
+                return Err(changed::<R>(&of.name, &field).may_be_running());
+            }
+        }
+        Ok(changed_to)
+    }
+
+    /// Deletes an object if it still has this UID and version. An object with finalizers is only
+    /// marked.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::get`].
+    pub async fn delete<R: Resource>(&self, of: &Metadata) -> Result<Written<()>, Failure> {
+        let body = json!({
+            "apiVersion": "v1", "kind": "DeleteOptions",
+            "preconditions": {"uid": of.uid, "resourceVersion": of.resource_version},
+        });
+        let path = path_of::<R>(&of.name);
+        let answer = self.write(Method::DELETE, "delete", &path, JSON, &body);
+        let answer = answer.await?;
+        if matches!(answer.status, StatusCode::OK | StatusCode::ACCEPTED) {
+            return Ok(Written::Done(()));
+        }
+        match Refusal::of(&answer, R::PLURAL, Some(&of.name)) {
+            Refusal::Missing => Ok(Written::Missing),
+            Refusal::Conflict => Ok(Written::Conflict),
+            other => Err(other.into_failure(&answer)),
+        }
+    }
+
+    async fn read(&self, verb: &'static str, path: &str) -> Result<Answer, Failure> {
+        let call = self.call(Request {
+            verb,
+            method: Method::GET,
+            path,
+            body: None,
+        });
+        call.await
+    }
+
+    async fn write(
+        &self,
+        method: Method,
+        verb: &'static str,
+        path: &str,
+        kind: &'static str,
+        body: &Value,
+    ) -> Result<Answer, Failure> {
+        let call = self.call(Request {
+            verb,
+            method,
+            path,
+            body: Some((kind, Bytes::from(body.to_string()))),
+        });
+        call.await
+    }
+}
+
+fn encode(part: &impl serde::Serialize) -> Result<Value, Failure> {
+    serde_json::to_value(part).map_err(|error| Failure::bug(error.to_string()))
+}
+
+/// Returns the object in the response to a change.
+fn written<R: Resource>(
+    answer: &Answer,
+    success: StatusCode,
+    name: &str,
+) -> Result<Written<Object<R>>, Failure> {
+    if answer.status == success {
+        return answer.json().map(Written::Done);
+    }
+    match Refusal::of(answer, R::PLURAL, Some(name)) {
+        Refusal::Missing => Ok(Written::Missing),
+        Refusal::Conflict => Ok(Written::Conflict),
+        other => Err(other.into_failure(answer)),
+    }
+}
+
+fn changed<R: Resource>(name: &str, field: &str) -> Failure {
+    Failure::new(
+        Kind::Precondition,
+        format!(
+            "{} {name}: the API server has stored another {field} than was sent; upgrade the \
+             definition of {}.belay.dev with the chart, and check the cluster's admission webhooks",
+            R::KIND,
+            R::PLURAL
+        ),
+    )
+}
+
+/// Returns the path of the first field that was sent and did not come back. A null that was sent
+/// must be absent.
+fn dropped(sent: &Value, came: &Value, path: &str) -> Option<String> {
+    match (sent, came) {
+        (Value::Object(sent), Value::Object(came)) => sent.iter().find_map(|(key, sent)| {
+            let came = came.get(key).unwrap_or(&Value::Null);
+            let path = match path {
+                "" => key.clone(),
+                path => format!("{path}.{key}"),
+            };
+            dropped(sent, came, &path)
+        }),
+        (sent, came) => (sent != came).then(|| path.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_does_not_come_back_is_named() {
+        let sent = json!({"spec": {"bytes": 1, "source": {"snapshot": "a"}, "remove": null}});
+        let cases = [
+            (
+                json!({"spec": {"bytes": 1, "source": {"snapshot": "a"}, "more": 2}}),
+                None,
+            ),
+            (json!({"spec": {"bytes": 1}}), Some("spec.source")),
+            (
+                json!({"spec": {"bytes": 2, "source": {"snapshot": "a"}}}),
+                Some("spec.bytes"),
+            ),
+            (
+                json!({"spec": {"bytes": 1, "source": {"snapshot": "a"}, "remove": 1}}),
+                Some("spec.remove"),
+            ),
+        ];
+        for (came, expected) in cases {
+            assert_eq!(dropped(&sent, &came, "").as_deref(), expected, "{came}");
+        }
+    }
+}
