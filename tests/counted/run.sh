@@ -58,7 +58,8 @@ lifecycles() {
         ctl create "volume-$n" --size 1MiB --fs-type ext4
         id=$(grep -oE 'vol-[0-9a-f]+' "$scratch/answer" | head -n 1)
         ctl list
-        # `volume delete` would make a call before it, which looks for the volume.
+        # The counts include a query of the method by reflection. `volume delete` would look for the
+        # volume instead.
         "$programs/belayctl" --endpoint "$socket" rpc DeleteVolume "{\"volume_id\": \"$id\"}" >/dev/null
     done
     kill "$running"
