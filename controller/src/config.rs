@@ -569,7 +569,7 @@ mod tests {
     #[test]
     fn a_bad_value_is_named_with_its_flag_and_the_reason() {
         for (flags, why) in [
-            (["--overcommit", "0"], "overcommit \"0\""),
+            (["--overcommit", "0"], "not a number from 0.1 to 1000000"),
             (
                 ["--backend", "floppy"],
                 "possible values: local, openstack, digitalocean, nfs, civo",

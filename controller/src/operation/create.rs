@@ -8,7 +8,7 @@ use crate::backend::{
 };
 use belay_contract::drivers::ParameterPolicy;
 use belay_contract::format::{self, FormatOptions};
-use belay_server::call::{Failure, Rpc};
+use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::request::{
     CapacityRange, ContentSource, Context, CreateVolume, Name, Segments, TopologyRequirement,
 };
@@ -193,9 +193,19 @@ impl Wanted {
                 clones_of(backend)?.clone_volume(Arc::clone(&order), id.clone())
             }
         };
-        let made = made.await?;
+        let made = made.await.map_err(|failure| match failure.kind {
+            Kind::Quota => self.with_raise(failure, &order),
+            _ => failure,
+        })?;
         answered::volume(backend, &order, self.source.as_ref(), &made)?;
         Ok(made)
+    }
+
+    /// Adds to a lack of space that the volume would be larger than requested.
+    fn with_raise(&self, failure: Failure, order: &Order) -> Failure {
+        let why = size::raised(order.bytes, self.range, &order.usage).unwrap_or_default();
+        let message = failure.message + &why;
+        Failure { message, ..failure }
     }
 
     /// Returns the order with at least the size of its source. `may_exist` states whether an

@@ -78,6 +78,24 @@ pub(super) fn of_grown(bytes: u64, range: CapacityRange, sizes: Sizes) -> Result
     rounded(required, limit, sizes)
 }
 
+/// Explains that the request was raised to `bytes`; returns `None` if that is the requested size.
+pub(super) fn raised(bytes: u64, range: Option<CapacityRange>, usage: &Usage) -> Option<String> {
+    let (required, _) = bounds(range);
+    if required == 0 || required >= bytes {
+        return None;
+    }
+    let why = match usage {
+        Usage::Filesystem(fs_type) if support::smallest(fs_type) == Some(bytes) => {
+            format!("the minimum for {}", support::filesystem(fs_type))
+        }
+        _ => "the next size that the storage supports".to_owned(),
+    };
+    let (requested, bytes) = (Exact(required), Exact(bytes));
+    Some(format!(
+        " (requested: {requested}, raised to {bytes}, {why})"
+    ))
+}
+
 /// Explains why a volume of `bytes` is outside the range; returns `None` if it is within the range.
 pub(super) fn outside(bytes: u64, range: Option<CapacityRange>) -> Option<String> {
     let (required, limit) = bounds(range);
@@ -163,6 +181,22 @@ mod tests {
 
     fn filesystem(fs_type: &str) -> Usage {
         Usage::Filesystem(fs_type.to_owned())
+    }
+
+    #[test]
+    fn a_raised_size_is_explained_by_the_filesystem_or_the_storage() {
+        let explained = |asked, usage, bytes, why: Option<&str>| {
+            assert_eq!(raised(bytes, asked, &usage).as_deref(), why);
+        };
+        let minimum = " (requested: 64 MiB, raised to 300 MiB, the minimum for xfs)";
+        let asked = range(64 * MIB, 0);
+        explained(asked, filesystem("xfs"), 300 * MIB, Some(minimum));
+        let step = " (requested: 64 MiB, raised to 1 GiB, the next size that the storage supports)";
+        explained(asked, filesystem("xfs"), 1024 * MIB, Some(step));
+        explained(asked, Usage::Block, 1024 * MIB, Some(step));
+        explained(asked, Usage::Block, 64 * MIB, None);
+        explained(range(0, MIB), Usage::Block, MIB, None);
+        explained(None, filesystem(""), 1024 * MIB, None);
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl Store {
         {
             return Err(refusal);
         }
-        self.provision(|changes, ceiling| {
+        self.provision(|changes, limit| {
             if let Some(id) = changes.id_of(name)? {
                 let record = changes.get(&id)?.ok_or_else(|| {
                     Failure::bug(format!("state.redb: name {name:?} refers to no volume"))
@@ -117,7 +117,7 @@ impl Store {
                 };
             }
             self.refuse_elsewhere(order)?;
-            fits(changes, ceiling, order.bytes)?;
+            fits(changes, limit, order.bytes)?;
             let id = id::fresh(id::VOLUME)?;
             let record = Record::creating(name, order.bytes, &order.usage, source);
             changes.put(&id, &record)?;

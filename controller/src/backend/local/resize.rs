@@ -57,14 +57,14 @@ impl Store {
         bytes: u64,
         backing: &Backing,
     ) -> Result<Promise, Failure> {
-        self.provision(|changes, ceiling| {
+        self.provision(|changes, limit| {
             let mut record = ready(id, changes.get(id)?)?;
             // A change of the file during a copy would make the copy fail permanently.
             self.refuse_while_copied(id)?;
             let least_bytes = whole_bytes(backing, &record)?;
             let (before, growing_from_before) = (record.bytes, record.growing_from);
             if before < bytes {
-                fits(changes, ceiling, bytes - before)?;
+                fits(changes, limit, bytes - before)?;
                 record.growing_from = Some(least_bytes);
                 record.bytes = bytes;
                 changes.put(id, &record)?;

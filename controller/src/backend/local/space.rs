@@ -39,6 +39,15 @@ pub(super) struct Ceiling {
     scans: std::sync::atomic::AtomicU32,
 }
 
+/// The maximum number of bytes that may be provisioned, and the space that reduces it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limit {
+    /// The maximum number of bytes of all volumes and snapshots together.
+    pub(super) bytes: u64,
+    /// The foreign space of the filesystem, in bytes.
+    pub(super) foreign: u64,
+}
+
 #[derive(Debug, Default)]
 struct Known {
     last: Option<Scan>,
@@ -98,14 +107,14 @@ impl Ceiling {
         }
     }
 
-    /// Returns the exact maximum. Scans all files, unless there is a recent scan and the used space
-    /// has not changed since.
+    /// Returns the exact limit. Scans all files, unless there is a recent scan and the used space has
+    /// not changed since.
     pub(super) fn exact(
         &self,
         volumes: &Files,
         snapshots: &Files,
         ledger: &Ledger,
-    ) -> Result<u64, Failure> {
+    ) -> Result<Limit, Failure> {
         self.maximum(volumes, snapshots, ledger, |taken| {
             let last = self.known.lock().last.filter(Scan::is_recent);
             let same = last.filter(|scan| scan.taken == taken);
@@ -121,10 +130,11 @@ impl Ceiling {
         snapshots: &Files,
         ledger: &Ledger,
     ) -> Result<u64, Failure> {
-        self.maximum(volumes, snapshots, ledger, |taken| self.query(taken))
+        let limit = self.maximum(volumes, snapshots, ledger, |taken| self.query(taken))?;
+        Ok(limit.bytes)
     }
 
-    /// Returns the maximum, from the scan that `decide` selects by the used space, or from a new
+    /// Returns the limit, from the scan that `decide` selects by the used space, or from a new
     /// scan.
     fn maximum<'a>(
         &'a self,
@@ -132,7 +142,7 @@ impl Ceiling {
         snapshots: &Files,
         ledger: &Ledger,
         decide: impl FnOnce(u64) -> Query<'a>,
-    ) -> Result<u64, Failure> {
+    ) -> Result<Limit, Failure> {
         let before = self.known.lock().removed;
         let room = volumes.room()?;
         let scan = match decide(room.taken) {
@@ -188,9 +198,9 @@ impl Ceiling {
         Ok(scan)
     }
 
-    /// Returns an estimate that does not exceed the exact maximum, according to the last scan.
+    /// Returns an estimate that does not exceed the exact limit, according to the last scan.
     /// Returns `None` if there is no recent scan.
-    pub(super) fn estimate(&self, volumes: &Files) -> Result<Option<u64>, Failure> {
+    pub(super) fn estimate(&self, volumes: &Files) -> Result<Option<Limit>, Failure> {
         let Some(scan) = self.known.lock().last.filter(Scan::is_recent) else {
             return Ok(None);
         };
@@ -198,10 +208,10 @@ impl Ceiling {
         Ok(Some(self.shown(room.total, scan.foreign(room.taken))))
     }
 
-    fn shown(&self, total: u64, foreign: u64) -> u64 {
-        let ceiling = self.overcommit.of(total, foreign);
-        metrics::gauge!("belay_controller_capacity_bytes").set(ceiling as f64);
-        ceiling
+    fn shown(&self, total: u64, foreign: u64) -> Limit {
+        let bytes = self.overcommit.of(total, foreign);
+        metrics::gauge!("belay_controller_capacity_bytes").set(bytes as f64);
+        Limit { bytes, foreign }
     }
 
     /// Records that the file of a volume or snapshot, with `bytes` allocated, was removed. Space
@@ -304,8 +314,8 @@ const FACTOR_MAX: f64 = 1_000_000.0;
 
 /// The error for an invalid overcommit factor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("overcommit {0:?}: not a number from {FACTOR_MIN} to {FACTOR_MAX}, such as 1 or 2.5")]
-pub struct OvercommitError(String);
+#[error("not a number from {FACTOR_MIN} to {FACTOR_MAX}, such as 1 or 2.5")]
+pub struct OvercommitError;
 
 impl Default for Overcommit {
     fn default() -> Self {
@@ -317,9 +327,9 @@ impl FromStr for Overcommit {
     type Err = OvercommitError;
 
     fn from_str(text: &str) -> Result<Self, OvercommitError> {
-        let factor: f64 = text.parse().map_err(|_| OvercommitError(text.to_owned()))?;
+        let factor: f64 = text.parse().map_err(|_| OvercommitError)?;
         if !(FACTOR_MIN..=FACTOR_MAX).contains(&factor) {
-            return Err(OvercommitError(text.to_owned()));
+            return Err(OvercommitError);
         }
         #[expect(
             clippy::cast_possible_truncation,

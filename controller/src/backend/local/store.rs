@@ -9,7 +9,7 @@ use super::ledger::{Changes, Ledger};
 use super::record::{Record, State};
 use super::slots::InProgress;
 use super::snapshot_record::SnapshotState;
-use super::space::Ceiling;
+use super::space::{Ceiling, Limit};
 use super::state_file::{damaged, is_there, sync_names};
 use super::{Config, STEP_BYTES};
 use crate::backend::{Page, Phase, Sizes, Volume};
@@ -231,8 +231,8 @@ impl Store {
         }
     }
 
-    /// Returns the maximum number of bytes that may be provisioned for all volumes and snapshots.
-    pub(super) fn ceiling(&self) -> Result<u64, Failure> {
+    /// Returns the exact limit of the bytes that may be provisioned for all volumes and snapshots.
+    pub(super) fn ceiling(&self) -> Result<Limit, Failure> {
         self.ceiling
             .exact(&self.files, &self.snapshots, &self.ledger)
     }
@@ -242,16 +242,16 @@ impl Store {
     /// call [`fits`].
     pub(super) fn provision<T>(
         &self,
-        change: impl Fn(&mut Changes<'_>, u64) -> Result<T, Failure>,
+        change: impl Fn(&mut Changes<'_>, Limit) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        if let Some(ceiling) = self.ceiling.estimate(&self.files)? {
-            match self.ledger.change(|changes| change(changes, ceiling)) {
+        if let Some(limit) = self.ceiling.estimate(&self.files)? {
+            match self.ledger.change(|changes| change(changes, limit)) {
                 Err(failure) if failure.kind == Kind::Quota => {}
                 done => return done,
             }
         }
-        let ceiling = self.ceiling()?;
-        self.ledger.change(|changes| change(changes, ceiling))
+        let limit = self.ceiling()?;
+        self.ledger.change(|changes| change(changes, limit))
     }
 }
 
@@ -279,9 +279,9 @@ pub(super) fn ready(id: &str, record: Option<Record>) -> Result<Record, Failure>
     }
 }
 
-/// Returns `Quota` if `more` bytes cannot be provisioned without exceeding the ceiling.
-pub(super) fn fits(changes: &Changes<'_>, ceiling: u64, more: u64) -> Result<(), Failure> {
-    let left = ceiling.saturating_sub(changes.totals()?.bytes);
+/// Returns `Quota` if `more` bytes cannot be provisioned without exceeding the limit.
+pub(super) fn fits(changes: &Changes<'_>, limit: Limit, more: u64) -> Result<(), Failure> {
+    let left = limit.bytes.saturating_sub(changes.totals()?.bytes);
     if more <= left {
         return Ok(());
     }
@@ -291,10 +291,12 @@ pub(super) fn fits(changes: &Changes<'_>, ceiling: u64, more: u64) -> Result<(),
         rounded => rounded,
     };
     Err(Failure::quota(format!(
-        "{} more requested, {left} of {} left; delete volumes or snapshots, enlarge the \
-         filesystem of the state directory, or raise --overcommit",
+        "no room for {} in the state directory: {left} of {} are left for volumes and snapshots, \
+         which count at full size; other files take {}; delete volumes or snapshots, move other \
+         files away, enlarge the filesystem, or raise --overcommit",
         Exact(more),
-        Rounded(ceiling)
+        Rounded(limit.bytes),
+        Rounded(limit.foreign)
     )))
 }
 

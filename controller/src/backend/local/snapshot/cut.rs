@@ -99,7 +99,7 @@ impl Store {
         order: &SnapshotOrder,
     ) -> Result<Intent, Failure> {
         let (name, source) = (order.name.as_str(), order.source.as_str());
-        self.provision(|changes, ceiling| {
+        self.provision(|changes, limit| {
             if let Some(id) = changes.snapshot_named(name)? {
                 let record = changes.snapshot(&id).map_err(Failure::may_be_running)?;
                 let record = record.ok_or_else(|| {
@@ -114,7 +114,7 @@ impl Store {
                 });
             }
             let volume = ready(source, changes.get(source)?)?;
-            fits(changes, ceiling, volume.bytes)?;
+            fits(changes, limit, volume.bytes)?;
             let id = id::fresh(id::SNAPSHOT)?;
             let record = SnapshotRecord::cutting(name, source, &volume);
             changes.put_snapshot(&id, &record)?;
