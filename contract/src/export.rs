@@ -150,6 +150,8 @@ pub fn too_long(source: &str) -> String {
 pub fn mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= MODE_MAX && !text.starts_with('+') => Ok(mode),
-        _ => Err(format!("{text:?} is not an octal mode of at most 7777")),
+        _ => Err(format!(
+            "{text:?} is not an octal mode from 0 to 7777, such as 0755"
+        )),
     }
 }

@@ -287,7 +287,10 @@ mod tests {
     #[test]
     fn a_bad_value_is_named_with_its_flag_and_the_reason() {
         let cases = [
-            (["--endpoint", "tcp://1.2.3.4:5"], "only unix sockets"),
+            (
+                ["--endpoint", "tcp://1.2.3.4:5"],
+                "not the absolute path of a Unix socket",
+            ),
             (["--node-id", ""], "--node-id"),
             (
                 ["--driver-kind", "floppy"],

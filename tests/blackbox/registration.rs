@@ -270,8 +270,5 @@ fn an_agent_does_not_start_where_something_foreign_or_another_agent_is() {
 
     fs::remove_dir(bed.directory()).expect("rmdir");
     let line = bed.refused(&second);
-    assert!(
-        line.contains("the directory does not exist; create it first"),
-        "{line}"
-    );
+    assert!(line.contains("create the directory first"), "{line}");
 }

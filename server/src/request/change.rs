@@ -22,7 +22,7 @@ impl TryFrom<csi::CapacityRange> for CapacityRange {
         let required_bytes = bytes("capacity_range.required_bytes", range.required_bytes)?;
         let limit_bytes = bytes("capacity_range.limit_bytes", range.limit_bytes)?;
         if required_bytes == 0 && limit_bytes == 0 {
-            let why = "must set required_bytes or limit_bytes";
+            let why = "required_bytes and limit_bytes are 0; set one of them";
             return Err(Failure::invalid("capacity_range", why));
         }
         if limit_bytes != 0 && limit_bytes < required_bytes {
@@ -126,7 +126,7 @@ mod tests {
             (
                 0,
                 0,
-                "capacity_range: must set required_bytes or limit_bytes",
+                "capacity_range: required_bytes and limit_bytes are 0; set one of them",
             ),
             (-1, 0, "capacity_range.required_bytes: -1 is negative"),
             (

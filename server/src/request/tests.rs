@@ -60,7 +60,7 @@ fn create_needs_a_name_and_capabilities_that_agree() {
         volume_capabilities = vec![mount(""), mount("xfs"), mount("ext4")] =>
             "volume_capabilities: fs_type \"xfs\" and \"ext4\" contradict",
         capacity_range = Some(csi::CapacityRange::default()) =>
-            "capacity_range: must set required_bytes or limit_bytes",
+            "capacity_range: required_bytes and limit_bytes are 0; set one of them",
         volume_content_source = Some(no_source) =>
             "volume_content_source: must be a snapshot or a volume",
     });

@@ -104,8 +104,9 @@ impl Pages {
         let listener = listen(address).await?;
         if listener.is_none() {
             tracing::warn!(
-                "{address} is taken by another process: calls are served, and /metrics, /healthz \
-                 and /livez as soon as it is free"
+                "{address} is taken by another process: calls are served, but /metrics, /healthz \
+                 and /livez only once it is free; stop that process (`ss --tcp --listening \
+                 --processes` shows it), or choose another --http-endpoint"
             );
         }
         Ok(Self {

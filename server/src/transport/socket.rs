@@ -270,10 +270,12 @@ fn explain(path: &Path, what: impl fmt::Display, error: Errno) -> io::Error {
         Errno::NOTSOCK => "another kind of file exists there; move it away, or name another path",
         Errno::ADDRINUSE => "another process serves it; stop that process first",
         Errno::AGAIN => "another process holds a lock on it; find it in /proc/locks, and stop it",
-        Errno::NOENT => "the directory does not exist; create it first",
+        Errno::NOENT => "create the directory first",
+        Errno::ACCESS => "run this program as a user that may write to the directory",
+        Errno::ROFS => "name a path on a writable filesystem",
         _ => "",
     };
-    let separator = if advice.is_empty() { "" } else { ": " };
+    let separator = if advice.is_empty() { "" } else { "; " };
     io::Error::new(
         kind,
         format!("{}: {what}: {error}{separator}{advice}", path.display()),
@@ -394,7 +396,7 @@ mod tests {
             path: directory.path().join("missing/csi.sock"),
         });
         assert!(
-            error.contains("missing: ") && error.contains("create it first"),
+            error.contains("missing: ") && error.contains("create the directory first"),
             "{error}"
         );
     }

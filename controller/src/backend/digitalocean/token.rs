@@ -39,19 +39,25 @@ impl TokenSource {
     pub(super) fn read(&self) -> Result<HeaderValue, Failure> {
         match self {
             TokenSource::File(path) => read(path),
-            TokenSource::Given(token) => bearer(token)
-                .ok_or_else(|| Failure::precondition("the token in the environment is none")),
+            TokenSource::Given(token) => bearer(token).ok_or_else(|| {
+                Failure::precondition(
+                    "DIGITALOCEAN_ACCESS_TOKEN: contains other text than the API token; correct it",
+                )
+            }),
         }
     }
 }
 
 fn read(path: &Path) -> Result<HeaderValue, Failure> {
     let bad = |why: &dyn fmt::Display| {
-        let path = path.display();
-        Failure::precondition(format!("--token-file {path}: {why}"))
+        let (path, what) = (
+            path.display(),
+            "name a file that contains only the API token",
+        );
+        Failure::precondition(format!("--token-file {path}: {why}; {what}"))
     };
     let text = file::read_text(path, FILE_BYTES_MAX).map_err(|error| bad(&error))?;
-    bearer(&text).ok_or_else(|| bad(&"must contain only the API token"))
+    bearer(&text).ok_or_else(|| bad(&"is empty, or contains other text than the API token"))
 }
 
 fn bearer(token: &str) -> Option<HeaderValue> {

@@ -59,7 +59,7 @@ pub(super) fn unread(failure: Failure) -> Failure {
 
 fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
     const LOOK: &str = "check the kernel log, repair the disk, and repeat the call";
-    const RIGHTS: &str = "check owner, attributes (lsattr) and mount of the state directory";
+    const RIGHTS: &str = "check owner and attributes (lsattr) of the state directory";
     match errno {
         Errno::NOSPC => (
             Some("ENOSPC"),
@@ -78,9 +78,17 @@ fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
             "this filesystem does not support files of that size",
         ),
         Errno::IO => (Some("EIO"), Kind::Unreachable, LOOK),
-        Errno::ACCESS => (Some("EACCES"), Kind::Unreachable, RIGHTS),
+        Errno::ACCESS => (
+            Some("EACCES"),
+            Kind::Unreachable,
+            "run the controller as the owner of the state directory, or correct owner and mode",
+        ),
         Errno::PERM => (Some("EPERM"), Kind::Unreachable, RIGHTS),
-        Errno::ROFS => (Some("EROFS"), Kind::Unreachable, RIGHTS),
+        Errno::ROFS => (
+            Some("EROFS"),
+            Kind::Unreachable,
+            "the filesystem is mounted read-only: check the kernel log, and mount it writable",
+        ),
         Errno::EXIST => (
             Some("EEXIST"),
             Kind::Unreachable,
@@ -96,7 +104,11 @@ fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
             Kind::Unreachable,
             "mount the disk of the state directory, or restore the directory",
         ),
-        Errno::NOTDIR => (Some("ENOTDIR"), Kind::Unreachable, "specify a directory"),
+        Errno::NOTDIR => (
+            Some("ENOTDIR"),
+            Kind::Unreachable,
+            "a part of this path is a file; name a directory by --state-dir",
+        ),
         Errno::LOOP => (
             Some("ELOOP"),
             Kind::Unreachable,

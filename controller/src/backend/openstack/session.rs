@@ -192,7 +192,10 @@ impl Account {
     async fn new_session(&self, conf: CloudConf) -> Result<Session, Failure> {
         let url = format!("{}/auth/tokens", conf.auth_url);
         let uri: Uri = url.parse().map_err(|error| {
-            Failure::precondition(format!("cloud.conf: auth-url: {}: {error}", conf.auth_url))
+            Failure::precondition(format!(
+                "cloud.conf: auth-url: {}: {error}; write a URL, such as https://HOST:5000/v3",
+                conf.auth_url
+            ))
         })?;
         let (body, secret) = request(&conf.login);
         let mut headers = HeaderMap::new();

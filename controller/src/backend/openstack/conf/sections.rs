@@ -33,7 +33,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Entry>, String> {
             ('\n' | ';' | '#', _) => Ok(()),
             ('[', _) => reader.header().map(|read| header = Some(read)),
             ('\u{feff}', None) => Err("begins with a byte order mark; save the file without it"),
-            (_, None) => Err("is before the first [SECTION]"),
+            (_, None) => Err("is before the first [SECTION]; begin the file with [Global]"),
             (_, Some((section, sub))) => reader.key().map(|(key, value)| {
                 let (section, sub) = (section.clone(), sub.clone());
                 entries.push(Entry {
