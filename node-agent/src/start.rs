@@ -160,9 +160,10 @@ impl Machine {
     fn open_folder(&self, name: &DriverName, folder: &Path) -> Result<Opened, Refused> {
         let for_now =
             |why: &dyn Display| Refused::ForNow(format!("--loop-dir {}: {why}", folder.display()));
-        // Resolve symlinks, since the kernel reports mounts by paths without symlinks.
-        let real = folder.canonicalize().map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => for_now(&format!(
+        // Resolve symlinks, since the kernel reports mounts by paths without symlinks. The dot
+        // refuses a file.
+        let real = folder.join(".").canonicalize().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => for_now(&format!(
                 "{error}; mount its disk, or create it (`volumes` in the controller's --state-dir)"
             )),
             _ => for_now(&error),

@@ -164,11 +164,16 @@ impl From<Error> for Failure {
             Cause::Full | Cause::Files => Kind::Quota,
             _ => Kind::System,
         };
+        let is_device = error.object.starts_with("/dev/");
         let cure = match error.errno {
             Errno::MFILE => {
                 "; the node agent has as many files open as RLIMIT_NOFILE allows: raise it"
             }
-            Errno::NOSPC => "; free space there, or on the filesystem of the volume's backing file",
+            Errno::NOSPC if is_device => {
+                "; the storage behind this device is full: free space there (of a local volume: on \
+                 the filesystem of --loop-dir)"
+            }
+            Errno::NOSPC => "; free space on its filesystem",
             Errno::NFILE => "; the node has as many files open as fs.file-max allows: raise it",
             _ => "",
         };

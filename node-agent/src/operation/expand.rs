@@ -78,7 +78,8 @@ fn find<K: Kernel>(
 
 fn not_there(request: &NodeExpand, path: &Path) -> Failure {
     Failure::not_found(format!(
-        "volume_path: volume {} is neither staged nor published at {}",
+        "volume_path: volume {0} is neither staged nor published at {1}; `belayctl where {0}` \
+         shows its mounts",
         request.id,
         path.display()
     ))

@@ -59,7 +59,7 @@ pub(crate) fn health<K: Kernel>(
     }
     Err(Failure::not_found(format!(
         "volume {volume}: its storage ({}) is not on this node, and it is not mounted at the paths \
-         given",
+         given; check the ID, or call the node that has the volume",
         cx.transport.named(volume)?.display()
     )))
 }

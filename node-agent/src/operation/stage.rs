@@ -110,12 +110,11 @@ fn run<K: Kernel>(cx: &Context<'_, K>, request: &Stage, lane: Lane) -> Result<()
             Access::Mount { flags, .. } => mount::stage(cx, request, flags, &plan, &stat, lane),
         },
         Some(_) => {
-            let why = format!("{path} is not a directory");
+            let why = format!("{path} is not a directory; name a directory");
             Err(Failure::invalid("staging_target_path", why).into())
         }
         None => {
-            let why =
-                format!("staging_target_path: {path} does not exist; the caller must create it");
+            let why = format!("staging_target_path: {path} does not exist; create it first");
             Err(Failure::precondition(why).into())
         }
     }

@@ -46,7 +46,7 @@ pub(super) fn make_target<K: Kernel>(
             };
             made.map(|()| true).map_err(|error| match error.cause() {
                 Cause::Missing => Failure::precondition(format!(
-                    "target_path: the parent of {} does not exist; the caller must create it",
+                    "target_path: the parent of {} does not exist; create it first",
                     path.display()
                 )),
                 _ => error.into(),

@@ -114,7 +114,7 @@ fn make_target<K: Kernel>(kernel: &K, target: &Path) -> Result<bool, Failure> {
     let made = kernel.mkdir(target, TARGET_DIR_MODE);
     made.map(|()| true).map_err(|error| match error.cause() {
         Cause::Missing => Failure::precondition(format!(
-            "target_path: the parent of {} does not exist; the caller must create it",
+            "target_path: the parent of {} does not exist; create it first",
             target.display()
         )),
         _ => error.into(),

@@ -47,7 +47,7 @@ fn refused_flag(key: &str, error: &Error) -> Failure {
                  CSIDriver object to false"
             ),
         ),
-        false => Failure::invalid(FLAGS, error),
+        false => Failure::invalid(FLAGS, format!("{error}; correct or remove the flag")),
     }
 }
 
