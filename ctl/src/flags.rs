@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use belay_proto::csi::v1::volume_capability::access_mode::Mode;
@@ -111,6 +112,15 @@ pub(crate) fn read_up_to(file: &Path, bytes_max: u64) -> Result<String, Failure>
         File::open(file).and_then(|file| limited(file, bytes_max))
     };
     text.map_err(fail)
+}
+
+/// Parses the address of an HTTP port.
+///
+/// # Errors
+/// Fails unless the text is an IP address and a port.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    let parsed = text.parse();
+    parsed.map_err(|_| "expected ADDRESS:PORT, such as 127.0.0.1:9808 or [::1]:9808".to_owned())
 }
 
 /// Returns an error that names the flag whose file cannot be read, and the remedy.

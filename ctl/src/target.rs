@@ -23,13 +23,22 @@ pub(crate) struct Target {
     pub(crate) endpoint: Option<PathBuf>,
     /// Timeout of each call, in seconds
     #[arg(long, short, global = true, default_value_t = 120, value_name = "SECONDS",
-          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+          value_parser = seconds)]
     pub(crate) timeout: u64,
     /// Output format
     #[arg(long, short, global = true, value_enum, default_value_t = Output::Table)]
     pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) visibility: Visibility,
+}
+
+/// Parses a timeout.
+///
+/// # Errors
+/// Fails unless the text is a number of seconds of at most one day.
+fn seconds(text: &str) -> Result<u64, String> {
+    let parsed = text.parse().ok().filter(|it| (1..=86_400).contains(it));
+    parsed.ok_or_else(|| "must be a whole number of seconds from 1 to 86400".to_owned())
 }
 
 /// Parses the endpoint of a socket. Unlike the endpoint of a server, it may be a relative path.

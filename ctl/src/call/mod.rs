@@ -180,7 +180,8 @@ impl Call {
         let file = argument
             .strip_prefix('@')
             .or((argument == "-").then_some("-"));
-        let read = file.map(|file| flags::read(Path::new(file))).transpose()?;
+        let read = file.map(|file| flags::read(Path::new(file))).transpose();
+        let read = read.map_err(|failure| flags::unread("request", &failure))?;
         let mut json = serde_json::Deserializer::from_str(read.as_deref().unwrap_or(argument));
         let call = Self::new(method, &mut json)?;
         json.end()

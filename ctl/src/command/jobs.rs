@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use clap::Args;
 
 use crate::failure::Failure;
+use crate::flags;
 use crate::machine::{pages, process};
 use crate::render::{Answer, Cell, Rows};
 use crate::target::Target;
@@ -12,7 +13,7 @@ use crate::target::Target;
 #[derive(Args)]
 pub(crate) struct Jobs {
     /// HTTP port of the program (--http-endpoint) [default: found by the socket]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = flags::address)]
     http: Option<SocketAddr>,
 }
 

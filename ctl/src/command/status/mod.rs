@@ -10,6 +10,7 @@ use clap::Args;
 
 use crate::drivers::{DriverSocket, Search};
 use crate::failure::Failure;
+use crate::flags;
 use crate::machine::pages::{self, Page};
 use crate::machine::{device, mounts, process};
 use crate::render::{Answer, Rows};
@@ -20,7 +21,7 @@ pub(crate) struct Status {
     #[command(flatten)]
     search: Search,
     /// Metrics page (--http-endpoint) of a program; may be repeated [default: found by its socket]
-    #[arg(long = "metrics", value_name = "ADDRESS:PORT")]
+    #[arg(long = "metrics", value_name = "ADDRESS:PORT", value_parser = flags::address)]
     metrics: Vec<SocketAddr>,
 }
 
@@ -50,7 +51,7 @@ impl Status {
             let page = pages::metrics(*address);
             let wrong = |error| {
                 Failure::Usage(format!(
-                    "--metrics {address}: {error}; is it the --http-endpoint of a program?"
+                    "--metrics {address}: {error}; name the --http-endpoint of a Belay program"
                 ))
             };
             pages.push(page.map_err(wrong)?);

@@ -244,15 +244,16 @@ async fn attempt(
     Ok(answer)
 }
 
-/// Adds the remedy to the error of a controller that does not find the volume.
+/// Adds the remedy to the error of a controller that has no such volume or snapshot.
 fn advised(failure: Failure, service: &str, step: &'static str) -> Failure {
     match failure {
-        Failure::Status(status)
-            if service == "controller"
-                && status.code() == Code::NotFound
-                && status.message().starts_with("volume ") =>
-        {
-            let advice = "; `belayctl volume list` shows the volumes".to_owned();
+        Failure::Status(status) if service == "controller" && status.code() == Code::NotFound => {
+            let advice = match status.message().split_once(' ') {
+                Some(("volume", _)) => "; `belayctl volume list` shows the volumes",
+                Some(("snapshot", _)) => "; `belayctl snapshot list` shows the snapshots",
+                _ => return Failure::Status(status),
+            };
+            let advice = advice.to_owned();
             let cause = Box::new(Failure::Status(status));
             Failure::Step {
                 step,
