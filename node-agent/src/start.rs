@@ -160,8 +160,7 @@ impl Machine {
     fn open_folder(&self, name: &DriverName, folder: &Path) -> Result<Opened, Refused> {
         let for_now =
             |why: &dyn Display| Refused::ForNow(format!("--loop-dir {}: {why}", folder.display()));
-        // Resolve symlinks, since the kernel reports mounts by paths without symlinks. The dot
-        // refuses a file.
+        // Resolve symlinks, as the kernel does in mount tables; the dot refuses a file.
         let real = folder.join(".").canonicalize().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => for_now(&format!(
                 "{error}; mount its disk, or create it (`volumes` in the controller's --state-dir)"

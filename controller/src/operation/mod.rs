@@ -137,6 +137,8 @@ impl Operations {
         (subject, name, rpc, same): (Subject, &str, Rpc, u64),
         job: impl Future<Output = Result<T, Failure>> + Send + 'static,
     ) -> impl Future<Output = Result<T, Failure>> {
+        // Unboxed, the job would be in the block twice: as captured, and as awaited.
+        let job = Box::pin(job);
         let job = async { job.await.map(|done| Arc::new(done) as Done) };
         let done = self.jobs.run(Key::new(subject, name), rpc, same, |_| job);
         async move {

@@ -107,8 +107,8 @@ impl Ceiling {
         }
     }
 
-    /// Returns the exact limit. Scans all files, unless there is a recent scan and the used space has
-    /// not changed since.
+    /// Returns the exact limit. Scans all files, unless there is a recent scan and the used space
+    /// has not changed since.
     pub(super) fn exact(
         &self,
         volumes: &Files,
