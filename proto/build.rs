@@ -1,5 +1,6 @@
-//! Compiles the two `.proto` files: messages, services, the encoded descriptor set, and a `Debug`
-//! without secrets for each message that has any. Does not know what the messages mean.
+//! Compiles the two `.proto` files to messages, services and the encoded descriptor set. For each
+//! message with secret fields, generates an implementation of `Debug` that omits the secrets. The
+//! script does not depend on the meaning of the messages.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -19,7 +20,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut compiler = protox::Compiler::new(["."])?;
     compiler.include_imports(true);
     compiler.open_files(PROTOS)?;
-    // Omit the source info, since comments and positions would only enlarge the binaries.
+    // Omit the source info (comments and source positions), since it would only enlarge the
+    // binaries.
     let descriptors = compiler.encode_file_descriptor_set();
     fs::write(out_dir.join("descriptors.bin"), descriptors)?;
 
@@ -31,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     compiler.include_source_info(true);
     tonic_prost_build::configure()
         .build_transport(false)
-        // Calls that a driver does not implement return UNIMPLEMENTED without any code.
+        // With default stubs, calls that a driver does not implement return UNIMPLEMENTED.
         .generate_default_stubs(true)
         .client_mod_attribute(".", "#[cfg(feature = \"client\")]")
         .skip_debug(holders.iter().map(redaction::SecretHolder::proto_path))

@@ -1,23 +1,25 @@
 //! The data by which a node recognises the disk of a volume: the entries of the publish context,
-//! and a driver's templates for the names of its disks. Accesses neither devices nor sysfs.
+//! and a driver's templates for the names of its disks. This module does not access devices or
+//! sysfs.
 
 /// The maximum length of an identity, in bytes. The designators of a SCSI disk (SPC-6, 7.7.6) have
 /// at most 255 bytes; udev's names also contain vendor and model.
 const WORD_BYTES_MAX: usize = 320;
 /// The maximum number of names in a list.
 const NAMES_MAX: usize = 16;
-/// Separates the names of a list. udev replaces it in every name (systemd, `replace_chars`).
+/// Separates the names in a list. udev replaces this character in every name (systemd,
+/// `replace_chars`).
 const SEPARATOR: char = ',';
 
 /// The identity by which a node recognises the disk of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiskIdentity {
-    /// The complete serial number, of which a virtio disk shows the first 20 bytes.
+    /// The complete serial number. A virtio disk reports only the first 20 bytes of the number.
     Serial(String),
     /// The world-wide name, in the form of udev's `ID_WWN`: `0x` and hexadecimal digits, or `eui.`
     /// and the digits for NVMe.
     Wwn(String),
-    /// Names in `/dev/disk/by-id`, as udev makes them. A disk that has any of them matches.
+    /// Names in `/dev/disk/by-id`, which udev creates. A disk matches if it has any of these names.
     Names(Vec<String>),
 }
 
@@ -35,9 +37,9 @@ pub struct NameTemplate {
 pub enum IdPart {
     /// The whole ID or name.
     Whole,
-    /// At most this many bytes from the start of the ID or name.
+    /// The start of the ID or name, with at most this number of bytes.
     First(usize),
-    /// The hexadecimal digits: everything except the dashes.
+    /// The hexadecimal digits of the ID, without the dashes.
     Digits,
 }
 
@@ -47,7 +49,7 @@ impl NameTemplate {
     pub fn name(&self, id: &str) -> String {
         let part = match self.part {
             IdPart::Whole => id.to_owned(),
-            // IDs in CSI are UTF-8. An ID that would be cut within a character is used as a whole.
+            // IDs in CSI are UTF-8. If the cut would be within a character, the whole ID is used.
             IdPart::First(bytes) => id.get(..bytes.min(id.len())).unwrap_or(id).to_owned(),
             IdPart::Digits => id.replace('-', ""),
         };
@@ -55,7 +57,7 @@ impl NameTemplate {
     }
 }
 
-/// Reasons why a text cannot identify a disk. Displayed as a lowercase fragment.
+/// Reasons why a text cannot identify a disk. The `Display` output is a lowercase fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WordError {
     /// The text is empty.
@@ -64,7 +66,7 @@ pub enum WordError {
     /// The text is longer than any identity of a disk.
     #[error("is longer than {WORD_BYTES_MAX} bytes")]
     Long,
-    /// The text has a character that no identity of a disk has.
+    /// The text has a character that the identity of a disk cannot have.
     #[error("has a character that no name of a disk has")]
     Character,
     /// The list has more names than a disk can have.
@@ -92,7 +94,7 @@ pub(crate) fn names(text: &str) -> Result<Vec<String>, WordError> {
     }
 }
 
-/// Joins names into a list, which [`names`] reads.
+/// Joins names into a list. [`names`] splits this list again.
 pub(crate) fn list(names: &[String]) -> String {
     names.join(&SEPARATOR.to_string())
 }

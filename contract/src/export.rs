@@ -13,7 +13,7 @@ const DEPTH_MAX: usize = 64;
 /// The maximum length of the source of a mount, in bytes: the limit of fsconfig(2) for strings.
 pub const SOURCE_BYTES_MAX: usize = 255;
 
-/// The templates that a `subDir` may contain, each with the parameter key of its value.
+/// The templates that a `subDir` may contain, each with the key of the parameter that replaces it.
 const TEMPLATES: [(&str, &str); 3] = [
     ("${pvc.metadata.name}", "csi.storage.k8s.io/pvc/name"),
     (
@@ -38,8 +38,8 @@ pub fn value<'a>(context: &'a Context, key: &str) -> Result<Option<&'a str>, &'s
     }
 }
 
-/// Replaces the templates in a `subDir`. `name` gets a template and the key of its value, and
-/// returns the value. Returns `None` if the `subDir` contains any other template.
+/// Replaces the templates in a `subDir`. Calls `name` with a template and the key of its value;
+/// `name` returns the value. Returns `None` if the `subDir` contains an unknown template.
 ///
 /// # Errors
 /// Returns the errors of `name`.
@@ -64,7 +64,7 @@ pub fn is_host_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_allowed) && !text.starts_with('-')
 }
 
-/// Returns an address without its brackets, or the text itself if it has none.
+/// Returns an address without its brackets, or the text itself if the text has no brackets.
 #[must_use]
 pub fn without_brackets(host: &str) -> &str {
     let inner = host

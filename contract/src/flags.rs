@@ -15,7 +15,8 @@ use std::fmt::Display;
 /// The clap ID of the flag for the node's name, whose value is a [`NodeId`].
 pub const NODE_NAME: &str = "node_name";
 
-/// Flags of the controller of one driver. Each has an environment variable; the flag wins.
+/// Flags of the controller of one driver. Each flag has an environment variable, which has lower
+/// precedence.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CommonArgs {
     /// The driver.
@@ -27,7 +28,7 @@ pub struct CommonArgs {
     pub process: ProcessArgs,
 }
 
-/// The settings of a driver that both its node agent and its controller need.
+/// The settings of a driver that its node agent and its controller have in common.
 #[derive(Clone, Debug)]
 pub struct DriverArgs<const AGENT: bool> {
     /// The kind of the driver.
@@ -67,7 +68,7 @@ pub struct NodeArgs {
     pub topology: Option<Topology>,
 }
 
-/// The flags behind [`DriverArgs`], each parsed on its own.
+/// The flags from which [`DriverArgs`] is created, each parsed separately.
 #[derive(clap::Args)]
 struct DriverFlags {
     /// Kind of driver
@@ -84,7 +85,7 @@ struct DriverFlags {
     #[arg(long, env = "CSI_ENDPOINT", value_name = "SOCKET")]
     endpoint: Endpoint,
 
-    // Each program sets its own help: NODE_ID_OF_AGENT or NODE_ID_OF_CONTROLLER.
+    // Each program sets its own help text: NODE_ID_OF_AGENT or NODE_ID_OF_CONTROLLER.
     #[arg(long, env = "BELAY_NODE_ID", value_name = "ID", value_parser = node_id)]
     node_id: Option<NodeId>,
 
@@ -134,7 +135,7 @@ const NODE_ID_OF_CONTROLLER: &str = "\
 Backend local with --with-topology, required: id of the node with --state-dir, as its node agent \
 has it: a valid label value of at most 63 bytes. Not needed otherwise";
 
-/// Returns the default of `--node-id`: the node's name, from a flag of the node agent.
+/// Returns the default of `--node-id`: the name of the node, which a flag of the node agent sets.
 fn node_name(matches: &ArgMatches, is_agent: bool) -> Result<NodeId, clap::Error> {
     let why = if is_agent {
         if let Some(name) = matches.get_one::<NodeId>(NODE_NAME) {

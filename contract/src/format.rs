@@ -1,9 +1,9 @@
-//! The parameters of a StorageClass for formatting blank volumes. The controller validates them;
-//! the volume context carries them to the node that formats the volume.
+//! The parameters of a StorageClass for formatting blank volumes. The controller validates these
+//! parameters, and the volume context passes them to the node that formats the volume.
 //!
-//! The names and meanings of the parameters are the same as in the AWS EBS driver. The list omits
-//! options with which a kernel might be unable to mount or grow the filesystem. Encryption is
-//! recognised in order to refuse it.
+//! The names and meanings of the parameters are the same as in the AWS EBS driver. Options with
+//! which a kernel might be unable to mount or grow the filesystem are not supported. Parameters for
+//! encryption are recognised so that they can be refused.
 
 use std::ops::RangeInclusive;
 
@@ -32,21 +32,23 @@ const BLOCK_BYTES_MAX: u32 = 4096;
 const BYTES_PER_INODE_MAX: u32 = 64 << 20;
 /// The offset of the node agent's mark of an unfinished format, in bytes from the start of the
 /// device. The offset is constant, since the volume may grow before a format is retried. With the
-/// options that Belay uses, mkfs of ext4 and xfs does not write at this offset. This must not
-/// change, since an interrupted format without a mark is never resumed.
+/// options that Belay uses, mkfs of ext4 and xfs does not write at this offset. The offset must not
+/// change, since the agent never resumes an interrupted format if it finds no mark.
 pub const MARK_AT: u64 = 100 << 20;
 /// The divisor for the maximum part of an ext4 that its inode tables may take: one eighth. mke2fs
-/// does not write the tables, but their size can move other metadata to the mark.
+/// does not write the inode tables, but larger tables can move other metadata to the offset of the
+/// format mark.
 const TABLES_PART: u64 = 8;
-/// The minimum distance between the mark and the end of the first inode tables, in bytes. mke2fs
-/// writes the first directories, at least 20 KiB, directly after these tables.
+/// The minimum distance between the format mark and the end of the first inode tables, in bytes.
+/// mke2fs writes the first directories, at least 20 KiB, directly after these tables.
 const MARK_MARGIN: u64 = 1 << 20;
-/// The volume sizes, in bytes, that allow blocks below the default size. In a smaller volume the
-/// journal can cover the mark; in a larger one, from 2 TiB on, a copy of the group descriptors
-/// does.
+/// The volume sizes, in bytes, that allow blocks below the default size. In a smaller volume, the
+/// journal can cover the format mark. In a larger volume, from 2 TiB on, a copy of the group
+/// descriptors covers the mark.
 const SMALL_BLOCKS_FIT: RangeInclusive<u64> = 256 << 20..=256 << 30;
 /// The maximum number of inodes of a new ext4. An ext4 has at most 2^32 inodes, and their number
-/// increases in proportion when it grows. So each ext4 can grow to four times its size.
+/// increases in proportion when it grows. With this maximum, each ext4 can grow to four times its
+/// size.
 const INODES_MAX: u64 = 1 << 30;
 /// The default block size of ext4, in bytes.
 const EXT4_BLOCK_BYTES: u32 = 4096;
@@ -62,7 +64,7 @@ const DESCRIPTOR_BYTES: u64 = 64;
 /// The default block size of mkfs.xfs, in bytes.
 const XFS_BLOCK_BYTES: u32 = 4096;
 
-/// The requested options; `None` selects the default of Belay.
+/// The requested format options; `None` selects the default of Belay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FormatOptions {
     /// The block size of ext4 and xfs, in bytes.
@@ -85,7 +87,7 @@ pub enum Inodes {
 }
 
 impl FormatOptions {
-    /// Reads the options among the entries of `field`; ignores other entries.
+    /// Reads the format options among the entries of `field`; ignores other entries.
     ///
     /// # Errors
     /// Returns `Invalid`, naming the entry and the allowed values.
@@ -148,7 +150,7 @@ impl FormatOptions {
             }
         }
         match fs_type {
-            // A volume without parameters is never refused.
+            // A volume without format parameters is never refused.
             _ if *self == Self::default() => Ok(()),
             "ext4" => self.fit_ext4(field, bytes),
             "xfs" => self.fit_xfs(field),
@@ -236,9 +238,9 @@ impl FormatOptions {
     }
 }
 
-/// Whether the metadata of the first block groups ends near the mark. mke2fs arranges this metadata
-/// in the following order: the superblock, the group descriptors, the descriptors reserved for
-/// growth, two bitmaps for each group, the inode tables.
+/// Whether the metadata of the first block groups ends near the format mark. mke2fs arranges this
+/// metadata in the following order: the superblock, the group descriptors, the descriptors reserved
+/// for growth, two bitmaps for each group, the inode tables.
 fn is_near_mark(bytes: u64, block: u64, inode: u64, inodes: Inodes) -> bool {
     let blocks = bytes / block;
     let group_blocks = block * 8;
@@ -477,7 +479,7 @@ mod tests {
         }
     }
 
-    /// mke2fs 1.47 was seen to overwrite the mark with the first of these.
+    /// With the first of these inode counts, mke2fs 1.47 has overwritten the format mark.
     #[test]
     fn inodes_that_end_at_the_mark_are_refused_and_others_not() {
         for (gib, count, is_fit) in [
@@ -499,7 +501,7 @@ mod tests {
         }
     }
 
-    /// An ext4 at this limit could no longer be expanded.
+    /// An ext4 with this number of inodes could no longer be expanded.
     #[test]
     fn an_ext4_has_inodes_left_to_grow_to_four_times_its_size() {
         let per = |bytes| FormatOptions {
@@ -511,7 +513,7 @@ mod tests {
         assert!(refused.contains("at least 8192"), "{refused}");
     }
 
-    /// Clusters store contexts in their volumes, and other drivers' contexts have more keys.
+    /// PersistentVolumes store volume contexts, and the contexts of other drivers have more keys.
     #[test]
     fn the_words_are_those_of_every_release_and_others_are_ignored() {
         let entries = [

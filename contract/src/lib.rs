@@ -1,5 +1,5 @@
-//! The contract between a driver's controller and the node agent: constants, rules and formats of
-//! data that both use. Accesses neither clouds nor devices.
+//! The contract between the controller of a driver and the node agent: the constants, rules and
+//! data formats that both programs use. This crate does not access clouds or devices.
 
 pub mod disk;
 pub mod drivers;

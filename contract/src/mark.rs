@@ -1,6 +1,6 @@
-//! The secret in the format mark of a disk. The node agent marks a disk while it formats the disk,
-//! and recognises its own mark by the secret: users of the volume can write any block, but do not
-//! know the secret.
+//! The secret in the format mark of a disk. The node agent writes a mark to a disk while it formats
+//! the disk, and recognises its own mark by the secret. Users of the volume can write any block,
+//! but do not know the secret.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use std::fmt;
 const BYTES: usize = 32;
 /// Maximum number of secrets of a volume: one for the current key and one for each earlier key.
 pub const SECRETS_MAX: usize = 4;
-/// Separates the secrets of a list.
+/// Separates the secrets in a list.
 const SEPARATOR: char = '.';
 
 /// The secret of a volume, derived from one key.
@@ -47,7 +47,8 @@ impl fmt::Debug for MarkSecret {
     }
 }
 
-/// Parses a list of secrets. Returns `None` if a secret is malformed, or if there are too many.
+/// Parses a list of secrets. Returns `None` if a secret is malformed, or if there are too many
+/// secrets.
 pub(crate) fn parse(text: &str) -> Option<Vec<MarkSecret>> {
     let secrets: Vec<_> = text
         .split(SEPARATOR)
@@ -56,7 +57,7 @@ pub(crate) fn parse(text: &str) -> Option<Vec<MarkSecret>> {
     (secrets.len() <= SECRETS_MAX).then_some(secrets)
 }
 
-/// Joins secrets into a list, which [`parse`] reads.
+/// Joins secrets into a list. [`parse`] splits this list again.
 pub(crate) fn list(secrets: &[MarkSecret]) -> String {
     let digits = |secret: &MarkSecret| -> String {
         secret.0.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -1,6 +1,6 @@
 //! Mount flags, as in CSI's `mount_flags` and in fstab: their syntax, and the flags that Belay
-//! refuses. The node agent applies the accepted flags. Values can be sensitive, so errors contain
-//! only names.
+//! refuses. The node agent applies the accepted flags. The value of a flag can be sensitive, so
+//! errors contain only the names of flags.
 
 /// Flags of the mount itself, which have no value (mount(8), "FILESYSTEM-INDEPENDENT MOUNT
 /// OPTIONS").
@@ -29,7 +29,7 @@ pub const ATTRIBUTES: [&str; 22] = [
     "group",
 ];
 
-/// Flags for mount(8), fstab or logs, which have no effect in the kernel.
+/// Flags that only mount(8), fstab or logs use, and that have no effect in the kernel.
 const IGNORED: [&str; 18] = [
     "nouser",
     "nousers",
@@ -100,7 +100,7 @@ const REFUSED: [(&str, &str); 30] = [
 
 /// Flags that set a server's address, which are refused for network filesystems.
 const ADDRESSES: [&str; 2] = ["addr", "clientaddr"];
-/// Flags that only mount.nfs interprets. These flags are dropped, since they have no effect in the
+/// Flags that only mount.nfs interprets. Belay drops these flags, since they have no effect in the
 /// kernel.
 const FOR_MOUNT_NFS: [&str; 3] = ["bg", "fg", "retry"];
 
@@ -115,8 +115,8 @@ pub struct Flag {
     pub value: Option<String>,
 }
 
-/// Returns the accepted flags of these lists in their order, without the ignored ones. Each list
-/// may separate flags by commas, with double quotes around values that contain commas.
+/// Returns the accepted flags of these lists in their order, without the ignored flags. In each
+/// list, commas may separate flags, and values that contain commas are in double quotes.
 ///
 /// # Errors
 /// Returns a message that names the refused flag and the reason.
@@ -153,7 +153,7 @@ pub fn parse_remote<T: AsRef<str>>(lists: &[T]) -> Result<Vec<Flag>, String> {
 }
 
 /// Checks the mount options in the superblock of an ext4 (`s_mount_opts`) by the rules for flags.
-/// The kernel splits them at each comma, even between quotes.
+/// The kernel splits these options at each comma, even between quotes.
 ///
 /// # Errors
 /// Returns a message that names the refused option and the reason.
@@ -213,7 +213,8 @@ fn flag(part: &str) -> Result<Flag, String> {
     };
     let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.:".contains(c);
     if name.is_empty() || name.len() > STRING_BYTES_MAX || !name.chars().all(is_name) {
-        // The message does not repeat the text, which may be a value without its name.
+        // The message does not repeat the text, since the text may be a sensitive value without its
+        // name.
         return Err("a flag has no name of letters, digits and the characters _ - . :".to_owned());
     }
     if value

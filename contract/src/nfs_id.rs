@@ -9,7 +9,8 @@ pub const SEPARATOR: char = '#';
 const PARTS_MAX: usize = 5;
 /// The length of the longest suffix of an archive, `.tar.gz`.
 const SUFFIX_BYTES: usize = 7;
-/// The name of Belay's own directory in a share, which is not a volume.
+/// The name of the directory that Belay creates in a share for its own files. The directory is not
+/// a volume.
 pub const OWN: &str = ".belay";
 /// The possible actions when a volume is deleted (`onDelete` of csi-driver-nfs).
 pub const POLICIES: [&str; 3] = ["delete", "retain", "archive"];
@@ -23,7 +24,8 @@ pub struct Parts<'a> {
     pub share: String,
     /// The components of the directory's path below the share; at least one.
     pub dir: Vec<String>,
-    /// The name in the request that created the volume; `None` if it is the directory's name.
+    /// The name in the request that created the volume; `None` if the name is the same as the
+    /// directory's name.
     pub name: Option<&'a str>,
     /// The action when the volume is deleted, one of [`POLICIES`]; `None` if the ID does not
     /// contain one.
@@ -47,7 +49,7 @@ pub fn read(id: &str) -> Result<Option<Parts<'_>>, Unread> {
     let parts: Vec<_> = id.split(SEPARATOR).collect();
     let (server, share, dir, more) = match parts[..] {
         [server, share, dir, ref more @ ..] => (server, share, dir, more),
-        // For an ID in any other format, csi-driver-nfs also responds that the volume does not
+        // If an ID has a different format, csi-driver-nfs also responds that the volume does not
         // exist.
         _ => match old_parts(id) {
             Some((server, share, dir)) => (server, share, dir, &[][..]),
@@ -67,7 +69,7 @@ pub fn read(id: &str) -> Result<Option<Parts<'_>>, Unread> {
         return Err(unread("subDir")("names the share itself".to_owned()));
     }
     let name = given(0);
-    // The name is not a path, but csi-driver-nfs uses it in the names of files.
+    // The name of a volume is not a path, but csi-driver-nfs uses the name in the names of files.
     if name.is_some_and(|name| name.split(['/', '\\']).any(|part| part == "..")) {
         return Err(unread("name")("has the part \"..\"".to_owned()));
     }
@@ -93,9 +95,10 @@ pub struct SnapshotParts<'a> {
     pub server: &'a str,
     /// The path of the exported directory, without slashes at its ends; empty for the root.
     pub share: String,
-    /// The name in the request that created the snapshot, also the name of its directory.
+    /// The name in the request that created the snapshot, which is also the name of the snapshot's
+    /// directory.
     pub name: &'a str,
-    /// The name of the snapshot's volume, also the name of its archive.
+    /// The name of the snapshot's volume, which is also the name of the snapshot's archive.
     pub volume: &'a str,
 }
 

@@ -1,5 +1,5 @@
-//! The mount of a directory of an NFS server: the addresses of the server, the version of the
-//! protocol, and the parameters that follow from both. Calls only the resolver.
+//! Mounts a directory of an NFS server: selects the address of the server and the version of the
+//! protocol, and sets the mount parameters accordingly. Calls only the resolver.
 
 use crate::export::without_brackets;
 use belay_server::call::Failure;
@@ -12,13 +12,13 @@ const VERSIONS: [&str; 4] = ["4.2", "4.1", "4.0", "3"];
 const VERSION_PARAMETERS: [&str; 3] = ["vers", "nfsvers", "minorversion"];
 /// The mount options that select the transport protocol for mountd, which is UDP by default.
 const TRANSPORT_PARAMETERS: [&str; 3] = ["mountproto", "proto", "udp"];
-/// Maximum number of addresses of a host that are tried.
+/// Maximum number of addresses of a host to try.
 const ADDRESSES_MAX: usize = 4;
 
-/// A parameter of fsconfig(2): its name, and its value if it has one.
+/// A parameter of fsconfig(2): the name, and the value if the parameter has a value.
 pub type Parameter = (String, Option<String>);
 
-/// One attempt to mount a directory.
+/// The parameters of one attempt to mount a directory.
 #[derive(Debug)]
 pub struct Attempt<'a> {
     /// The address and the version of this attempt.
@@ -43,12 +43,12 @@ pub enum Refusal {
     Version,
     /// The address does not respond.
     Address,
-    /// No other attempt can succeed.
+    /// Further attempts cannot succeed.
     Final,
 }
 
 /// Tries the addresses in order, each with all versions from the newest, until `create` succeeds.
-/// Returns its result, with the address and version that succeeded.
+/// Returns the result of `create`, with the address and version that succeeded.
 ///
 /// # Errors
 /// Returns the error of the address that has refused the mount, or the error of the first address
@@ -103,14 +103,15 @@ pub fn addresses(host: &str) -> io::Result<Vec<IpAddr>> {
 }
 
 impl<'a> Attempt<'a> {
-    /// Returns the attempt with these options that has succeeded by `way`.
+    /// Returns the successful attempt with these mount options, whose address and version are
+    /// `way`.
     #[must_use]
     pub fn again(options: &'a [Parameter], way: Way) -> Self {
         let (options, _) = negotiable(options);
         Self { way, options }
     }
 
-    /// Whether one of these options was given.
+    /// Whether one of these mount options was given.
     #[must_use]
     pub fn has(&self, names: &[&str]) -> bool {
         let mut options = self.options.iter();
@@ -142,9 +143,9 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// Returns the options without the version, and the versions to try. If the options select the
-/// version, returns all options, and no versions. `vers=4` selects the newest version 4.x that the
-/// server supports, as for mount.nfs; the kernel would use 4.0.
+/// Returns the mount options without the version, and the versions to try. If the options select
+/// the version, returns all options, and no versions. `vers=4` selects the newest version 4.x that
+/// the server supports, as for mount.nfs; the kernel would use 4.0.
 fn negotiable(options: &[Parameter]) -> (Vec<&Parameter>, &'static [&'static str]) {
     let is_four = |(name, value): &Parameter| {
         ["vers", "nfsvers"].contains(&name.as_str()) && value.as_deref() == Some("4")
@@ -181,7 +182,7 @@ mod tests {
         given.iter().map(owned).collect()
     }
 
-    /// Returns the parameters of the last attempt, with a server that supports no version.
+    /// Returns the parameters of the last attempt, against a server that supports no version.
     fn last(given: &[(&str, &str)]) -> Vec<String> {
         let address = "fd00::1".parse().unwrap();
         let shown = RefCell::new(Vec::new());
@@ -214,7 +215,8 @@ mod tests {
                 &[("vers", "4"), ("minorversion", "1")],
                 &["vers=4", "minorversion=1"],
             ),
-            // An option that has the value of a version, and one whose name begins with `v`.
+            // In the first case, the value of `nconnect` looks like a version. In the second case,
+            // the name `volume` begins with `v`.
             (
                 &[("vers", "4.0"), ("nconnect", "3")],
                 &["vers=4.0", "nconnect=3"],
@@ -223,7 +225,7 @@ mod tests {
                 &[("nfsvers", "4.0"), ("volume", "")],
                 &["nfsvers=4.0", "volume"],
             ),
-            // The last version shows that all versions are tried.
+            // The last attempt has the oldest version, so all versions were tried.
             (
                 &[("nconnect", "4")],
                 &["vers=3", "mountproto=tcp6", "nconnect=4"],

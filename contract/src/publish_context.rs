@@ -1,7 +1,7 @@
 //! The publish context, in which the controller describes an attached volume to the node (CSI 1.13,
-//! `ControllerPublishVolumeResponse.publish_context`). The VolumeAttachment stores it from attach
-//! to detach, over months and reboots, so its `content` may be outdated: a volume may hold more
-//! data by now.
+//! `ControllerPublishVolumeResponse.publish_context`). The VolumeAttachment stores the publish
+//! context from attach to detach, over months and reboots. The field `content` may therefore be
+//! outdated, since a volume may hold more data by now.
 
 use crate::disk::{self, DiskIdentity, WordError};
 use crate::drivers::{Profile, TRANSPORT_DISK};
@@ -20,8 +20,8 @@ const ATTACHED_AT: &str = "attached_at";
 const MARK: &str = "mark";
 
 /// The time in seconds after the attachment of a disk during which the node trusts
-/// [`Content::New`]. Later the value may be outdated, since Kubernetes keeps the context for
-/// months.
+/// [`Content::New`]. After this time, the value may be outdated, since Kubernetes keeps the context
+/// for months.
 const NEW_SECONDS: u64 = 600;
 
 /// The publish context.
@@ -33,13 +33,14 @@ pub struct PublishContext {
     pub bytes: u64,
     /// The data on the volume, which decides whether it may be formatted.
     pub content: Content,
-    /// Whether the node must not write.
+    /// Whether the node must not write to the volume.
     pub read_only: bool,
     /// The time at which the storage attached the volume, according to the storage's clock, in
     /// seconds since 1970; `None` if unknown.
     pub attached_at: Option<u64>,
-    /// The secrets for the format mark on a disk: the first is written, any is accepted. If empty,
-    /// an interrupted format is not resumed.
+    /// The secrets for the format mark on a disk. A new mark contains the first secret, and a mark
+    /// with any of the secrets is accepted. If there are no secrets, an interrupted format is not
+    /// resumed.
     pub marks: Vec<MarkSecret>,
 }
 
@@ -52,18 +53,21 @@ pub enum Transport {
     Disk(DiskIdentity),
 }
 
-/// The data on a volume, as known to its backend. It decides whether the node may format the
+/// The backend's knowledge of the data on a volume, which decides whether the node may format the
 /// volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// The volume never held data; it may be formatted once proven blank.
+    /// The volume never held data. The node may format the volume after checking that the volume is
+    /// blank.
     New,
-    /// The volume may have held data; it may be formatted only if all of it reads as zeros.
+    /// The volume may have held data. The node may format the volume only if all bytes of the
+    /// volume are zero.
     Used,
-    /// The volume holds data, or was created from a source; it is never formatted.
+    /// The volume holds data, or was created from a source. The node never formats the volume.
     Populated,
-    /// The backend does not know the content, or another driver wrote the context. The volume is
-    /// formatted only if `--unknown-content` makes the agent treat it as [`Content::Used`].
+    /// The backend does not know the content of the volume, or a different driver wrote the
+    /// context. The volume is formatted only if `--unknown-content` makes the agent treat it as
+    /// [`Content::Used`].
     Unknown,
 }
 
@@ -76,7 +80,7 @@ impl Content {
         Content::Unknown,
     ];
 
-    /// Returns the value's name in the context.
+    /// Returns the name of this value in the publish context.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -93,8 +97,8 @@ impl Content {
 }
 
 impl PublishContext {
-    /// Returns the context of a volume that is a local file. No controller attaches it; all other
-    /// information is in the extended attributes of the file ([`crate::drivers::local`]).
+    /// Returns the context of a volume that is a local file. No controller attaches a local file.
+    /// All other information is in the extended attributes of the file ([`crate::drivers::local`]).
     #[must_use]
     pub fn of_file() -> Self {
         Self {
@@ -107,9 +111,9 @@ impl PublishContext {
         }
     }
 
-    /// Whether the volume is new at the time `now`, in seconds since 1970: it was created empty,
-    /// and attached for the first time a few minutes ago. A wrong clock can only make a new volume
-    /// count as used.
+    /// Whether the volume is new at the time `now`, in seconds since 1970. A volume is new if it
+    /// was created empty, and was attached for the first time at most a few minutes ago. A wrong
+    /// clock can only make a new volume count as used.
     #[must_use]
     pub fn is_new_at(&self, now: u64) -> bool {
         let is_recent = |attached: u64| now.abs_diff(attached) <= NEW_SECONDS;
@@ -187,8 +191,9 @@ impl PublishContext {
     }
 }
 
-/// Returns the text that the name of the volume's disk contains: the ID of the volume, or its name
-/// in the context from the replaced driver. That driver's own name in the context key is ignored.
+/// Returns the text that the name of the volume's disk contains: the ID of the volume, or the
+/// volume's name from the publish context of the replaced driver. The name of the replaced driver,
+/// which is part of the context key, is ignored.
 fn named_by<'a>(
     volume: &'a VolumeId,
     context: &'a Context,
@@ -206,7 +211,7 @@ fn named_by<'a>(
     Ok(name)
 }
 
-/// Returns the error for malformed secrets. The error does not contain their text.
+/// Returns the error for malformed secrets. The error does not contain the text of the secrets.
 fn malformed() -> Failure {
     invalid(
         MARK,
@@ -252,7 +257,8 @@ fn read_only(context: &Context) -> Result<bool, Failure> {
     }
 }
 
-/// Whether the context forbids the node to write, for calls that need no other part of the context.
+/// Whether the context forbids the node to write. This function is for calls that need no other
+/// part of the context.
 #[must_use]
 pub fn says_read_only(context: &Context) -> bool {
     context.get(READ_ONLY) == Some("true")
@@ -363,7 +369,7 @@ mod tests {
         }
     }
 
-    /// Returns each way to recognise a disk, with its entry.
+    /// Returns each way to recognise a disk, with the entry that encodes it in the context.
     fn disks() -> [(DiskIdentity, &'static str); 3] {
         let names = ["virtio-a", "scsi-0B_C_d"].map(str::to_owned);
         [
@@ -438,7 +444,7 @@ mod tests {
         assert_eq!((read.bytes, read.content), (0, Content::Unknown));
     }
 
-    /// Clusters store contexts of attachments, so the words must not change.
+    /// VolumeAttachments store publish contexts, so the words in a context must not change.
     #[test]
     fn the_words_do_not_change() {
         let words = |context: &PublishContext| {
@@ -466,7 +472,7 @@ mod tests {
     #[test]
     fn an_incomplete_or_foreign_context_is_refused_by_key() {
         let whole: Vec<_> = example().entries().collect();
-        // Without the transport, it is the context of another driver.
+        // A context without the transport was written by a different driver.
         for (at, (key, _)) in whole.iter().enumerate().skip(1) {
             let mut less = whole.clone();
             less.remove(at);

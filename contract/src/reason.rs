@@ -1,7 +1,8 @@
 //! The health reasons of volumes and of storage, each with its severity and reporters.
 //! `docs/health.md` lists causes and remedies. Monitors match the names, so they never change.
 
-/// A program that reports health reasons. Both programs may report the same volume.
+/// A program that reports health reasons. The controller and the node agent may report the same
+/// volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reporter {
     /// The node agent.
@@ -34,7 +35,7 @@ macro_rules! reasons {
             pub const $constant: Reason<$severity> = Reason::new($name, $severity::$how_bad);
         )+
 
-        /// Every reason, with its reporters.
+        /// Every health reason, with the programs that report it.
         pub const ALL: &[(Reason<$severity>, &[Reporter])] = &[$(($constant, &$reporters)),+];
     };
 }
@@ -50,9 +51,9 @@ pub mod volume {
         FILESYSTEM_SHUT_DOWN = "FilesystemShutDown", Inaccessible, [Node];
         /// ext4 or btrfs could not write to its device, or btrfs could not read from it.
         DEVICE_ERRORS = "DeviceErrors", Degraded, [Node];
-        /// btrfs read data that differs from the data it had written.
+        /// btrfs has read data that differs from the data that it had written.
         DATA_CORRUPTED = "DataCorrupted", DataLoss, [Node];
-        /// The backing file is smaller than its loop device, or than the volume.
+        /// The backing file is smaller than its loop device, or smaller than the volume.
         BACKING_FILE_SHORT = "BackingFileShort", DataLoss, [Node, Controller];
         /// The backing file of the device no longer has a name, or its name now refers to another
         /// file.
@@ -61,7 +62,7 @@ pub mod volume {
         BACKING_FILE_UNREADABLE = "BackingFileUnreadable", Inaccessible, [Node, Controller];
         /// The volume's server does not respond, or no longer has the volume's directory.
         SERVER_UNREACHABLE = "ServerUnreachable", Inaccessible, [Node];
-        /// An operation on the volume does not return.
+        /// An operation on the volume hangs.
         OPERATION_HUNG = "OperationHung", Inaccessible, [Node];
         /// The reported usage of the volume is outdated, since an operation hangs.
         STATISTICS_OLD = "StatisticsOld", Degraded, [Node];
@@ -84,12 +85,12 @@ pub mod volume {
         STORAGE_UNREADABLE = "StorageUnreadable", Inaccessible, [Controller];
         /// The filesystem of all backing files refuses writes.
         STORAGE_READ_ONLY = "StorageReadOnly", Degraded, [Controller];
-        /// There may be no space for writes to the backing file.
+        /// The filesystem may have no space for writes to the backing file.
         STORAGE_NEARLY_FULL = "StorageNearlyFull", Degraded, [Node, Controller];
     }
 }
 
-/// Reasons of the storage behind all volumes.
+/// Health reasons of the storage behind all volumes.
 pub mod storage {
     reasons! { StorageSeverity:
         /// The storage is nearly out of space.
@@ -102,11 +103,11 @@ pub mod storage {
         STORAGE_MISSING = "StorageMissing", Unreachable, [Node];
         /// The storage directory was replaced.
         STORAGE_REPLACED = "StorageReplaced", Unreachable, [Node];
-        /// An inspection of the storage does not return.
+        /// An inspection of the storage hangs.
         STORAGE_HANGS = "StorageHangs", Unreachable, [Node];
         /// A volume cannot be deleted yet, since it is still mounted on this node.
         UNSTAGE_PENDING = "UnstagePending", Degraded, [Node];
-        /// Operations on several volumes do not return.
+        /// Operations on several volumes hang.
         OPERATIONS_HUNG = "OperationsHung", Degraded, [Node];
     }
 }
@@ -203,7 +204,7 @@ mod tests {
         let lost = lost.filter(|it| it.severity() == Severity::DataLoss);
         let mut named: BTreeSet<_> = lost.map(|it| it.name()).collect();
         assert_eq!(named_by("BelayDataLoss", "=~"), named);
-        // The alerts BelayOperationsHung and BelayStorageFull cover these reasons.
+        // The alerts BelayOperationsHung and BelayStorageFull already report these reasons.
         let covered = [
             volume::OPERATION_HUNG,
             volume::STATISTICS_OLD,
@@ -223,8 +224,8 @@ mod tests {
         unique(storage::ALL.iter().map(|(it, _)| it.name()).collect());
     }
 
-    /// Returns the first part of a name in camel case: `Filesystem` of `FilesystemErrors`. Only
-    /// reasons start with such a part, not alerts or metrics.
+    /// Returns the first part of a name in camel case: `Filesystem` of `FilesystemErrors`. Names of
+    /// alerts and metrics do not start with the first part of a reason.
     fn first_hump(word: &str) -> Option<&str> {
         let hump = |(at, c): (usize, char)| (at > 0 && c.is_ascii_uppercase()).then_some(at);
         let end = word.char_indices().find_map(hump)?;
@@ -257,7 +258,7 @@ mod tests {
                 for word in
                     words.filter(|word| first_hump(word).is_some_and(|it| humps.contains(it)))
                 {
-                    // These are kinds of Kubernetes.
+                    // These words are kinds of objects in Kubernetes.
                     if word.starts_with("StorageClass") {
                         continue;
                     }

@@ -4,15 +4,15 @@
 
 use belay_server::request::{Segments, TopologyRequirement};
 
-/// The maximum length of a value, in bytes (CSI 1.13, `Topology.segments`; Kubernetes uses it as a
-/// label).
+/// The maximum length of a value, in bytes (CSI 1.13, `Topology.segments`; Kubernetes uses the
+/// value as a label).
 const VALUE_BYTES_MAX: usize = 63;
 
 /// Characters that must not be at the ends of a value.
 const SEPARATORS: [char; 3] = ['-', '_', '.'];
 
-/// Marks replaced characters until the value is complete. This character is not ASCII, so it cannot
-/// be a part of the value.
+/// Temporarily replaces invalid characters until the value is complete. This placeholder is not
+/// ASCII, so it cannot be part of the value.
 const REPLACED: char = '\u{fffd}';
 
 /// A topology: one key and its value.
@@ -65,7 +65,7 @@ impl Topology {
         for char in zone.chars() {
             match is_plain(char) {
                 true => value.push(char),
-                // One mark replaces a run of characters.
+                // One placeholder replaces a run of invalid characters.
                 false if value.ends_with(REPLACED) => {}
                 false => value.push(REPLACED),
             }
@@ -76,7 +76,7 @@ impl Topology {
         Self::new(key, value.trim_end_matches(SEPARATORS)).map_err(|_| TopologyError(zone.into()))
     }
 
-    /// Returns the topology as segments, for responses.
+    /// Returns the topology as segments, for CSI responses.
     #[must_use]
     pub fn segments(&self) -> Segments {
         Segments::from([(self.key.clone(), self.value.clone())])

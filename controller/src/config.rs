@@ -1,5 +1,5 @@
-//! The settings of belay-controller, from flags or environment variables. Only resolves two paths;
-//! opens no file.
+//! The settings of belay-controller, from flags or environment variables. This module opens no
+//! file, and resolves only two paths.
 
 mod nfs;
 
@@ -163,7 +163,8 @@ fn required<T: Clone>(flag: &str, value: Option<&T>, kind: Kind) -> Result<T, St
     value.cloned().ok_or_else(missing)
 }
 
-/// Returns both values, or all errors together, so that an operator can correct them at once.
+/// Returns both values, or all errors together, so that an operator can correct all of them at
+/// once.
 fn both<A, B>(one: Result<A, String>, other: Result<B, String>) -> Result<(A, B), String> {
     match (one, other) {
         (Ok(one), Ok(other)) => Ok((one, other)),
@@ -190,7 +191,8 @@ impl Config {
         let mut arguments: Vec<_> = arguments.into_iter().collect();
         let (config, endpoint): (Self, _) = match parse_from(arguments.clone()) {
             Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
-                // Parse the rest, so that the error also names the backend's missing flags.
+                // Parse the remaining flags, so that the error also names the backend's missing
+                // flags.
                 arguments.push("--endpoint=/absent".into());
                 let rest = parse_from(arguments).map_err(|_| error)?;
                 (rest, Err("--endpoint <SOCKET> is required".to_owned()))
@@ -208,7 +210,8 @@ impl Config {
     /// Returns the backend to open, with its settings.
     ///
     /// # Errors
-    /// Returns a message that names a required flag that is missing, or a flag of another backend.
+    /// Returns a message if a required flag is missing, or if a flag of a different backend is set;
+    /// the message names the flag.
     pub fn choice(&self) -> Result<Choice, String> {
         let driver = &self.common.driver;
         let kind = driver.kind;
@@ -243,7 +246,8 @@ impl Config {
         }
     }
 
-    /// Returns the flags that only affect some backends, whether each is set, and these backends.
+    /// Returns the flags that affect only some backends. Each entry has the flag, whether it is
+    /// set, and the backends that it affects.
     fn flags_of_backends(&self) -> impl Iterator<Item = (&'static str, bool, &'static [Kind])> {
         const LOCAL: &[Kind] = &[Kind::Local];
         const OPENSTACK: &[Kind] = &[Kind::Openstack];

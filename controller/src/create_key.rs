@@ -1,6 +1,6 @@
 //! `belay-controller create-key`: creates a Kubernetes Secret with a new key for format marks. The
-//! chart runs it before installs and upgrades. The command can only create a Secret: it neither
-//! reads nor changes an existing Secret, so it never replaces a key in use.
+//! Helm chart runs this command before installs and upgrades. The command can only create a Secret:
+//! it neither reads nor changes an existing Secret, so it never replaces a key in use.
 
 use crate::http::{Call, Client, TlsFiles};
 use belay_server::config::{ended, parse_from};
@@ -25,7 +25,7 @@ const COMMAND: &str = "create-key";
 const KEY_BYTES: usize = 32;
 /// The deadline of the request, including its retries.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// The reason in the API server's response if the object exists. Other conflicts have the same
+/// The reason in the API server's response if the object exists. Other conflicts have the same HTTP
 /// status.
 const EXISTS: &str = "AlreadyExists";
 /// The alternative for the operator if the Job fails, for example because the API server has a
@@ -88,7 +88,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
 }
 
 impl Flags {
-    /// Creates the Secret. Returns true if it was created, and false if it exists.
+    /// Creates the Secret. Returns true if the Secret was created, and false if it already exists.
     fn create(&self) -> Result<bool, Box<dyn Error>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -97,7 +97,7 @@ impl Flags {
     }
 
     /// Sends the request. If the client repeats the POST, the response may be that the Secret
-    /// exists, although the first POST created it. So both responses are success.
+    /// exists, although the first POST created it. Both responses therefore count as success.
     async fn post(&self) -> Result<bool, Box<dyn Error>> {
         let (namespace, token) = (self.account("namespace")?, self.account("token")?);
         let files = TlsFiles {

@@ -17,15 +17,15 @@ pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// of workers, since several tasks may run on the same worker.
 const WAKING_TASKS: usize = 16;
 
-/// The option `mi_option_purge_delay` of mimalloc.h, in milliseconds. The crate does not define it.
-/// In mimalloc.h, it directly precedes `use_numa_nodes`.
+/// The option `mi_option_purge_delay` of mimalloc.h, in milliseconds. The crate for mimalloc does
+/// not define this option. The option directly precedes `use_numa_nodes` in mimalloc.h.
 const PURGE_DELAY: mi_option_t = mi_option_use_numa_nodes - 1;
 
 /// The number of calls of [`rest`] so far.
 static RESTS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// The value of [`RESTS`] when this thread last released its memory.
+    /// The value of [`RESTS`] when this thread last released its free memory.
     static SEEN: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn begin() {
 }
 
 /// Releases the free memory of this thread, and makes the other threads release theirs when they
-/// park. Called on a thread of the runtime after CSI calls have ended.
+/// park. This function is called on a thread of the runtime after CSI calls have ended.
 pub(crate) fn rest() {
     RESTS.fetch_add(1, Ordering::Relaxed);
     collect();
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn the_delay_is_the_option_between_its_neighbours_with_10_ms_by_default() {
         assert_eq!(PURGE_DELAY, mi_option_eager_commit_delay + 1);
-        // SAFETY: it reads a number.
+        // SAFETY: the function only reads a number.
         assert_eq!(unsafe { mi_option_get(PURGE_DELAY) }, 10);
     }
 }

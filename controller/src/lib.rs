@@ -1,6 +1,7 @@
 //! The controller half of the driver: creates, attaches, expands and deletes volumes through a
-//! backend. Opens no device, and only the worker processes of the backend `nfs` mount filesystems.
-//! Dependencies point from `rpc` to `operation` to `backend`, never in the other direction.
+//! backend. The controller opens no device, and only the worker processes of the backend `nfs`
+//! mount filesystems. Dependencies point from `rpc` to `operation` to `backend`, never in the other
+//! direction.
 
 pub mod backend;
 pub mod config;
@@ -28,18 +29,18 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Deadline for running calls at shutdown; less than the 30 s after which Kubernetes kills the
-/// process.
+/// Deadline for running calls at shutdown, which is shorter than the 30 s after which Kubernetes
+/// kills the process.
 const DRAIN: Duration = Duration::from_secs(20);
 
-/// The first and the maximum pause before another login to a cloud that has not accepted one. Each
-/// pause is twice as long as the previous one.
+/// The first and the maximum pause before the next attempt to log in to a cloud that has not
+/// accepted a login. Each pause is twice as long as the previous pause.
 const LOGIN_PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
 /// The minimum pause after the cloud has refused the credentials.
 const LOGIN_PAUSE_REFUSED: Duration = Duration::from_secs(15);
 
-/// Maximum number of the runtime's threads, which only dispatch calls. Each uses memory, so their
-/// number does not grow with the machine's cores.
+/// Maximum number of the runtime's threads, which only dispatch calls. Each thread uses memory, so
+/// the number of threads does not grow with the machine's cores.
 const WORKERS_MAX: usize = 4;
 
 /// Opens the backend, which recovers from an earlier crash, and serves until a signal arrives.
@@ -109,15 +110,15 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         };
         Ok(serve(serving, vec![driver], shutdown).await?)
     });
-    // Drop calls that have exceeded the deadline. This is safe, since the backend recovers from a
-    // crash at any instant.
+    // Drop calls that have exceeded the deadline. Dropping calls is safe, since the backend
+    // recovers from a crash at any instant.
     runtime.shutdown_background();
     served
 }
 
 /// Logs in to each cloud, and retries until the cloud has accepted the credentials. The driver is
-/// ready as soon as one cloud has accepted them: an outage of one cloud must not affect the volumes
-/// in the others.
+/// ready as soon as one cloud has accepted the credentials, because an outage of one cloud must not
+/// affect the volumes in the other clouds.
 fn log_in(operations: &Arc<Operations>, readiness: &Readiness) {
     let is_ready = Arc::new(Lock::new(false));
     for cloud in 0..operations.cloud_count() {

@@ -1,4 +1,5 @@
-//! The keys of the driver's format marks, from which the secrets of its volumes are derived.
+//! The keys for the driver's format marks on disks. The secret in the mark of each volume is
+//! derived from a key.
 
 use belay_contract::mark::{MarkSecret, SECRETS_MAX};
 use belay_server::file;
@@ -12,7 +13,8 @@ const KEY_BYTES_MIN: usize = 32;
 /// The maximum size of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// The keys of a driver: the first key is current, the others were used earlier.
+/// The keys of a driver for format marks. The first key is current; the other keys were used
+/// earlier.
 #[derive(Clone, Default)]
 pub struct MarkKeys(Vec<hmac::Key>);
 
@@ -47,7 +49,7 @@ impl MarkKeys {
         Ok(Self(lines.into_iter().map(key).collect()))
     }
 
-    /// Returns the secrets for the volume's format mark, one for each key.
+    /// Returns the secrets for the volume's format mark on its disk, one for each key.
     #[must_use]
     pub fn secrets(&self, volume: &VolumeId) -> Vec<MarkSecret> {
         let secret = |key| {

@@ -1,5 +1,6 @@
-//! Finds the messages with secrets and generates their `Debug`. Must not know messages by name,
-//! except for the fields that only the text of CSI describes as sensitive.
+//! Finds the messages with secret fields, and generates their implementations of `Debug`. This
+//! module must not contain names of messages, except for fields that are described as sensitive
+//! only in the text of the CSI specification.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -13,14 +14,14 @@ const MARKER: &str = "csi.v1.csi_secret";
 
 /// Fields that may contain credentials although CSI does not mark them.
 const UNMARKED: [&str; 5] = [
-    // The publish context has the secrets of format marks on disks.
+    // The publish context contains the secrets of format marks on disks.
     "csi.v1.ControllerPublishVolumeResponse.publish_context",
     "csi.v1.NodePublishVolumeRequest.publish_context",
     "csi.v1.NodeStageVolumeRequest.publish_context",
-    // The volume context has service account tokens from the kubelet, if the CSIDriver object
+    // The volume context contains service account tokens from the kubelet, if the CSIDriver object
     // requests them.
     "csi.v1.NodePublishVolumeRequest.volume_context",
-    // The mount flags have passwords, with filesystems such as CIFS.
+    // The mount flags contain passwords, with filesystems such as CIFS.
     "csi.v1.VolumeCapability.MountVolume.mount_flags",
 ];
 
@@ -40,7 +41,7 @@ impl SecretHolder {
 /// Returns every CSI message that directly contains a secret field.
 ///
 /// # Errors
-/// Fails if the marker, or a field listed here, does not exist.
+/// Fails if the option that marks secret fields, or a field listed in this file, does not exist.
 pub(crate) fn secret_holders(pool: &DescriptorPool) -> Result<Vec<SecretHolder>, Box<dyn Error>> {
     let marker = pool
         .get_extension_by_name(MARKER)
@@ -104,9 +105,9 @@ pub(crate) fn debug_impls(holders: &[SecretHolder]) -> Result<String, Box<dyn Er
     Ok(source)
 }
 
-/// Returns the name of a field, if prost generates one field of that type from it. A oneof becomes
-/// one field with another name, and an enum a plain number; neither occurs next to a secret in CSI
-/// 1.13.
+/// Returns the name of a field, if prost generates exactly one field of the same type from it. A
+/// oneof becomes one field with a different name, and an enum becomes a plain number. Messages of
+/// CSI 1.13 with secret fields contain no oneof and no enum.
 fn printable(field: &FieldDescriptor) -> Result<&str, String> {
     if field.containing_oneof().is_some() || matches!(field.kind(), Kind::Enum(_)) {
         return Err(format!("the redaction cannot print {}", field.full_name()));

@@ -29,8 +29,8 @@ pub enum DialError {
     },
 }
 
-/// Connects to the socket at `path`. The connection is never re-established: if it breaks, calls
-/// fail instead of reaching another process.
+/// Connects to the socket at `path`. If the connection breaks, it is not re-established: calls then
+/// fail instead of reaching a different process.
 ///
 /// # Errors
 /// Fails if no process listens at `path`, or if the process does not speak HTTP/2.

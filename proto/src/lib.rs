@@ -18,7 +18,8 @@ mod redaction_tests;
 mod redact {
     use std::fmt;
 
-    /// The printed form of a secret field: shows whether the field is set, but not its value.
+    /// The printed form of a secret field, which reveals whether the field is set, but not its
+    /// value.
     struct Hidden {
         empty: bool,
     }
@@ -34,7 +35,7 @@ mod redact {
 
 /// The Container Storage Interface.
 pub mod csi {
-    /// Version 1 of the protocol: all of 1.13, and the older `VolumeCondition`.
+    /// Version 1 of the CSI protocol: all of CSI 1.13, and the older `VolumeCondition`.
     #[expect(
         clippy::allow_attributes,
         clippy::too_many_lines,

@@ -1,5 +1,5 @@
-//! Prints messages full of secrets and searches the output for them. Messages are filled by
-//! reflection from the descriptor set; the table below only maps names to Rust types.
+//! Prints messages that contain secrets, and searches the output for the secrets. Messages are
+//! filled by reflection from the descriptor set; the table below only maps names to Rust types.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -156,7 +156,7 @@ fn debug_of_a_message_around_it_hides_the_secret_too() {
     assert!(!shown.contains(SECRET), "{shown}");
 }
 
-/// Decodes the bytes as an `M` and prints it, in compact and in pretty form.
+/// Decodes the bytes as an `M`, and prints the message in compact and in pretty form.
 fn print<M: Message + Default + Debug>(bytes: &[u8]) -> String {
     let message = M::decode(bytes).expect("encoded by the same descriptor");
     format!("{message:?}\n{message:#?}")

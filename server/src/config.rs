@@ -10,7 +10,7 @@ use std::process::ExitCode;
 /// The exit code for bad usage (EX_USAGE of sysexits.h).
 pub const EXIT_USAGE: u8 = 64;
 
-/// The flags of every process, however many drivers it serves.
+/// The flags that every process has once, regardless of the number of drivers that it serves.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ProcessArgs {
     /// Address of the status page, /metrics, /readyz and /livez, e.g. localhost:9808; off if absent
@@ -48,8 +48,8 @@ pub struct ProcessArgs {
 }
 
 /// Parses an address such as `127.0.0.1:9808`, `[::1]:9808` or `localhost:9808`. If a name has
-/// several addresses, returns the first IPv4 address: clients that know only the name try all of
-/// its addresses.
+/// several addresses, returns the first IPv4 address, since clients that know only the name try all
+/// of its addresses.
 ///
 /// # Errors
 /// Returns a message that explains why the text is not an address.
@@ -107,13 +107,14 @@ pub fn ended(error: &clap::Error) -> ExitCode {
         log::write(&error.render().to_string());
         return ExitCode::from(EXIT_USAGE);
     }
-    // stdout may be closed, e.g. by `head` in a pipe. The error cannot be reported.
+    // stdout may be closed, e.g. by `head` in a pipe. There is no way to report the error, so
+    // ignore it.
     drop(error.print());
     ExitCode::SUCCESS
 }
 
 /// Parses the settings from these arguments, which begin with the program's name, and from the
-/// environment. An empty setting, which a template may produce, counts as absent.
+/// environment. An empty setting, which a template may produce, is treated as missing.
 ///
 /// # Errors
 /// Returns clap's error if a setting is invalid or help was requested.
@@ -196,7 +197,7 @@ mod tests {
             ("localhost", "expected HOST:PORT"),
             ("localhost:", "\"\" is not a port"),
             ("localhost:99999", "\"99999\" is not a port"),
-            // RFC 6761, section 6.4: there is no such name.
+            // Names under `.invalid` never exist (RFC 6761, section 6.4).
             ("belay.invalid:9808", "\"belay.invalid\" has no address"),
         ] {
             let error = http_endpoint(text).unwrap_err();
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(args.process.http_endpoint, None);
         assert_eq!(args.name, "unnamed");
         assert_eq!(args.process.log_level, LogLevel::Info);
-        // Only a flag that still waits for its value can lose it.
+        // An empty argument is removed only if it is the value of the preceding flag.
         let error = parsed(&["--log-level=info", ""]).unwrap_err();
         assert!(error.contains("unexpected argument"), "{error}");
     }

@@ -1,6 +1,6 @@
 //! The facts about a program's storage and volumes, for `/metrics` and the status page. The facts
-//! are measured when a page is requested, in separate tasks: if a disk does not respond, the page
-//! shows the last values after a short wait. This module does not depend on the storage of a
+//! are measured in separate tasks when a page is requested. If a disk does not respond, the page
+//! shows the last known values after a short wait. This module does not depend on the storage of a
 //! driver.
 
 use crate::lock::Lock;
@@ -21,11 +21,12 @@ const SIZE: &str = "belay_storage_size_bytes";
 /// Gauge: volumes with a health condition, by `driver` and `reason`.
 const UNHEALTHY: &str = "belay_volumes_unhealthy";
 
-/// Maximum time that a page waits for measurements. Healthy storage needs a few milliseconds.
+/// Maximum time that a page waits for measurements. On healthy storage, a measurement takes a few
+/// milliseconds.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Minimum time between two measurements of a driver, however many pages are requested: the HTTP
-/// port may be open to a whole cluster.
+/// Minimum time between two measurements of a driver, however many pages are requested, since the
+/// HTTP port may be open to a whole cluster.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Maximum number of volumes on the status page.
@@ -42,9 +43,9 @@ pub trait Facts: Send + Sync + 'static {
     /// Returns up to [`SHOWN_MAX`] volumes for the status page. This function must not wait.
     fn shown(&self) -> Vec<Shown>;
 
-    /// Measures the facts that may require waiting for a disk, on a thread of the program;
-    /// [`Facts::known`] then returns them. The measurement must end eventually, since the next one
-    /// begins only after it.
+    /// Measures the facts that may require waiting for a disk, on a thread of the program.
+    /// Afterwards, [`Facts::known`] returns the measured facts. The measurement must end
+    /// eventually, since the next measurement begins only afterwards.
     fn measure(self: Arc<Self>) -> Measuring;
 }
 
@@ -56,8 +57,8 @@ pub type Measuring = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct Known {
     /// The filesystem of the backing files, as last measured. `None` before the first measurement.
     pub storage: Option<Space>,
-    /// The number of volumes staged on this node, or ready in this controller. `None` if it is not
-    /// known.
+    /// The number of volumes staged on this node, or ready in this controller. `None` if the number
+    /// is not known.
     pub volumes: Option<u64>,
     /// The number of volumes with a health condition, by reason.
     pub unhealthy: BTreeMap<&'static str, u64>,
@@ -121,13 +122,13 @@ impl AllFacts {
         if !begun.is_empty() {
             let all = futures_util::future::join_all(begun);
             // A measurement that takes longer continues in its task, and the page shows the last
-            // values.
+            // known values.
             drop(tokio::time::timeout(PATIENCE, all).await);
         }
         self.show();
     }
 
-    /// Returns the known facts about a driver, or `None` if none are reported for it.
+    /// Returns the known facts about a driver, or `None` if no facts are reported for the driver.
     pub(crate) fn of(&self, driver: &str) -> Option<Known> {
         let entry = self.0.iter().find(|entry| &*entry.driver == driver);
         entry.map(|entry| entry.facts.known())
@@ -145,7 +146,8 @@ impl AllFacts {
 }
 
 impl Entry {
-    /// Begins to measure, unless a measurement is in progress, or began less than [`INTERVAL`] ago.
+    /// Begins a measurement, unless a measurement is in progress, or the last one began less than
+    /// [`INTERVAL`] ago.
     fn begin(&self) -> Option<JoinHandle<()>> {
         let mut measured = self.measured.lock();
         let is_recent = measured.is_some_and(|at| at.elapsed() < INTERVAL);
@@ -185,7 +187,7 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// Marks the measurement as ended when dropped, even if it panicked.
+/// Marks the measurement as ended when this value is dropped, even if the measurement has panicked.
 struct Over(Arc<AtomicBool>);
 
 impl Drop for Over {
@@ -201,7 +203,8 @@ mod tests {
     use std::sync::atomic::AtomicU64;
     use tokio::sync::Semaphore;
 
-    /// Storage that has one more byte free at each measurement, and may hang.
+    /// A test storage whose free space grows by one byte at each measurement, and whose measurement
+    /// may hang.
     struct Storage {
         free: AtomicU64,
         answers: Semaphore,
@@ -283,7 +286,7 @@ mod tests {
             assert!(page.contains("{driver=\"d\",reason=\"BackingFileGone\"} 0\n"));
             tokio::time::advance(INTERVAL).await;
         }
-        // Only one of them waited.
+        // Only one of the two later pages has begun a measurement.
         storage.answers.add_permits(2);
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(storage.free.load(Ordering::Relaxed), 2);

@@ -1,5 +1,5 @@
 //! Reads the small files that an operator configures, such as credentials, certificates and
-//! settings. Also reads the kernel's messages about a failed mount.
+//! settings. This module also reads the kernel's messages about a failed mount.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Read as _};
@@ -15,15 +15,15 @@ use crate::size::Exact;
 /// Maximum size of a Secret or ConfigMap of Kubernetes, in bytes.
 pub const SECRET_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads a whole file. Follows symbolic links, such as the links in the volume of a Secret; does
-/// not wait for another process. Blocks the thread while the file is read.
+/// Reads a whole file. Follows symbolic links, such as the links in the volume of a Secret. Does
+/// not wait for a different process, but blocks the thread while the file is read.
 ///
 /// # Errors
 /// Returns an error if the file cannot be opened or read, is not a regular file, or is larger than
 /// `bytes_max`. The error does not contain the name of the file.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    // NONBLOCK: the open of a FIFO must not wait. NOCTTY: a terminal must not become the
-    // controlling terminal of this process.
+    // NONBLOCK: opening a FIFO must not block. NOCTTY: a terminal must not become the controlling
+    // terminal of this process.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
     let file = OpenOptions::new()
@@ -45,11 +45,12 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
         return Err(is_too_large(metadata.len()));
     }
     let content = bounded(file, bytes_max)?;
-    // The file has grown, or does not report its size, like the files in /proc.
+    // The file has grown since its size was read, or does not report its size, like the files in
+    // /proc.
     content.ok_or_else(|| io::Error::other(format!("has more than {}", Exact(bytes_max))))
 }
 
-/// Reads a whole file of UTF-8, as [`read`] does.
+/// Reads a whole file and checks that it is UTF-8; otherwise like [`read`].
 ///
 /// # Errors
 /// Returns an error if [`read`] does, or if the file is not UTF-8.
@@ -58,7 +59,7 @@ pub fn read_text(path: &Path, bytes_max: u64) -> io::Result<String> {
     String::from_utf8(content).map_err(|_| io::Error::other("is not UTF-8"))
 }
 
-/// Reads a file. Returns `None` if it has more than `bytes_max` bytes.
+/// Reads a file. Returns `None` if the file has more than `bytes_max` bytes.
 fn bounded(file: File, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
     let bytes = file.take(bytes_max + 1).read_to_end(&mut content)?;
@@ -84,7 +85,8 @@ pub fn log_of(context: impl AsFd) -> String {
                 let bare = levels.iter().find_map(|level| text.strip_prefix(level));
                 found.push(bare.unwrap_or(text).to_owned());
             }
-            // The kernel drops a message that is too long; the next one may fit.
+            // The message was too long for the buffer, and the kernel has dropped it; the next
+            // message may fit.
             Err(_) => {}
         }
     }

@@ -12,8 +12,9 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use tonic_reflection::pb::{v1, v1alpha};
 use tonic_reflection::server::Builder;
 
-/// Adds both versions of the reflection service to `routes`. Both versions list the services in
-/// `names`, and describe the messages of all services that a driver may serve.
+/// Adds both versions of the reflection service to `routes`. Both versions of the reflection
+/// service list the services in `names`, and describe the messages of all services that a driver
+/// may serve.
 pub(crate) fn with_reflection(
     routes: Routes,
     names: &[&'static str],
@@ -43,8 +44,8 @@ pub(crate) fn with_reflection(
     }
 }
 
-/// The health service of one server. It reports the readiness of the driver, the same for the
-/// server and for each service.
+/// The health service of one server. The health service reports the readiness of the driver, which
+/// is the same for the server and for each service.
 #[derive(Debug)]
 pub(crate) struct GrpcHealth {
     readiness: Readiness,
@@ -52,7 +53,8 @@ pub(crate) struct GrpcHealth {
 }
 
 impl GrpcHealth {
-    /// Creates the health service of a server with these services, which reports this readiness.
+    /// Creates the health service of a server with these services. The service reports this
+    /// readiness.
     pub(crate) fn new(readiness: Readiness, services: Vec<&'static str>) -> Self {
         Self {
             readiness,
@@ -60,7 +62,7 @@ impl GrpcHealth {
         }
     }
 
-    /// Whether the server has the service. The empty name means the whole server.
+    /// Whether the server has the service. The empty name refers to the whole server.
     fn knows(&self, service: &str) -> bool {
         service.is_empty() || self.services.contains(&service)
     }
@@ -109,8 +111,8 @@ impl Health for GrpcHealth {
                 let now = if knows {
                     serving(&readiness)
                 } else {
-                    // An unknown service is not an error: the protocol lets the client wait for the
-                    // service.
+                    // An unknown service is not an error, because the protocol lets a client wait
+                    // for a service.
                     ServingStatus::ServiceUnknown
                 };
                 if last != Some(now) {

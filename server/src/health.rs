@@ -1,6 +1,6 @@
-//! The health of a volume, or of the storage behind all volumes, in the terms of CSI 1.13. For
-//! volumes, also as the older `VolumeCondition`. This module does not depend on the individual
-//! reasons.
+//! The health of a volume, or of the storage behind all volumes, in the terms of CSI 1.13. The
+//! health of a volume is also available as the older `VolumeCondition`. This module does not depend
+//! on the individual reasons.
 
 use belay_proto::csi::v1 as csi;
 use csi::node_get_storage_health_response::StorageBackendHealth;
@@ -10,7 +10,7 @@ use csi::{StorageHealthErrorType, VolumeHealthErrorType};
 /// The severity of a volume's condition (CSI 1.13, `VolumeHealthErrorType`), least severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The volume works, but is degraded.
+    /// The volume can be used, but is degraded.
     Degraded,
     /// The volume cannot be used.
     Inaccessible,
@@ -21,9 +21,9 @@ pub enum Severity {
 /// The severity of a condition of the storage (CSI 1.13, `StorageHealthErrorType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StorageSeverity {
-    /// The storage works, but is degraded.
+    /// The storage can be used, but is degraded.
     Degraded,
-    /// The storage cannot be used, so no volume works on this node.
+    /// The storage cannot be used, so no volume can be used on this node.
     Unreachable,
 }
 
@@ -111,7 +111,8 @@ impl Conditions {
         }
     }
 
-    /// Returns the conditions as one message for kubelets up to 1.36, the most severe first.
+    /// Returns all conditions as one message for kubelets up to 1.36, with the most severe
+    /// condition first.
     #[must_use]
     pub fn volume_condition(&self) -> csi::VolumeCondition {
         let mut sorted: Vec<_> = self.0.iter().collect();

@@ -1,4 +1,4 @@
-//! The Identity service, the same for every driver; the capabilities are configured.
+//! The Identity service, which is the same for every driver except for the configured capabilities.
 
 use crate::call::{Failure, Rpc, answer};
 use crate::readiness::{Readiness, State};
@@ -69,7 +69,7 @@ impl fmt::Display for DriverName {
     }
 }
 
-/// A capability of the driver; the controller and the node agent must report the same.
+/// A capability of the driver. The controller and the node agent must report the same capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PluginCapability {
     /// The driver has a controller service.
@@ -113,8 +113,9 @@ pub struct Identity {
     version: &'static str,
     capabilities: Vec<PluginCapability>,
     readiness: Readiness,
-    /// The service on this socket next to Identity, for the manifest. The capabilities do not show
-    /// it, since the controller and the node agent must report the same.
+    /// The name of the service on this socket next to Identity, for the manifest. The capabilities
+    /// do not reveal this service, since the controller and the node agent must report the same
+    /// capabilities.
     service: Option<&'static str>,
 }
 
@@ -137,16 +138,17 @@ impl Identity {
         }
     }
 
-    /// Adds the service that the socket has next to Identity, `controller` or `node`, to the
-    /// manifest. Otherwise tools could find that service only by trying calls.
+    /// Adds the name of the service that the socket has next to Identity, `controller` or `node`,
+    /// to the manifest. Without this entry, tools could find that service only by trying calls.
     #[must_use]
     pub fn of_service(mut self, service: &'static str) -> Self {
         self.service = Some(service);
         self
     }
 
-    /// Reports the state of the program, regardless of its registration: livenessprobe restarts a
-    /// program whose Probe fails, and a restart does not make a kubelet accept a driver.
+    /// Reports the state of the program, regardless of its registration with the kubelet.
+    /// livenessprobe restarts a program whose Probe fails, but a restart does not make the kubelet
+    /// accept a driver.
     fn probe(&self) -> Result<csi::ProbeResponse, Failure> {
         match self.readiness.own() {
             State::Ready => Ok(csi::ProbeResponse { ready: Some(true) }),

@@ -11,7 +11,7 @@ use tokio::io::unix::AsyncFd;
 /// Size of the buffer for events, in bytes. An event with the longest name takes 272 bytes.
 const EVENTS_BYTES: usize = 2048;
 
-/// An inotify instance. The kernel limits the number of instances per user.
+/// An inotify instance. The kernel limits the number of inotify instances per user.
 #[derive(Debug)]
 pub(crate) struct Inotify(AsyncFd<OwnedFd>);
 
@@ -31,12 +31,12 @@ impl Inotify {
         Ok(Self(inotify))
     }
 
-    /// Adds a watch. Returns the watch descriptor, which the events of the watch contain.
+    /// Adds a watch. Returns the watch descriptor, which each event of the watch contains.
     pub(crate) fn add(&self, path: &Path, flags: WatchFlags) -> rustix::io::Result<i32> {
         inotify::add_watch(self.0.get_ref(), path, flags)
     }
 
-    /// Waits until events are available, and passes at least one of them to `see`.
+    /// Waits until events are available, and passes at least one event to `see`.
     ///
     /// # Errors
     /// Returns the kernel's error. After an error, the instance must not be used again.
@@ -92,7 +92,7 @@ impl AttributeWatch {
             let seen = self.inotify.next(|event| {
                 is_gone |= event.events().contains(ReadFlags::IGNORED);
                 let name = event.file_name().and_then(|name| name.to_str().ok());
-                // An event without a name concerns the directory.
+                // An event without a file name concerns the directory itself.
                 if let Some(name) = name.filter(|name| !names.iter().any(|known| known == name)) {
                     names.push(name.to_owned());
                 }
@@ -124,7 +124,7 @@ mod tests {
         fs::set_permissions(&other, fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(watch.changed().await.unwrap(), ["other"]);
         for _ in 0..2 {
-            // Setting the same value again is an event, too.
+            // Setting an attribute to the same value again also causes an event.
             setxattr(&one, "user.belay.test", b"1", XattrFlags::empty()).unwrap();
             assert_eq!(watch.changed().await.unwrap(), ["one"]);
         }

@@ -1,4 +1,4 @@
-//! The parts of a CSI server that do not depend on its storage: the socket, the layer around every
+//! The parts of a CSI server that do not depend on the storage: the socket, the layer around every
 //! call, typed requests, failures and their codes, jobs, metrics and health. This crate does not
 //! depend on clouds or devices.
 

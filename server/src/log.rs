@@ -49,7 +49,8 @@ pub enum LogFormat {
 /// Counter: log lines that were dropped.
 const DROPPED: &str = "belay_log_lines_dropped_total";
 
-/// The log of the process. When dropped, it waits briefly until the last lines are written.
+/// The log of the process. When this value is dropped, it waits briefly until the last lines are
+/// written.
 #[derive(Debug)]
 pub struct Log(());
 
@@ -65,7 +66,7 @@ impl Drop for Log {
 /// Returns an error if another logger is installed.
 pub fn init(level: LogLevel, format: LogFormat) -> Result<Log, TryInitError> {
     let level = level.filter();
-    // The HTTP/2 stack logs each frame at debug, which is never useful here.
+    // The HTTP/2 stack logs each frame at level debug, which is never useful here.
     let ours = Targets::new()
         .with_target("belay", level)
         .with_default(level.min(LevelFilter::WARN));
@@ -87,13 +88,13 @@ pub fn init(level: LogLevel, format: LogFormat) -> Result<Log, TryInitError> {
     Ok(Log(()))
 }
 
-/// Writes a text to stderr without the logger. May block only before calls are served, and only if
-/// stderr is a file or a terminal.
+/// Writes a text to stderr without the logger. The write may block only before calls are served,
+/// and only if stderr is a file or a terminal.
 pub fn write(text: &str) {
     sink::write_line(text.as_bytes());
 }
 
-/// Starts a thread that writes the log from now on if stderr is a file or a terminal. Call this
+/// If stderr is a file or a terminal, starts a thread that writes the log from now on. Call this
 /// after privileges have been dropped and before calls are served, since calls must not wait for
 /// the log.
 pub(crate) fn serving() {
@@ -128,8 +129,8 @@ impl io::Write for Stderr {
     }
 }
 
-/// Writes each event as one line: a line end within the event becomes `\n`. The subscriber passes
-/// one whole event per write.
+/// Writes each event as one line: a line end within the event becomes `\n`. The tracing subscriber
+/// passes one whole event per write.
 struct OneLine<W>(W);
 
 impl<W: io::Write> io::Write for OneLine<W> {

@@ -2,9 +2,9 @@
 //! free memory is returned to the kernel when work ends. This module does not depend on calls.
 //!
 //! Savings measured in the node agent, whose limit is 5 MiB of resident memory (benches/BUDGET.md):
-//! one heap saves 80 to 90 KiB for each thread of the pool. Returning pages of the program saves
-//! 0.8 MiB after the start, and 1.7 MiB after a demo. Returning free memory saves 1.9 to 3.6 MiB
-//! after a burst of calls.
+//! one heap saves 80 to 90 KiB for each thread of the pool. Returning the read-only pages of the
+//! program saves 0.8 MiB after the start, and 1.7 MiB after a demo. Returning free memory saves 1.9
+//! to 3.6 MiB after a burst of calls.
 
 #![expect(
     unsafe_code,
@@ -17,18 +17,18 @@ use std::ptr;
 
 use libc::{PF_W, PT_LOAD, dl_phdr_info, size_t};
 
-/// Number of bytes by which the heap grows, and of free bytes that it keeps at its end. Unused
-/// bytes take up no memory. The unused bytes also leave room for calls in an agent that reaches the
-/// limit of its address space (setrlimit(2), `RLIMIT_AS`).
+/// The step in which the heap grows, and the number of free bytes that remain at its end, in bytes.
+/// Unused bytes take up no memory. The unused bytes are also a reserve for calls in an agent that
+/// reaches the limit of its address space (setrlimit(2), `RLIMIT_AS`).
 #[cfg(target_env = "gnu")]
 const HEAP_STEP_BYTES: c_int = 16 << 20;
 
-/// Resident memory, in bytes, up to which [`rest`] returns nothing to the kernel. The agent's limit
-/// is 5 MiB.
+/// The resident memory, in bytes, up to which [`rest`] does not return memory to the kernel. The
+/// agent's limit is 5 MiB.
 const RESTING_BYTES_MAX: usize = 4 << 20;
 
-/// Makes all threads share one heap. By default, glibc gives each thread of a burst its own heap,
-/// with its own free memory. Call this before there is a second thread.
+/// Makes all threads share one heap. By default, glibc creates a separate heap, with separate free
+/// memory, for each concurrent thread. Call this function before a second thread exists.
 ///
 /// With a fixed step, buffers of 128 KiB and more, such as the buffers of long lists, are always
 /// mapped, and unmapped when they are freed (mallopt(3), `M_TOP_PAD` and `M_MMAP_THRESHOLD`).
@@ -41,8 +41,8 @@ pub fn share_one_heap() {
     }
 }
 
-/// Calls [`give_back`] if more than 4 MiB are resident, as after a burst, or if the number is
-/// unknown.
+/// Calls [`give_back`] if more than 4 MiB are resident, as after a burst of calls, or if the
+/// resident memory is unknown.
 pub fn rest() {
     if resident_bytes().is_none_or(|bytes| bytes > RESTING_BYTES_MAX) {
         give_back();
@@ -63,11 +63,10 @@ fn page_bytes() -> Option<usize> {
 }
 
 /// Returns the free memory of the heap and the read-only pages of the program to the kernel. The
-/// next calls map the pages that they need from the page cache again, by some 30 page faults
-/// without I/O.
+/// next calls map the needed pages again from the page cache, with about 30 page faults and no I/O.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: the function takes the allocator's lock, and only releases what is free.
+    // SAFETY: the function takes the allocator's lock, and releases only free memory.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -105,8 +104,8 @@ unsafe extern "C" fn unmap_program(
         ) else {
             continue;
         };
-        // Drop only pages entirely within the segment: a writable segment may share its first and
-        // last page.
+        // Drop only pages that are entirely within the segment, since a writable segment may share
+        // its first and last page.
         let (start, end) = (start.next_multiple_of(page), end - end % page);
         // SAFETY: the range is a private mapping of the program's file that was never written, so
         // each later access finds the same bytes in the file. If the kernel refuses, the pages stay
@@ -131,12 +130,13 @@ mod tests {
 
     use super::*;
 
-    /// A constant that is so large that no data of other threads is within 64 KiB of its middle,
-    /// since the kernel maps this much around a page fault.
+    /// A large constant. The kernel maps 64 KiB around a page fault, and no data of other threads
+    /// is this close to the middle of the constant.
     static CONSTANT: [u8; 256 << 10] = [7; 256 << 10];
     static WRITTEN: AtomicU32 = AtomicU32::new(1);
 
-    /// The top bit of the page's entry in pagemap (proc_pid_pagemap(5)).
+    /// Whether the page with this byte is resident: the top bit of its entry in /proc/self/pagemap
+    /// (proc_pid_pagemap(5)).
     fn is_resident(byte: &u8) -> bool {
         let page = ptr::from_ref(byte).addr() / page_bytes().unwrap();
         let mut entry = [0; 8];
@@ -166,8 +166,8 @@ mod tests {
     #[cfg(target_env = "gnu")]
     #[test]
     fn free_memory_between_used_memory_is_given_back() {
-        // The blocks have more memory than other tests allocate meanwhile. The last block keeps the
-        // other blocks in the heap.
+        // The blocks take more memory than other tests allocate at the same time. The last block
+        // keeps the other blocks in the heap.
         let mut blocks: Vec<_> = (0..128 << 10).map(|_| vec![1_u8; 1 << 10]).collect();
         let last = blocks.pop();
         drop(blocks);

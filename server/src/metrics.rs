@@ -1,5 +1,5 @@
-//! The metrics of this process in Prometheus' text format. Metrics are declared where they are
-//! measured.
+//! The metrics of this process in Prometheus' text format. Each metric is declared in the module
+//! that measures it.
 
 mod calls;
 mod process;
@@ -21,8 +21,8 @@ const BOUNDS: [f64; 22] = [
     0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0,
 ];
 
-/// The metrics of the process; `None` until they are installed. The crate `metrics` also has one
-/// recorder per process.
+/// The metrics of the process; `None` until they are installed. The crate `metrics` also allows
+/// only one recorder per process.
 static INSTALLED: Lock<Option<Metrics>> = Lock::new(None);
 
 /// Functions that take measurements whenever the metrics are read.
@@ -84,7 +84,7 @@ pub fn begin<'a>(
     Ok(())
 }
 
-/// Starts measuring; earlier measurements are lost. The second call does nothing.
+/// Installs the recorder of the metrics; earlier measurements are lost. A second call does nothing.
 ///
 /// # Errors
 /// Returns a [`MetricsError`] if the metrics cannot be set up.
@@ -133,8 +133,8 @@ fn sorted(page: &str) -> String {
     for family in families {
         let (comments, mut samples): (Vec<_>, Vec<_>) =
             family.lines().partition(|line| line.starts_with('#'));
-        // The sort is stable, so that the buckets of a histogram stay in order, followed by its sum
-        // and count.
+        // The sort is stable, so that the buckets of a histogram keep their order, followed by the
+        // sum and the count.
         samples.sort_by_key(|sample| series(sample));
         for line in comments.iter().chain(&samples) {
             text.push_str(line);
@@ -154,8 +154,8 @@ fn series(sample: &str) -> &str {
     }
 }
 
-/// Returns the calls since the process started, by driver and RPC. The map is empty if metrics are
-/// off.
+/// Returns the statistics of the calls since the process started, by driver and RPC. The map is
+/// empty if metrics are off.
 pub(crate) fn calls() -> BTreeMap<(String, String), Calls> {
     let installed = INSTALLED.lock();
     let handle = installed.as_ref().map(|metrics| metrics.handle.clone());
@@ -163,8 +163,8 @@ pub(crate) fn calls() -> BTreeMap<(String, String), Calls> {
     handle.map_or_else(BTreeMap::new, |handle| calls::calls(&handle.render()))
 }
 
-/// Moves pending measurements into the buckets of their histograms. Otherwise the measurements
-/// would accumulate in memory until the metrics are read.
+/// Moves pending measurements into the buckets of their histograms. If this function is not called,
+/// the measurements accumulate in memory until the metrics are read.
 pub(crate) fn tidy() {
     let installed = INSTALLED.lock();
     let handle = installed.as_ref().map(|metrics| metrics.handle.clone());

@@ -1,13 +1,14 @@
-//! Tests whether another process is alive. A killed process keeps its descriptors, sockets and
-//! locks while one of its threads hangs in the kernel, so these do not prove that the process still
-//! works. Sees only processes of this PID namespace. Changes nothing.
+//! Tests whether a process is alive. A killed process keeps its descriptors, sockets and locks
+//! while one of its threads hangs in the kernel, so these do not prove that the process can still
+//! serve. Only processes of this PID namespace are visible. Changes nothing.
 
 use std::fs::{self, DirEntry};
 
 /// The state of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// The process serves, or may serve again. Contains its description for messages.
+    /// The process is serving, or may serve again. Contains a description of the process for
+    /// messages.
     Alive(String),
     /// The process can no longer serve. Contains the reason.
     Dead(String),
@@ -19,7 +20,7 @@ impl Liveness {
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-        // A thread that has exited meanwhile has no state, and is ignored.
+        // Ignore a thread that has exited meanwhile, since it has no state.
         let stat = |task: DirEntry| fs::read_to_string(task.path().join("stat")).ok();
         let stats = tasks.flatten().filter_map(stat);
         let threads: Vec<Thread> = stats.filter_map(|stat| Thread::parse(&stat)).collect();
@@ -64,7 +65,7 @@ impl Thread {
         })
     }
 
-    /// Whether the thread never runs user code again.
+    /// Whether the thread can never run user code again.
     fn is_dead(&self) -> bool {
         /// `PF_EXITING` of the kernel's `include/linux/sched.h`.
         const EXITING: u64 = 4;
@@ -84,8 +85,9 @@ pub(crate) fn is_namesake(pid: u32) -> bool {
 }
 
 /// Returns the ID of a living process that runs the same program as this process and has locked the
-/// file by flock(2), from proc_locks(5). On btrfs, the table shows a different device number than
-/// stat(2) does, so a file of another btrfs with that inode number may be mistaken for it.
+/// file by flock(2), from proc_locks(5). On btrfs, proc_locks(5) and stat(2) have different device
+/// numbers, so a file on a different btrfs with the same inode number may be mistaken for this
+/// file.
 #[must_use]
 pub fn with_lock_on(device: (u32, u32), inode: u64) -> Option<u32> {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -95,8 +97,9 @@ pub fn with_lock_on(device: (u32, u32), inode: u64) -> Option<u32> {
     holders.find(|pid| is_namesake(*pid) && Liveness::of(*pid).is_some_and(|life| life.is_alive()))
 }
 
-/// Parses `1: FLOCK ADVISORY WRITE 708 00:13:2621 0 EOF`: the process, then major, minor and inode.
-/// In the line of a process that waits for the lock, an arrow precedes the kind.
+/// Parses a line of proc_locks(5) such as `1: FLOCK ADVISORY WRITE 708 00:13:2621 0 EOF`: the
+/// process ID, then major, minor and inode. In the line of a process that is waiting for the lock,
+/// an arrow precedes `FLOCK`.
 fn holder_in(line: &str, device: (u32, u32), inode: u64) -> Option<u32> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [_, "FLOCK", _, _, pid, file, ..] = words[..] else {

@@ -1,11 +1,11 @@
-//! The readiness of a program. Each part of the program sets its own state; Probe, /healthz and
-//! gRPC's health service report the states.
+//! The readiness of a program. Each part of the program sets its own state. Probe, /healthz and
+//! gRPC's health service report these states.
 
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// The readiness of one part of a program, such as a driver. Clones refer to the same part. The
-/// program is ready if all its parts are ready.
+/// The readiness of one part of a program, such as a driver. Clones of this value refer to the same
+/// part. The program is ready if all its parts are ready.
 #[derive(Clone, Debug)]
 pub struct Readiness {
     parts: Arc<watch::Sender<Vec<State>>>,
@@ -15,17 +15,17 @@ pub struct Readiness {
 /// The state of a part, or of the whole program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The part is starting. Contains the reason why it is not ready.
+    /// The part is starting. Contains the reason why the part is not ready.
     Starting(String),
     /// The part is ready to serve.
     Ready,
-    /// The part cannot work until an operator intervenes. Contains the problem and the remedy, as a
-    /// lowercase fragment.
+    /// The part cannot serve until an operator intervenes. Contains the problem and the remedy, as
+    /// a lowercase fragment.
     Unhealthy(String),
 }
 
 impl Readiness {
-    /// Creates the readiness of a program with one part, which has this state.
+    /// Creates the readiness of a program with one part, whose initial state is this state.
     #[must_use]
     pub fn new(state: State) -> Self {
         Self {
@@ -54,7 +54,8 @@ impl Readiness {
     }
 
     /// Returns the state of the program, with the reasons of all parts in that state. The program
-    /// is unhealthy if any part is unhealthy; otherwise it is starting if any part is starting.
+    /// is unhealthy if any part is unhealthy. If no part is unhealthy, the program is starting if
+    /// any part is starting.
     #[must_use]
     pub fn state(&self) -> State {
         let parts = self.parts.borrow();
@@ -65,7 +66,7 @@ impl Readiness {
                 State::Starting(why) => (why.as_str(), &mut starting),
                 State::Unhealthy(why) => (why.as_str(), &mut unhealthy),
             };
-            // A reason that concerns the whole program is set for each of its drivers.
+            // If a reason affects the whole program, each of its drivers has set the same reason.
             if !reasons.contains(&why) {
                 reasons.push(why);
             }

@@ -1,5 +1,6 @@
-//! A server from start to shutdown: accepts, serves, and drains on request. Owns the sockets and
-//! the HTTP pages; the services are passed to it.
+//! Runs a server from its start to its shutdown: accepts connections, serves calls, and drains
+//! running calls on request. This module creates the sockets and the HTTP pages; the caller passes
+//! the services.
 
 use crate::call::{CallLayer, Callers};
 use crate::facts::{AllFacts, Facts};
@@ -22,13 +23,13 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-/// Maximum number of connections; beyond that, a connection without a running call is closed. The
-/// number is far above the needs of a kubelet and the sidecars, and well below the usual limit of
-/// 1024 descriptors per process.
+/// Maximum number of connections; beyond that, a connection without a running call is closed. A
+/// kubelet and the sidecars need far fewer connections, and the usual limit is 1024 descriptors per
+/// process.
 const CONNECTIONS_MAX: usize = 256;
 
-/// Time from the end of a call until free memory is returned to the kernel, once for a burst of
-/// calls.
+/// Time from the end of a call until free memory is returned to the kernel. After a burst of calls,
+/// memory is returned once.
 const REST_AFTER: Duration = Duration::from_secs(5);
 
 /// A driver to serve.
@@ -39,10 +40,10 @@ pub struct Driver {
     pub socket: Socket,
     /// The services on that socket.
     pub services: Services,
-    /// The registration with the kubelet while calls are accepted. `None` if the driver is not
-    /// registered.
+    /// The registration with the kubelet, for as long as calls are accepted. `None` if the driver
+    /// is not registered.
     pub registration: Option<Registration>,
-    /// The facts about the driver's storage and volumes. `None` if it reports none.
+    /// The facts about the driver's storage and volumes. `None` if the driver reports no facts.
     pub facts: Option<Arc<dyn Facts>>,
 }
 
@@ -51,16 +52,17 @@ pub struct Driver {
 pub struct ServeConfig {
     /// Name and version of the program, for the status page.
     pub program: &'static str,
-    /// The pages, from [`listen`]. `None` if no pages are served; then nothing is measured.
+    /// The pages, from [`listen`]. `None` if no pages are served. If no pages are served, no
+    /// metrics are collected.
     pub pages: Option<Pages>,
     /// Maximum time that running calls may take after a shutdown request.
     pub drain: Duration,
     /// The readiness that /healthz and /readyz report.
     pub readiness: Readiness,
-    /// The users that may call, on all sockets.
+    /// The users that may call the server, on all sockets.
     pub callers: Callers,
-    /// Function that returns free memory to the kernel. Called a few seconds after a call has
-    /// ended, and repeatedly under load. Must not wait.
+    /// Function that returns free memory to the kernel. The server calls this function a few
+    /// seconds after a call has ended, and repeatedly under load. Must not wait.
     pub rest: fn(),
     /// Notified when work other than a call has ended, so that [`ServeConfig::rest`] is called.
     /// `None` if all work is done in calls.
@@ -97,12 +99,12 @@ pub fn word(readiness: &Readiness) -> &'static str {
     }
 }
 
-/// Listens for the pages, if an address is given. Call this before a CSI socket is bound: an error
-/// in the address is then reported before any call is served.
+/// Listens for the pages, if an address is given. Call this function before a CSI socket is bound,
+/// so that an error in the address is reported before any call is served.
 ///
 /// # Errors
-/// Returns [`ServeError::Http`] or [`ServeError::Metrics`]. A port in use by another process is no
-/// error: the pages are served as soon as it is free.
+/// Returns [`ServeError::Http`] or [`ServeError::Metrics`]. If a different process uses the port,
+/// this is not an error: the pages are served as soon as the port is free.
 pub async fn listen(address: Option<SocketAddr>) -> Result<Option<Pages>, ServeError> {
     let Some(address) = address else {
         return Ok(None);
@@ -112,12 +114,12 @@ pub async fn listen(address: Option<SocketAddr>) -> Result<Option<Pages>, ServeE
     Ok(Some(pages))
 }
 
-/// Serves these drivers until `shutdown` yields. Then accepts no more connections, lets running
-/// calls finish within the drain time, and returns. Returns at once if `shutdown` yields again.
-/// [`terminations`] yields on SIGTERM and SIGINT.
+/// Serves these drivers until `shutdown` yields. After that, accepts no more connections, lets
+/// running calls finish within the drain time, and returns. Returns at once if `shutdown` yields
+/// again. [`terminations`] yields on SIGTERM and SIGINT.
 ///
-/// Work that has not ended when this function returns still runs in the runtime, so the caller must
-/// shut down the runtime without waiting.
+/// Work that has not ended when this function returns is still running in the runtime, so the
+/// caller must shut down the runtime without waiting.
 ///
 /// # Errors
 /// Returns a [`ServeError`] if the server cannot start, never after the first connection.
@@ -180,8 +182,8 @@ pub async fn serve(
     Ok(())
 }
 
-/// Yields on every SIGTERM and SIGINT from now on; their default action is disabled for the whole
-/// process.
+/// Returns a stream that yields on every SIGTERM and SIGINT from now on. The default action of both
+/// signals is disabled for the whole process.
 ///
 /// # Errors
 /// Returns the kernel's error if the signals cannot be caught.
@@ -203,7 +205,7 @@ pub fn terminations() -> io::Result<impl Stream<Item = ()>> {
     ))
 }
 
-/// The drivers of a running server, whose sockets listen.
+/// The drivers of a running server, whose sockets are listening.
 struct Running {
     /// The call layer of one driver, for the state that the layers of all drivers share. `None` if
     /// there is no driver.
@@ -246,7 +248,7 @@ impl Running {
             running.facts.extend(facts);
             running.layer = Some(layer);
         }
-        // A client that connects from now on is served when this thread first waits.
+        // A client that connects from now on is served as soon as this thread waits for events.
         for (name, registration, layer) in registrations {
             let registrar = registration.map(|it| Registrar::open(it, &layer));
             let registrar = registrar.transpose().map_err(ServeError::Registration)?;
@@ -293,8 +295,8 @@ async fn show(pages: Option<Pages>, shown: PageContent) -> Infallible {
 }
 
 /// Moves pending measurements into their histograms, and returns free memory to the kernel, some
-/// seconds after a call has ended. Does not wait until no call runs, since this may never happen
-/// under a steady load. Sets no timer while there are no calls.
+/// seconds after a call has ended. The function does not wait until no call is running, since this
+/// may never happen under a steady load. No timer is set while there are no calls.
 async fn rest(layer: Option<&CallLayer>, worked: Option<&Notify>, give_back: fn()) -> Infallible {
     let Some(layer) = layer else {
         return std::future::pending().await;
@@ -373,7 +375,7 @@ mod tests {
             tokio::time::sleep(REST_AFTER * 3).await;
             seen.push(RESTS.load(Ordering::Relaxed));
         }
-        // Calls of a burst that end during the wait are followed by another rest.
+        // If further calls end during the wait, memory is returned again after these calls.
         assert!(seen[0] == 0 && (1..=2).contains(&seen[1]), "{seen:?}");
         let after = |rests| seen[1] + rests;
         assert_eq!(seen[2..], [after(0), after(1), after(2), after(2)]);

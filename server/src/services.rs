@@ -19,8 +19,8 @@ use tonic_reflection::pb::{v1, v1alpha};
 /// maps of 4 KiB, the mount flags, two paths and an ID (CSI 1.13, "Size Limits").
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-/// Maximum size of a request to the controller service, in bytes. The provisioner may send the
-/// topologies of all nodes twice, as requisite and as preferred: room for 5000 nodes.
+/// Maximum size of a request to the controller service, in bytes. The limit allows 5000 nodes,
+/// since the provisioner may send the topologies of all nodes twice, as requisite and as preferred.
 const CONTROLLER_REQUEST_BYTES_MAX: usize = 1 << 20;
 
 /// The gRPC services of a server.
@@ -61,8 +61,8 @@ impl Services {
         self
     }
 
-    /// Adds the optional reflection and health services, if configured. Call this last: they report
-    /// all services that were added before.
+    /// Adds the optional reflection and health services, if configured. Call this function last,
+    /// since the two services report all services that were added before.
     #[must_use]
     pub fn with_grpc(mut self, args: &GrpcArgs, readiness: &Readiness) -> Self {
         if args.grpc_health {

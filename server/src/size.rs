@@ -2,20 +2,20 @@
 
 use std::fmt;
 
-/// The units from the smallest. Each unit is 1024 times the previous unit.
+/// The units, with the smallest unit first. Each unit is 1024 times the previous unit.
 const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// A size in bytes, shown in its largest unit, rounded down to a tenth: `7.6 GiB`.
+/// A size in bytes, displayed in its largest unit and rounded down to a tenth, e.g. `7.6 GiB`.
 #[derive(Clone, Copy, Debug)]
 pub struct Rounded(pub u64);
 
-/// The number from which on [`Exact`] also shows the rounded size, since a long number is hard to
-/// read.
+/// The smallest number for which [`Exact`] also displays the rounded size, since a long number is
+/// hard to read.
 const LONG: u64 = 100_000;
 
-/// A size in bytes, shown in the largest unit of which it is a multiple: `1536 MiB`. For sizes that
-/// a caller compares or repeats. A long number is followed by the rounded size:
-/// `10737417940 MiB (9.9 PiB)`.
+/// A size in bytes, displayed in the largest unit of which it is a multiple, e.g. `1536 MiB`. This
+/// form is for sizes that a caller compares or repeats. A long number is followed by the rounded
+/// size: `10737417940 MiB (9.9 PiB)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Exact(pub u64);
 
@@ -44,8 +44,8 @@ impl fmt::Display for Exact {
     }
 }
 
-/// Returns the largest unit that `suits` accepts, as a power of two and a name; bytes if it accepts
-/// none. `suits` gets the size of a unit in bytes.
+/// Returns the largest unit that `suits` accepts, as a power of two and a name. Returns bytes if
+/// `suits` accepts no unit. The argument of `suits` is the size of a unit in bytes.
 fn largest(suits: impl Fn(u64) -> bool) -> (u32, &'static str) {
     let units = (0..).step_by(10).zip(UNITS);
     let suitable = units.filter(|(shift, _)| suits(1 << shift));

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::time::{Duration, Instant};
 
-/// The style sheet. It follows the browser's colour scheme, and loads nothing from another host.
+/// The style sheet, which follows the browser's colour scheme and loads no resources from other
+/// hosts.
 const STYLE: &str = "\
 :root{color-scheme:light dark}\
 body{font:14px/1.4 system-ui,sans-serif;margin:1rem auto;max-width:75rem;padding:0 1rem}\
@@ -52,12 +53,13 @@ pub(crate) struct Status {
 pub(crate) struct Driver {
     /// The name of the driver.
     pub(crate) name: String,
-    /// The kubelet's verdict on the driver. `None` if the driver is not offered to a kubelet.
+    /// The state of the driver's registration with the kubelet. `None` if this program does not
+    /// register the driver with a kubelet.
     pub(crate) registered: Option<RegistrationView>,
 }
 
 impl Status {
-    /// Returns the page as of now. Does not wait.
+    /// Returns the page with the current values. Does not wait.
     pub(crate) fn page(&self, readiness: &State) -> String {
         let mut page = String::new();
         // Writing to a String cannot fail.
@@ -249,8 +251,8 @@ fn storage(page: &mut String, known: &Known) -> fmt::Result {
     Ok(())
 }
 
-/// Text that is escaped when printed. Whatever the text contains, the result is no markup, cannot
-/// end an attribute, is on one line, and does not change the order of other characters.
+/// Text that is escaped when printed. Whatever the text contains, the result contains no markup,
+/// cannot end an attribute, is on one line, and does not change the order of other characters.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {

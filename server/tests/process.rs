@@ -1,5 +1,5 @@
-//! Properties of a process: umask, signals, the log, the environment. Each test runs its own
-//! program again, for itself alone, and acts as the child there.
+//! Tests of process-wide properties: umask, signals, log and environment. Each test runs its own
+//! program again as a child process, in which only this test runs.
 
 #![expect(clippy::unwrap_used, reason = "the set-up of a child must not fail")]
 
@@ -18,7 +18,8 @@ use std::process::{Command, Output};
 /// Marks the child process.
 const CHILD: &str = "BELAY_TEST_CHILD";
 
-/// The output of `part` in a child process, or none if this is the child.
+/// Runs `part` in a child process, and returns its output; returns `None` in the child process
+/// itself.
 fn in_a_child(test: &str, part: impl FnOnce(), environment: &[(&str, &str)]) -> Option<Output> {
     if std::env::var_os(CHILD).is_some() {
         part();
@@ -28,7 +29,7 @@ fn in_a_child(test: &str, part: impl FnOnce(), environment: &[(&str, &str)]) -> 
     child.args(["--exact", test, "--nocapture"]).env(CHILD, "1");
     child.envs(environment.iter().copied());
     let output = child.output().unwrap();
-    // A run that finds no test would succeed, too.
+    // A run that finds no matching test would also succeed.
     let passed = String::from_utf8_lossy(&output.stdout).contains(" 1 passed");
     assert!(output.status.success() && passed, "{output:?}");
     Some(output)

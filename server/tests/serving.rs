@@ -1,4 +1,5 @@
-//! A server seen from its socket: codes, log lines, and the effects of broken callers.
+//! Tests a server through its socket: gRPC codes, log lines, and the effects of misbehaving
+//! callers.
 
 #![expect(
     clippy::panic,
@@ -22,7 +23,7 @@ use tonic::Code;
 use tonic::transport::Channel;
 use tracing::Level;
 
-/// Asserts that the next call on a new connection works.
+/// Asserts that a call on a new connection succeeds.
 async fn assert_serves(bed: &mut Bed) {
     bed.lines();
     bed.node()
@@ -104,7 +105,8 @@ async fn at_debug_every_read_has_its_one_line_too() {
 async fn calls_without_a_handler_are_named_in_their_answer_and_logged() {
     let mut bed = Bed::new();
     let cases = [
-        // Not offered by this driver, not in this service, not CSI.
+        // The paths are a call that this driver does not implement, a call of a different service,
+        // and two paths outside of CSI.
         ("/csi.v1.Node/NodePublishVolume", "NodePublishVolume"),
         ("/csi.v1.Controller/CreateVolume", "CreateVolume"),
         ("/csi.v1.Node/NodeFly", "/csi.v1.Node/NodeFly"),
@@ -194,7 +196,7 @@ async fn root_the_own_user_and_those_of_a_flag_may_call() {
 #[tokio::test]
 async fn a_message_that_cannot_be_decoded_is_an_invalid_argument() {
     let mut bed = Bed::new();
-    // Field 1 is a number here, and a string there.
+    // Field 1 is a number in the sent message, but a string in the expected message.
     let message = csi::ListVolumesRequest {
         max_entries: 7,
         ..Default::default()
@@ -237,7 +239,7 @@ async fn a_message_beyond_any_size_of_csi_is_an_invalid_argument_that_names_both
     assert_serves(&mut bed).await;
 }
 
-/// A request that takes so many bytes on the wire.
+/// Returns a request that takes this number of bytes on the wire.
 fn request_of(bytes: usize) -> csi::NodeStageVolumeRequest {
     use prost::Message as _;
     let mut request = stage("vol-1");
@@ -300,7 +302,7 @@ async fn garbage_on_the_socket_is_cut_off_and_disturbs_no_call() {
         b"",
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         &[0xff; 4096],
-        // A valid start of HTTP/2, and then an invalid frame.
+        // A valid HTTP/2 preface, followed by an invalid frame.
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff",
     ];
     for garbage in beginnings {
@@ -308,7 +310,7 @@ async fn garbage_on_the_socket_is_cut_off_and_disturbs_no_call() {
         stream.write_all(garbage).await.unwrap();
         stream.shutdown().await.unwrap();
         let mut answer = Vec::new();
-        // Ended or reset: either way the server has closed it.
+        // Whether the read ends or fails with a reset, the server has closed the connection.
         drop(stream.read_to_end(&mut answer).await);
         assert_serves(&mut bed).await;
     }
@@ -402,7 +404,8 @@ async fn callers_that_are_idle_or_silent_do_not_delay_the_shutdown() {
 async fn a_caller_that_only_keeps_its_connection_does_not_delay_the_shutdown() {
     let mut bed = Bed::new();
     let mut deaf = UnixStream::connect(bed.path()).await.unwrap();
-    // HTTP/2 with empty settings; after that it sends nothing, not even a shutdown.
+    // A client that sends the HTTP/2 preface with empty settings, and then nothing, not even a
+    // shutdown.
     let beginning = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     deaf.write_all(beginning).await.unwrap();
     deaf.read_exact(&mut [0; 9]).await.unwrap();
@@ -426,13 +429,14 @@ async fn silent_connections_lock_no_client_out() {
         let mut node = bed.node().await;
         node.node_stage_volume(stage("vol-1")).await.unwrap();
     }
-    // The first ones made room.
+    // The server has closed the first connections in favour of the new connections.
     for stream in &mut silent[..40] {
         assert_eq!(stream.read(&mut [0; 9]).await.unwrap(), 0);
     }
 }
 
-/// Connections on which a call was made, and which stay open: more than a server has slots for.
+/// Opens more connections than the server has slots for. A call was made on each connection, and
+/// the connections remain open.
 async fn idle_clients(bed: &Bed) -> Vec<NodeClient<Channel>> {
     let mut idle = Vec::new();
     for _ in 0..300 {
@@ -449,7 +453,7 @@ async fn clients_with_idle_connections_lock_no_client_out_and_reconnect() {
     let mut idle = idle_clients(&bed).await;
     let mut node = bed.node().await;
     node.node_stage_volume(stage("vol-1")).await.unwrap();
-    // A client reconnects if its connection was closed; no call is lost.
+    // A client reconnects if the server has closed its connection, so no call is lost.
     for client in &mut idle {
         client.node_stage_volume(stage("vol-1")).await.unwrap();
     }
@@ -474,14 +478,14 @@ async fn clients_that_never_call_lock_no_client_out() {
     let mut deaf = Vec::new();
     for _ in 0..600 {
         let mut stream = UnixStream::connect(bed.path()).await.unwrap();
-        // HTTP/2 with empty settings, and then nothing.
+        // A client that sends the HTTP/2 preface with empty settings, and then nothing.
         let beginning = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
         stream.write_all(beginning).await.unwrap();
         stream.read_exact(&mut [0; 9]).await.unwrap();
         deaf.push(stream);
     }
     assert_serves(&mut bed).await;
-    // The first one made room.
+    // The server has closed the first connection in favour of a new connection.
     deaf[0].read_to_end(&mut Vec::new()).await.unwrap();
 }
 
@@ -503,7 +507,7 @@ async fn a_call_that_does_not_end_is_not_waited_for_beyond_the_drain_time() {
     let mut client = bed.node().await;
     tokio::spawn(async move { client.node_stage_volume(stage("held")).await });
     bed.gate.entered().await;
-    // From here on the clock jumps to the next timer when nothing else can happen.
+    // From here on, the clock jumps to the next timer when no task can run.
     tokio::time::pause();
     let asked = tokio::time::Instant::now();
     bed.end();
@@ -515,7 +519,7 @@ async fn a_call_that_does_not_end_is_not_waited_for_beyond_the_drain_time() {
     assert!(line.contains("calls=1"), "{line}");
 }
 
-/// A server whose pages are at that address.
+/// Starts a server that serves its pages at this address.
 async fn with_pages() -> (Bed, String) {
     let mut bed = Bed::with(Level::INFO, Some(([127, 0, 0, 1], 0).into()));
     let line = bed.line().await;

@@ -1,5 +1,5 @@
-//! `civo`: volumes of Civo, each attached to the node as a SCSI disk of QEMU. Uses the same names,
-//! IDs and keys as civo-csi, which this driver replaces.
+//! `civo`: volumes of Civo, each attached to the node as a SCSI disk of QEMU. This driver uses the
+//! same names, IDs and keys as civo-csi, which it replaces.
 
 use super::{InstanceFile, Kubelet, ParameterPolicy, Profile, TRANSPORT_DISK};
 use crate::disk::{IdPart, NameTemplate};
@@ -34,10 +34,10 @@ pub const CIVO: Profile = Profile {
     ],
     disk_name_key: None,
     never_format_keys: &[],
-    // A disk may be smaller than its volume: a volume of 10 GiB had a disk of 0.945 times that
+    // A disk may be smaller than its volume: the disk of a volume of 10 GiB had 0.945 times that
     // size.
     disk_per_mille: 900,
-    // The limit of civo-csi; the limit of Civo is not known.
+    // This is the limit in civo-csi; the limit of the cloud itself is unknown.
     volumes_max: 1024,
     parameters: ParameterPolicy::Ignore,
     access_modes: &[
@@ -51,12 +51,12 @@ pub const CIVO: Profile = Profile {
     attaches: true,
     stages: true,
     grows_on_node: true,
-    // The quota belongs to the account; reading it periodically would cost calls without any
-    // benefit.
+    // The quota belongs to the account, so reading the quota periodically would cost API calls
+    // without any benefit.
     knows_room: false,
     kubelet: Kubelet {
         pod_info_on_mount: true,
-        // The default of Kubernetes, which civo-csi also uses.
+        // This policy is the default of Kubernetes, which civo-csi also uses.
         fs_group_policy: "ReadWriteOnceWithFSType",
         selinux_mount: false,
     },

@@ -1,5 +1,5 @@
 //! `digitalocean`: volumes of DigitalOcean, each attached to the node's droplet as a SCSI disk.
-//! Uses the same names, IDs and keys as csi-digitalocean, which this driver replaces.
+//! This driver uses the same names, IDs and keys as csi-digitalocean, which it replaces.
 
 use super::{Kubelet, Metadata, MetadataSource, ParameterPolicy, Profile, TRANSPORT_DISK};
 use crate::disk::{IdPart, NameTemplate};
@@ -31,14 +31,15 @@ pub const DIGITALOCEAN: Profile = Profile {
         PluginCapability::OnlineExpansion,
     ],
     transport: TRANSPORT_DISK,
-    // Vendor DO, model Volume, and the volume's name as the vendor-specific identifier (page 0x83).
+    // The name consists of the vendor DO, the model Volume, and the volume's name as the
+    // vendor-specific identifier (page 0x83).
     disk_names: &[NameTemplate {
         prefix: "scsi-0DO_Volume_",
         part: IdPart::Whole,
     }],
     disk_name_key: Some("volume-name"),
-    // The driver used the second name up to Kubernetes 1.11. The third key is in csi-digitalocean's
-    // example for existing volumes.
+    // csi-digitalocean used the second key up to Kubernetes 1.11. The third key is in
+    // csi-digitalocean's example for existing volumes.
     never_format_keys: &[
         "dobs.csi.digitalocean.com/noformat",
         "com.digitalocean.csi.dobs/noformat",

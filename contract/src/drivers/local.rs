@@ -1,19 +1,20 @@
 //! `local`: volumes that are files on one node, and reachable only there. This module also defines
-//! the extended attributes (xattr(7)) of these files, by which the controller and the node agent
-//! inform each other, and the limit on hard links that both enforce.
+//! the extended attributes (xattr(7)) of these files, with which the controller and the node agent
+//! exchange information, and the limit on hard links that both programs enforce.
 
 use super::{Kubelet, ParameterPolicy, Profile, TRANSPORT_LOOP};
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 use std::path::Path;
 
-/// The attribute that marks a file as never used. Its value is [`IS_NEW`] when the file is created,
-/// then the UUID of the format that has begun, then [`USE_BEGUN`]. The agent removes the attribute
-/// before the first use, and never formats a file without it.
+/// The attribute that marks a file as never used. The value of the attribute is [`IS_NEW`] when the
+/// file is created, then the UUID of the format that has begun, then [`USE_BEGUN`]. The agent
+/// removes the attribute before the first use, and never formats a file without it.
 pub const NEW: &str = "user.belay.new";
 /// The value of [`NEW`] that the controller sets when it creates the file.
 pub const IS_NEW: &[u8] = b"1";
-/// The value of [`NEW`] while the agent removes it: the removal may not be on the disk yet.
+/// The value of [`NEW`] while the agent is removing the attribute, because the removal may not be
+/// on disk yet.
 pub const USE_BEGUN: &[u8] = b"0";
 
 /// The attribute with the size of the volume or snapshot in bytes, in decimal digits. The
@@ -29,7 +30,7 @@ pub const CLAIM: &str = "user.belay.claim";
 pub const CLAIM_BYTES_MAX: usize = 64;
 
 /// The operation for which the controller has claimed a volume's file. Depending on the operation,
-/// NodeStageVolume ends the claim, or fails because of it.
+/// NodeStageVolume removes the claim, or fails because of the claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// DeleteVolume was refused, since the node uses the file. The agent unstages the volume if no
@@ -37,12 +38,12 @@ pub enum Claim {
     Delete,
     /// The file is being removed, so NodeStageVolume fails.
     Deleting,
-    /// The file is being copied to the snapshot of this ID, and must not change meanwhile.
+    /// The file is being copied to the snapshot with this ID, and must not change during the copy.
     Copy(String),
 }
 
 impl Claim {
-    /// Returns the value of the attribute.
+    /// Returns the value of the attribute for this claim.
     #[must_use]
     pub fn value(&self) -> String {
         match self {
@@ -64,7 +65,7 @@ impl Claim {
     }
 }
 
-/// Reads the value of [`BYTES`]; 0 if it is not a number.
+/// Parses the value of [`BYTES`]; returns 0 if the value is not a number.
 #[must_use]
 pub fn parse_bytes(value: &[u8]) -> u64 {
     let digits = str::from_utf8(value).ok();
@@ -110,21 +111,21 @@ pub const LOCAL: Profile = Profile {
     },
 };
 
-/// The divisor for the part of the filesystem with the backing files that should stay free: 5 %.
+/// The divisor for the part of the filesystem with the backing files that should remain free: 5 %.
 const RESERVE_PART: u64 = 20;
-/// Maximum number of bytes that should stay free, also on a large filesystem: 10 GiB.
+/// Maximum number of bytes that should remain free, also on a large filesystem: 10 GiB.
 const RESERVE_BYTES_MAX: u64 = 10 << 30;
 
-/// Returns the number of bytes that should stay free on the filesystem of the backing files, which
-/// are sparse. `total` is the size of the filesystem in bytes.
+/// Returns the number of bytes that should remain free on the filesystem with the backing files,
+/// which are sparse. `total` is the size of the filesystem in bytes.
 #[must_use]
 pub fn reserve_bytes(total: u64) -> u64 {
     (total / RESERVE_PART).min(RESERVE_BYTES_MAX)
 }
 
 /// Explains why the file at `path` must not be used if it has several names (hard links): it may
-/// also be the file of another volume or snapshot. The text contains the path, the number and the
-/// remedy. Returns `None` if the file has one name.
+/// also be the file of another volume or snapshot. The text contains the path, the number of names,
+/// and the remedy. Returns `None` if the file has one name.
 #[must_use]
 pub fn names_refusal(path: &Path, names: u64) -> Option<String> {
     if names <= 1 {

@@ -1,5 +1,5 @@
-//! The drivers, one file each: the constants of a driver that are the same on every node and in
-//! every cluster.
+//! The constants of the drivers, with one file for each driver. These constants are the same on
+//! every node and in every cluster.
 
 mod civo;
 mod digitalocean;
@@ -20,8 +20,8 @@ use belay_server::identity::PluginCapability;
 use belay_server::request::{AccessMode, Context};
 use std::net::SocketAddr;
 
-/// Key of a volume's name in the volume contexts of `ListVolumes` and `ControllerGetVolume`, which
-/// have no field for it. The context that a node receives never has this key.
+/// Key of a volume's name in the volume contexts of `ListVolumes` and `ControllerGetVolume`, whose
+/// responses have no field for the name. The context that a node receives never has this key.
 pub const VOLUME_NAME: &str = "belay.dev/name";
 
 /// Name of the transport for volumes that are files in a directory of the node.
@@ -70,14 +70,14 @@ impl Kind {
     }
 }
 
-/// How a driver treats unknown keys in a class's parameters.
+/// How a driver treats unknown keys in the parameters of a StorageClass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterPolicy {
     /// The request is refused.
     Refuse,
-    /// The request is refused; keys are compared without regard to case.
+    /// The request is refused. Keys are compared without regard to case.
     RefuseInAnyCase,
-    /// Unknown keys are ignored, as in the driver that this one replaces, so that existing classes
+    /// Unknown keys are ignored, as in the driver that Belay replaces, so that existing classes
     /// with unknown keys keep working.
     Ignore,
 }
@@ -94,7 +94,7 @@ pub struct Profile {
     pub topology_key: &'static str,
     /// Whether the topology identifies the node: its value is the node's ID.
     pub place_is_node: bool,
-    /// Whether topology is reported without `--with-topology`.
+    /// Whether topology is reported even without the flag `--with-topology`.
     pub always_topology: bool,
     /// Whether all volumes of a controller are in one region, which its settings name.
     pub is_regional: bool,
@@ -104,16 +104,17 @@ pub struct Profile {
     /// The file on the node that contains the node's ID and region; `None` if the cloud writes no
     /// file. If the file is missing on the node, the ID is the node's name.
     pub instance_file: Option<&'static InstanceFile>,
-    /// The plugin capabilities of the driver, the same wherever it runs.
+    /// The plugin capabilities of the driver, which are the same in its controller and its node
+    /// agent.
     pub capabilities: &'static [PluginCapability],
-    /// The transport by which volumes reach a node, as the publish context names it.
+    /// The name of the transport by which volumes reach a node, as in the publish context.
     pub transport: &'static str,
     /// Templates for the names in `/dev/disk/by-id` that the disk of a volume may have. The names
     /// contain the volume's ID, or the volume's name if there is a [`Self::disk_name_key`]. The
     /// list is empty if volumes are not disks.
     pub disk_names: &'static [NameTemplate],
-    /// The key of the volume's name in the publish context of the driver that this one replaces,
-    /// after the driver's name and a slash; `None` if disks are named by the volume's ID.
+    /// The key of the volume's name in the publish context of the driver that Belay replaces, after
+    /// the driver's name and a slash; `None` if disks are named by the volume's ID.
     pub disk_name_key: Option<&'static str>,
     /// Keys of the volume context by which an administrator forbids formatting a volume, regardless
     /// of their value.
@@ -122,18 +123,19 @@ pub struct Profile {
     pub disk_per_mille: u64,
     /// The default of `--max-volumes`, the maximum number of volumes on a node (0: unlimited).
     pub volumes_max: u32,
-    /// How the driver treats unknown parameters of a class.
+    /// How the driver treats unknown parameters of a StorageClass.
     pub parameters: ParameterPolicy,
     /// The access modes that volumes support.
     pub access_modes: &'static [AccessMode],
-    /// Whether only raw block volumes can be attached to several nodes at once, and only some of
-    /// them.
+    /// Whether only some raw block volumes, and no volumes with a filesystem, can be attached to
+    /// several nodes at once.
     pub shares_raw_only: bool,
-    /// Whether the driver supports raw block volumes, not only filesystems.
+    /// Whether the driver supports raw block volumes in addition to volumes with a filesystem.
     pub raw_block: bool,
     /// Whether the controller attaches a volume to a node before the node uses it.
     pub attaches: bool,
-    /// Whether a node stages a volume once, and publishes it from the staging path.
+    /// Whether a node stages a volume before publishing it. The volume is then published from the
+    /// staging path.
     pub stages: bool,
     /// Whether expanding a volume includes a step on the node.
     pub grows_on_node: bool,
@@ -144,7 +146,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Whether a volume is a device with a filesystem, whose type a request may select.
+    /// Whether a volume is a block device, so that a request may select the type of its filesystem.
     #[must_use]
     pub fn has_device(&self) -> bool {
         self.transport != TRANSPORT_NFS
@@ -206,11 +208,12 @@ pub struct Metadata {
     pub drive_label: &'static str,
     /// The default address of the metadata service.
     pub service: SocketAddr,
-    /// The path of the JSON object on the drive and at the service.
+    /// The path of the JSON object on the config drive and in the URL of the metadata service.
     pub document: &'static str,
-    /// The member of the JSON object with the node's ID.
+    /// The member of the JSON object that contains the node's ID.
     pub id: &'static str,
-    /// The member of the JSON object with the node's zone, the value of the profile's topology key.
+    /// The member of the JSON object that contains the node's zone, which is the value of the
+    /// profile's topology key.
     pub zone: &'static str,
 }
 
@@ -222,7 +225,7 @@ pub struct InstanceFile {
     pub path: &'static str,
     /// The key of the node's ID.
     pub id: &'static str,
-    /// The key of the node's region, the value of the profile's topology key.
+    /// The key of the node's region. The region is the value of the profile's topology key.
     pub region: &'static str,
 }
 

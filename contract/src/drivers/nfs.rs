@@ -1,5 +1,5 @@
-//! `nfs`: volumes that are directories of an NFS server, which each node mounts. Uses the same
-//! names, IDs and keys as csi-driver-nfs, which this driver replaces.
+//! `nfs`: volumes that are directories of an NFS server, which each node mounts. This driver uses
+//! the same names, IDs and keys as csi-driver-nfs, which it replaces.
 
 use super::{Kubelet, ParameterPolicy, Profile, TRANSPORT_NFS};
 use belay_server::identity::PluginCapability;

@@ -1,5 +1,5 @@
-//! `openstack`: Cinder volumes, each attached to the node by Nova as a disk. Uses the same names,
-//! IDs and keys as cinder-csi-plugin, which this driver replaces.
+//! `openstack`: Cinder volumes, each attached to the node by Nova as a disk. This driver uses the
+//! same names, IDs and keys as cinder-csi-plugin, which it replaces.
 
 use super::{Kubelet, Metadata, MetadataSource, ParameterPolicy, Profile, TRANSPORT_DISK};
 use crate::disk::{IdPart, NameTemplate};
@@ -7,7 +7,7 @@ use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// The number of bytes that a virtio disk shows of its serial number: `VIRTIO_BLK_ID_BYTES`
+/// The number of bytes of its serial number that a virtio disk reports: `VIRTIO_BLK_ID_BYTES`
 /// (include/uapi/linux/virtio_blk.h).
 const SERIAL_BYTES: usize = 20;
 
@@ -35,8 +35,8 @@ pub const OPENSTACK: Profile = Profile {
         PluginCapability::OnlineExpansion,
     ],
     transport: TRANSPORT_DISK,
-    // Nova passes the volume's ID to libvirt as the serial number. For SCSI disks, QEMU shows the
-    // complete number, unless the hypervisor shortens it; some clouds set a world-wide name.
+    // Nova passes the volume's ID to libvirt as the serial number. For SCSI disks, QEMU reports the
+    // complete serial number, unless the hypervisor shortens it. Some clouds set a world-wide name.
     disk_names: &[
         named("virtio-", IdPart::First(SERIAL_BYTES)),
         named("virtio-", IdPart::Whole),

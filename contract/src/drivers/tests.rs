@@ -1,4 +1,4 @@
-//! The chart and the documentation of a driver match its profile.
+//! Tests that the chart and the documentation of a driver match its profile.
 
 use super::{CIVO, DIGITALOCEAN, Kind, LOCAL, NFS, OPENSTACK, TRANSPORT_DISK};
 use crate::disk;
@@ -10,7 +10,8 @@ use std::path::Path;
 
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 
-/// The manifests rendered from the chart's defaults; the tests of the chart compare the two.
+/// The manifests that are rendered with the chart's defaults. The tests of the chart check that the
+/// files are current.
 const MANIFESTS: [&str; 5] = [
     include_str!("../../../deploy/manifests/local.yaml"),
     include_str!("../../../deploy/manifests/openstack.yaml"),

@@ -1,7 +1,7 @@
-//! Checks that the response to a create request describes the requested object. If a cloud, or a
-//! proxy in front of it, returns another object, two PersistentVolumeClaims would share one volume.
-//! If the check fails, the returned object is neither claimed, changed nor deleted; a retry
-//! searches for the name again.
+//! Checks that the response to a create request describes the requested object. Without the check,
+//! two PersistentVolumeClaims would share one volume if a cloud, or a proxy in front of the cloud,
+//! responded with the wrong object. If the check fails, the driver does not mark, change or delete
+//! the returned object; a retry of the request searches for the name again.
 
 use super::cloud::ids::{quoted, wrong};
 use super::{Backend, Order, Snapshot, SnapshotOrder, Snapshots, Volume};
@@ -14,11 +14,12 @@ use std::fmt;
 const VOLUME: &str = "volume";
 const SNAPSHOT: &str = "snapshot";
 
-/// Fails if the volume in the response has an invalid ID, a name other than the requested one, or
-/// less than the requested size.
+/// Fails if the volume in the response has an invalid ID, a name other than the requested name, or
+/// a smaller size than requested.
 ///
 /// # Errors
-/// Returns `System` with `Certainty::MayBeRunning`. The message names the request and the response.
+/// Returns `System` with `Certainty::MayBeRunning`. The error message quotes the request and the
+/// response.
 pub(crate) fn volume(
     backend: &dyn Backend,
     order: &Order,
@@ -29,7 +30,7 @@ pub(crate) fn volume(
     identified(&order.name, VOLUME, id, backend.is_volume_id(&made.id))?;
     named(backend, &order.name, VOLUME, (id, name))?;
     // An older volume with this name may be smaller than requested. The caller compares all
-    // properties of such a volume with the request.
+    // properties of an older volume with the request.
     let is_new = backend.started_creations().is_none() && made.source.as_ref() == source;
     match is_new && made.bytes > 0 && made.bytes < order.bytes {
         true => {
@@ -44,7 +45,8 @@ pub(crate) fn volume(
 /// Fails if the snapshot in the response has an invalid ID or another name.
 ///
 /// # Errors
-/// Returns `System` with `Certainty::MayBeRunning`. The message names the request and the response.
+/// Returns `System` with `Certainty::MayBeRunning`. The error message quotes the request and the
+/// response.
 pub(crate) fn snapshot(
     backend: &dyn Backend,
     snapshots: &dyn Snapshots,
@@ -57,10 +59,12 @@ pub(crate) fn snapshot(
     named(backend, &order.name, SNAPSHOT, (id, name))
 }
 
-/// Fails if the response shows a name other than the requested one. Succeeds if it shows no name.
+/// Fails if the response contains a name other than the requested name. Succeeds if the response
+/// contains no name.
 ///
 /// # Errors
-/// Returns `System` with `Certainty::MayBeRunning`. The message names the request and the response.
+/// Returns `System` with `Certainty::MayBeRunning`. The error message quotes the request and the
+/// response.
 pub(crate) fn named(
     backend: &dyn Backend,
     asked: &Name,

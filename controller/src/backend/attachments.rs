@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A backend that attaches volumes to nodes.
 pub trait Attachments: Send + Sync {
     /// Attaches a volume to a node. If the volume is already attached to the node, returns the
-    /// existing attachment, whose spec may differ from the requested one.
+    /// existing attachment, whose spec may differ from the requested spec.
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>>;
 
     /// Returns the attachment if it can be derived from the state of the volume in `seen`. If this
@@ -22,8 +22,8 @@ pub trait Attachments: Send + Sync {
     /// Detaches a volume from a node; succeeds if the volume is not attached to the node.
     fn detach(&self, id: VolumeId, node: NodeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
-    /// Records that a node may have used a volume that is now detached from all nodes. Only needed
-    /// for storage that does not record the first use itself.
+    /// Records that a node may have used a volume that is now detached from all nodes. This method
+    /// is needed only for storage that does not itself record the first use of a volume.
     fn mark_used<'a>(&'a self, _seen: &'a Volume, _secrets: Secrets) -> Answer<'a, ()> {
         Box::pin(async { Ok(()) })
     }
@@ -66,8 +66,8 @@ pub struct Attachment {
     pub transport: Transport,
     /// The size of the volume, in bytes.
     pub bytes: u64,
-    /// The content at the time of the attach, as far as the backend knows. It decides whether the
-    /// node may format the volume.
+    /// The content of the volume at the time of the attach, if the backend knows the content. The
+    /// content determines whether the node may format the volume.
     pub content: Content,
     /// The time of the attachment by the storage's clock, in seconds since 1970; `None` if the
     /// storage does not report it.
@@ -77,7 +77,7 @@ pub struct Attachment {
 }
 
 /// Returns the error for a volume that is attached to another node. `why` is appended to the node's
-/// name, and explains why a second node cannot use the volume; it may be empty.
+/// name, and explains why a second node cannot use the volume; `why` may be empty.
 pub(super) fn attached_elsewhere(id: &VolumeId, node: impl fmt::Display, why: &str) -> Failure {
     Failure::precondition(format!(
         "volume {id}: attached to node {node}{why}; detach it there first"

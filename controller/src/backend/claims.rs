@@ -1,7 +1,7 @@
 //! Marks of volumes and snapshots, for storage that accepts several objects with one name. A mark
-//! is stored with an object. It names the attempt that created the object, or is a claim, which
-//! records that the name refers to this object and no other. `operation/engine` contains the rules
-//! for marks.
+//! is a text that is stored with an object. A mark either contains the ID of the attempt that
+//! created the object, or is a claim: a record that the name refers to this object and no other.
+//! `operation/engine` contains the rules for marks.
 
 use super::Answer;
 use belay_server::request::{Secrets, VolumeId};
@@ -22,8 +22,9 @@ pub enum Mark {
     /// The object has no mark of Belay: the storage enforces unique names, or another program
     /// created the object.
     None,
-    /// The object is not claimed yet, and has the mark of the attempt that created it. For storage
-    /// that enforces unique names: no read has shown the object as usable since its creation.
+    /// The object is not claimed yet; the mark contains the ID of the attempt that created the
+    /// object. If the storage enforces unique names, this value means that no read has reported the
+    /// object as usable since its creation.
     Open(Attempt),
     /// The object is claimed: its name refers to this object and no other.
     Claimed,
@@ -32,8 +33,8 @@ pub enum Mark {
     Copied,
 }
 
-/// One attempt to create a volume or a snapshot. Consists of an ID of the controller process and a
-/// number that is unique within this process.
+/// One attempt to create a volume or a snapshot. An attempt is identified by the ID of the
+/// controller process and a number that is unique within that process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt(String);
 
@@ -45,7 +46,7 @@ impl Attempt {
         Self(format!("{process:016x}-{number}"))
     }
 
-    /// Creates an attempt from the text of a mark. Accepts any text, since attempts are only
+    /// Creates an attempt from the text of a mark. Any text is valid, since attempts are only
     /// compared.
     #[must_use]
     pub fn of_mark(text: &str) -> Self {

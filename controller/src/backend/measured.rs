@@ -1,5 +1,5 @@
-//! Metrics of backend methods ("verbs"): number, duration and outcome. Does not depend on a
-//! particular backend.
+//! Metrics of backend methods ("verbs"): number, duration and outcome. The metrics are the same for
+//! all backends.
 
 use super::Answer;
 use belay_server::call::{Failure, Kind};
@@ -40,8 +40,8 @@ pub(super) fn describe() {
     );
 }
 
-/// Records the duration of a backend method, from this call to the end of `answer`. A method that
-/// is cancelled before its end is not counted.
+/// Records the duration of a backend method, from this call to the end of `answer`. If the method
+/// is cancelled before its end, the call is not counted.
 pub(super) fn measured<'a, T: 'a>(
     verb: Verb,
     answer: impl Future<Output = Result<T, Failure>> + Send + 'a,

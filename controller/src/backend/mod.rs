@@ -1,7 +1,8 @@
-//! The interface to storage systems. Contains no CSI: `operation/` checks whether a change was
-//! already made, and `rpc/` handles gRPC and capabilities. A method of a backend (a "verb") reads
-//! state or starts a change, and returns the state that it finds. Methods do not wait for a change
-//! to end, except in `local`; `operation/engine` does. Calls without secrets pass empty secrets.
+//! The interface to storage systems, without CSI: `operation/` checks whether a change was already
+//! made, and `rpc/` handles gRPC and capabilities. A method of a backend (a "verb") reads state or
+//! starts a change, and returns the state at that time. `operation/engine` waits until the change
+//! has ended; only the methods of `local` wait themselves. Calls without secrets pass empty
+//! secrets.
 
 #[macro_use]
 mod optional;
@@ -59,7 +60,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns `Invalid`, naming the key, for an unknown value.
     fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure>;
 
-    /// Returns the sizes of new volumes with these parameters and this use, in bytes.
+    /// Returns the sizes that new volumes with these parameters and this usage can have, in bytes.
     ///
     /// # Errors
     /// Returns the errors of [`Self::sizes`].
@@ -67,14 +68,14 @@ pub trait Backend: Send + Sync + 'static {
         self.sizes(parameters)
     }
 
-    /// Creates a volume; if the backend has [`Self::claims`], marks the volume with the attempt. A
-    /// backend without claims atomically checks whether the name exists, and if so returns the
-    /// existing volume, whatever its properties. If the requisite topology cannot be satisfied,
-    /// creates nothing and returns [`belay_server::call::Kind::Quota`]. If the volume may exist
-    /// after a failure, the failure has [`belay_server::call::Certainty::MayBeRunning`].
+    /// Creates a volume. If the backend has [`Self::claims`], the volume is marked with the ID of
+    /// the attempt. A backend without [`Self::claims`] returns an existing volume with the name,
+    /// whatever its properties; this check is atomic. If the requisite topology cannot be
+    /// satisfied, creates nothing and returns [`belay_server::call::Kind::Quota`]. If a volume may
+    /// exist after a failure, the failure has [`belay_server::call::Certainty::MayBeRunning`].
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume>;
 
-    /// Deletes a volume and its data; succeeds if it does not exist.
+    /// Deletes a volume and its data; succeeds if the volume does not exist.
     fn delete(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
     /// Returns the recorded names of creations, for storage that cannot be searched by name
@@ -94,7 +95,7 @@ pub trait Backend: Send + Sync + 'static {
         true
     }
 
-    /// Whether the name `shown` by the storage is its form of the requested name.
+    /// Whether `shown`, a name in a response, is the storage's form of the requested name.
     fn is_name(&self, shown: &str, asked: &Name) -> bool {
         shown == asked.as_str()
     }
@@ -122,55 +123,54 @@ pub trait Backend: Send + Sync + 'static {
         Box::pin(async { Ok(()) })
     }
 
-    /// Adds properties that the storage does not store to a volume, created from `source` or found
-    /// by its name. They are the same for each request with that name.
+    /// Adds properties that the storage does not store to a volume that was created from `source`
+    /// or found by its name. The properties are the same for each request with that name.
     fn complete(&self, volume: Volume, _source: Option<&ContentSource>) -> Volume {
         volume
     }
 
     /// Whether the volume satisfies the request although this parameter differs. The storage may
-    /// have several names for one value, or may not apply the requested value.
+    /// have several names for one value, or may ignore the requested value.
     fn meets(&self, _parameter: Parameter, _secrets: Secrets) -> Answer<'_, bool> {
         Box::pin(async { Ok(false) })
     }
 
-    /// Returns the support for storage that allows several volumes with one name; `None` if the
-    /// storage enforces unique names.
+    /// Returns the implementation of claims; `None` if the storage enforces unique volume names.
     fn claims(&self) -> Option<&dyn Claims> {
         None
     }
 
-    /// Returns the support for attaching volumes; `None` if nodes use volumes without an attach.
+    /// Returns the implementation of attaching; `None` if nodes use volumes without an attach.
     fn attachments(&self) -> Option<&dyn Attachments> {
         None
     }
 
-    /// Returns the support for expanding volumes, if any.
+    /// Returns the implementation of expansion; `None` if volumes cannot be expanded.
     fn expansion(&self) -> Option<&dyn Expansion> {
         None
     }
 
-    /// Returns the support for changing attributes of volumes, if any.
+    /// Returns the implementation of attribute changes; `None` if attributes cannot be changed.
     fn modification(&self) -> Option<&dyn Modification> {
         None
     }
 
-    /// Returns the support for reporting free capacity, if any.
+    /// Returns the implementation of capacity reports; `None` if free capacity is not reported.
     fn capacity(&self) -> Option<&dyn Capacity> {
         None
     }
 
-    /// Returns the support for snapshots, if any.
+    /// Returns the implementation of snapshots; `None` if snapshots are not supported.
     fn snapshots(&self) -> Option<&dyn Snapshots> {
         None
     }
 
-    /// Returns the support for creating volumes from other volumes, if any.
+    /// Returns the implementation of cloning; `None` if volumes cannot be cloned.
     fn clones(&self) -> Option<&dyn Clones> {
         None
     }
 
-    /// Returns the support for reporting the health of volumes, if any.
+    /// Returns the implementation of health reports; `None` if volume health is not reported.
     fn health(&self) -> Option<&dyn Health> {
         None
     }
@@ -183,26 +183,26 @@ pub struct Traits {
     pub default_bytes: u64,
     /// Whether [`Backend::list`] is supported.
     pub lists: bool,
-    /// Whether the engine reads a new volume again by its ID and compares the names. Storage behind
-    /// a network may return the ID of another object together with the right name.
+    /// Whether the engine reads a new volume again by its ID and compares the names. Remote storage
+    /// may respond with the right name but the ID of a different object.
     pub reads_back: bool,
     /// The minimum time between two reads of a volume that the storage is changing.
     pub poll_interval: Duration,
     /// Maximum number of times that one call starts an attach, detach or expansion that the storage
-    /// accepts but does not make. A value above 2 is for storage that may be temporarily unable to
-    /// make a change: other changes of the node wait during the retries.
+    /// accepts but does not carry out. A value above 2 is for storage that is at times unable to
+    /// carry out a change; other changes of the node wait during the retries.
     pub begins_max: u32,
     /// Whether a node accepts only one attach or detach at a time, so that calls must be queued.
     pub attaches_one_by_one: bool,
-    /// Whether the storage records the spec of an attachment. Otherwise, a repeated attach returns
-    /// the spec of the repeated request, and cannot detect that the specs differ.
+    /// Whether the storage records the spec of an attachment. If not, a repeated attach returns the
+    /// spec of the repeated request, and cannot detect that it differs from the first spec.
     pub records_spec: bool,
-    /// Whether volumes are reachable from each topology that a creation prefers. Then
-    /// [`Volume::place`] is `None`, and CreateVolume returns the preferred topologies.
+    /// Whether a volume is reachable from all topologies that its CreateVolume request prefers. If
+    /// so, [`Volume::place`] is `None`, and CreateVolume returns the preferred topologies.
     pub reaches_preferred: bool,
-    /// A hint for errors about a volume outside of the requested topology, if that can happen.
+    /// A hint for errors about a volume outside of the requested topology, if any.
     pub elsewhere: Option<&'static str>,
-    /// Advice for errors about a change that the storage did not complete: the log to inspect.
+    /// The log to inspect, for errors about a change that the storage did not complete.
     pub where_to_look: Option<&'static str>,
 }
 
@@ -236,7 +236,7 @@ pub enum Backends {
     },
 }
 
-/// The backend of one of several clouds, which the secrets of calls select.
+/// One of several clouds, and its backend. The secrets of a call select the cloud.
 pub struct Named {
     /// The name of the cloud in the secrets; empty if the secrets name no cloud.
     pub name: String,
@@ -256,7 +256,7 @@ pub(crate) fn no_volume(id: &VolumeId) -> Failure {
 pub enum Progress<T> {
     /// The change is completed.
     Done(T),
-    /// The storage is making the change. Until the change has ended, the volume is in
+    /// The storage is still carrying out the change. Until the change has ended, the volume is in
     /// [`Phase::Busy`] or [`Phase::Deleting`].
     Begun,
 }
@@ -264,7 +264,7 @@ pub enum Progress<T> {
 /// The sizes that a backend can create, in bytes. All fields are multiples of `step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// All sizes are multiples of this.
+    /// All sizes are multiples of this number of bytes.
     pub step: u64,
     /// The minimum size of a volume.
     pub min: u64,
@@ -272,8 +272,8 @@ pub struct Sizes {
     pub max: u64,
 }
 
-/// The use for which a volume is created. It determines the minimum size. If the backend stores it,
-/// a later request with the same name must have the same use.
+/// The use for which a volume is created. The usage determines the minimum size of the volume. If
+/// the backend stores the usage, a later request with the same name must have the same usage.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Usage {
     /// The volume is published as a block device.
@@ -287,9 +287,9 @@ pub enum Usage {
 pub struct Order {
     /// The name, which identifies repeated requests.
     pub name: Name,
-    /// The attempt with which the new volume is marked.
+    /// The creation attempt, whose ID the mark of the new volume contains.
     pub attempt: Attempt,
-    /// The size in bytes, one of [`Backend::sizes`] for the parameters.
+    /// The size in bytes, which must be one of [`Backend::sizes`] for the parameters.
     pub bytes: u64,
     /// The use of the volume.
     pub usage: Usage,
@@ -312,7 +312,7 @@ pub struct Order {
 pub struct Parameter {
     /// The key, one of [`Backend::parameters`].
     pub key: &'static str,
-    /// The value that the volume shows.
+    /// The value that the storage reports for the volume.
     pub is: String,
     /// The value in the request.
     pub asked: String,
@@ -323,11 +323,11 @@ pub struct Parameter {
 pub enum Phase {
     /// The object can be attached, expanded, copied and deleted.
     Ready,
-    /// The storage is changing the object. Contains the storage's term for it, e.g. `creating`.
+    /// The storage is changing the object. Contains the storage's status, such as `creating`.
     Busy(String),
     /// The storage is deleting the object.
     Deleting,
-    /// The object can only be deleted, since an operation on it has failed. Contains the failure.
+    /// The object can only be deleted, since an operation has failed. Contains the failure.
     Failed(Failure),
 }
 
@@ -336,11 +336,11 @@ pub enum Phase {
 pub struct Volume {
     /// The ID, which never changes.
     pub id: VolumeId,
-    /// The name that the storage shows, if any, in a form that [`Backend::is_name`] compares.
+    /// The name that the storage reports, if any, in a form that [`Backend::is_name`] compares.
     pub name: Option<String>,
     /// The state of the volume.
     pub phase: Phase,
-    /// The mark of the volume.
+    /// The mark that is stored with the volume.
     pub mark: Mark,
     /// The size in bytes; 0 in a list if the record of the volume cannot be read.
     pub bytes: u64,
@@ -350,21 +350,21 @@ pub struct Volume {
     pub context: Option<Context>,
     /// The nodes to which the volume is attached.
     pub nodes: Vec<NodeId>,
-    /// The source of the volume's data; `None` if it was created empty.
+    /// The source of the volume's data; `None` if the volume was created empty.
     pub source: Option<ContentSource>,
-    /// The topology from which the volume is reachable; `None` if it is not reported.
+    /// The topology from which the volume is reachable, if the storage reports it.
     pub place: Option<Arc<Topology>>,
-    /// The content, as far as the storage knows. It decides whether a node may format the volume.
-    /// `None` if only an attach can determine it.
+    /// The content, as far as the storage knows. The content determines whether a node may format
+    /// the volume. `None` if the content becomes known only during an attach.
     pub content: Option<Content>,
     /// The time of the attachment by the storage's clock, in seconds since 1970; see
     /// [`Attachment::attached_at`].
     pub attached_at: Option<u64>,
     /// Whether the storage allows several nodes to use the volume at once.
     pub shares: bool,
-    /// The parameters that the storage shows for the volume, by key, except parameters that may
-    /// have changed since the creation. If a key occurs several times, a request may have any of
-    /// its values.
+    /// The parameters that the storage reports for the volume, by key, except parameters that may
+    /// have changed since the creation. If a key occurs several times, a request matches with any
+    /// of its values.
     pub parameters: Vec<(&'static str, String)>,
 }
 

@@ -40,8 +40,8 @@ pub trait Modification: Send + Sync {
     /// Returns the keys of mutable parameters that the backend knows.
     fn mutable_parameters(&self) -> &'static [&'static str];
 
-    /// Changes attributes of a volume; succeeds if the volume already has them. Nothing is changed
-    /// if the result is [`belay_server::call::Kind::Invalid`].
+    /// Changes attributes of a volume; succeeds if the volume already has these attributes. Nothing
+    /// is changed if the result is [`belay_server::call::Kind::Invalid`].
     fn modify(
         &self,
         id: VolumeId,
@@ -49,8 +49,9 @@ pub trait Modification: Send + Sync {
         secrets: Secrets,
     ) -> Answer<'_, Progress<()>>;
 
-    /// Fails unless the volume has these attributes. Called when the storage is no longer changing
-    /// the volume, since some storage accepts a change without making it.
+    /// Fails unless the volume has these attributes. The engine calls this method once the storage
+    /// is no longer changing the volume, since some storage accepts a change without carrying it
+    /// out.
     fn verify(&self, id: VolumeId, parameters: Context, secrets: Secrets) -> Answer<'_, ()>;
 }
 
@@ -63,7 +64,7 @@ pub trait Capacity: Send + Sync {
     /// Returns `Invalid`, naming the key, for parameters with which no volume can be created.
     fn available_bytes(&self, planned: Planned) -> Answer<'_, u64>;
 
-    /// Whether a new volume can be at most as large as the available capacity.
+    /// Whether the available capacity is also the maximum size of a single new volume.
     fn limits_sizes(&self) -> bool {
         true
     }
@@ -80,14 +81,14 @@ pub struct Planned {
     pub topology: Option<Segments>,
 }
 
-/// A backend that reports the health of its volumes.
+/// A backend that reports the health of volumes.
 pub trait Health: Send + Sync {
     /// Returns the health reasons of a volume; `None` if the volume does not exist or is not
     /// completely created.
     fn health(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Conditions>>;
 
     /// Returns the health reasons of these existing volumes, in the same order. Each volume is
-    /// given by its ID and its size in bytes. The CSI calls that use this have no secrets.
+    /// given by its ID and its size in bytes. The CSI calls that use this method have no secrets.
     fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Conditions>>;
 
     /// Lists unhealthy volumes page by page, as [`super::Backend::list`] lists all volumes.
@@ -117,8 +118,8 @@ pub struct UnhealthyPage {
     pub next: Option<String>,
 }
 
-/// A change that the storage has accepted but not made: the volume is [`super::Phase::Ready`]
-/// again, and does not show the change.
+/// A change that the storage has accepted but not carried out. The volume is
+/// [`super::Phase::Ready`] again, in the state before the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DroppedChange {
     /// An attach to this node.
@@ -131,7 +132,7 @@ pub enum DroppedChange {
     Delete,
 }
 
-/// Describes the state of the volume that shows that the change was not made.
+/// Writes how the volume differs from the requested state, such as "not deleted".
 impl fmt::Display for DroppedChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

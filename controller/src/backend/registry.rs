@@ -46,8 +46,8 @@ pub struct Opened {
     pub facts: Option<Arc<dyn Facts>>,
 }
 
-/// Opens a backend, which then reports in `readiness` whether it can work. Blocks the calling
-/// thread.
+/// Opens a backend, which then reports in `readiness` whether it can serve calls. Blocks the
+/// calling thread.
 ///
 /// # Errors
 /// Returns the errors of the backend.

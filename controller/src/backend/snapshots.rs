@@ -14,26 +14,26 @@ pub trait Snapshots: Send + Sync {
         &[]
     }
 
-    /// Creates a snapshot; if the backend has [`Self::snapshot_claims`], marks the snapshot with
-    /// the attempt. A backend without claims atomically checks whether the name exists, and if so
-    /// returns the existing snapshot, whatever its source. The snapshot is in [`Phase::Busy`] until
-    /// its data is captured. It may become restorable only later.
+    /// Creates a snapshot. If the backend has [`Self::snapshot_claims`], the new snapshot is marked
+    /// with the ID of the attempt. A backend without [`Self::snapshot_claims`] returns an existing
+    /// snapshot with the name, whatever its source; this check is atomic. The snapshot is in
+    /// [`Phase::Busy`] until its data is captured. The snapshot may become restorable only later.
     fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot>;
 
-    /// Creates or finds an intermediate snapshot, from which [`Self::cut`] of the same request
-    /// copies, and which must be complete first. Returns `None` if no intermediate snapshot is
-    /// needed.
+    /// Creates or finds the intermediate snapshot of the request. [`Self::cut`] copies the data
+    /// from the intermediate snapshot once that is complete. Returns `None` if the request needs no
+    /// intermediate snapshot.
     fn basis(&self, _order: SnapshotOrder) -> Answer<'_, Option<Snapshot>> {
         Box::pin(async { Ok(None) })
     }
 
-    /// Deletes the intermediate snapshots that [`Self::basis`] created for this request. Called
-    /// once the requested snapshot can be restored.
+    /// Deletes the intermediate snapshots that [`Self::basis`] created for this request. The engine
+    /// calls this method once the requested snapshot can be restored.
     fn drop_basis(&self, _order: SnapshotOrder) -> Answer<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 
-    /// Deletes a snapshot; succeeds if it does not exist.
+    /// Deletes a snapshot; succeeds if the snapshot does not exist.
     fn discard(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
     /// Returns the snapshot with this ID, in any phase.
@@ -45,8 +45,8 @@ pub trait Snapshots: Send + Sync {
         true
     }
 
-    /// Returns the support for storage that allows several snapshots with one name; `None` if the
-    /// storage enforces unique names for snapshots of this kind.
+    /// Returns the implementation of snapshot claims; `None` if the storage enforces unique names
+    /// for snapshots like the requested snapshot.
     fn snapshot_claims(&self, _order: &SnapshotOrder) -> Option<&dyn SnapshotClaims> {
         None
     }
@@ -87,7 +87,7 @@ pub trait SnapshotClaims: Send + Sync {
 pub struct SnapshotOrder {
     /// The name, which identifies repeated requests.
     pub name: Name,
-    /// The attempt with which the new snapshot is marked.
+    /// The creation attempt, whose ID the mark of the new snapshot contains.
     pub attempt: Attempt,
     /// The volume to capture.
     pub source: VolumeId,
@@ -103,14 +103,14 @@ pub struct SnapshotOrder {
 pub struct Snapshot {
     /// The ID, which never changes.
     pub id: SnapshotId,
-    /// The name that the storage shows, in a form that [`super::Backend::is_name`] compares; `None`
-    /// if it shows no name.
+    /// The name that the storage reports, in a form that [`super::Backend::is_name`] compares;
+    /// `None` if the storage reports no name.
     pub name: Option<String>,
     /// The state of the snapshot: [`Phase::Ready`] once its data is captured.
     pub phase: Phase,
-    /// The mark of the snapshot.
+    /// The mark that is stored with the snapshot.
     pub mark: Mark,
-    /// The volume from which the snapshot was taken. It may have been deleted since.
+    /// The volume from which the snapshot was taken. The source volume may have been deleted since.
     pub source: VolumeId,
     /// The minimum size of a volume restored from the snapshot, in bytes; 0 if the size is unknown.
     pub bytes: u64,
@@ -118,8 +118,8 @@ pub struct Snapshot {
     pub created: SystemTime,
     /// Whether the snapshot can be restored now.
     pub ready: bool,
-    /// A description of the damage that prevents a restore until it is repaired; `None` if no
-    /// damage is known.
+    /// A description of damage to the snapshot, which must be repaired before a restore; `None` if
+    /// no damage is known.
     pub damage: Option<String>,
 }
 

@@ -1,11 +1,11 @@
 //! Names that were passed to CreateVolume or CreateSnapshot, for storage that cannot be searched by
-//! name. If a repeated call cannot reach such storage, it cannot determine whether an earlier call
-//! has created the object. If it then returned a final error code, the caller would forget that
-//! object.
+//! name. While such storage is unreachable, a repeated call cannot determine whether an earlier
+//! call has created the object. If the repeated call returned a final error code, the caller would
+//! never delete that object.
 //!
 //! The name of a successful creation is also recorded, since the caller may have disconnected
-//! before the response. A creation that continues after its last call has ended is recorded, too,
-//! since it may still create the object.
+//! before the response. If a creation continues after its last call has ended, its name is
+//! recorded, too, since the object may still be created.
 
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::lock::Lock;
@@ -38,7 +38,7 @@ struct Known {
     calls: HashMap<Arc<str>, u64>,
     names: BTreeMap<u64, Arc<str>>,
     next: u64,
-    /// The number of creations that continue without a call, by name.
+    /// The number of creations that continue even if their calls have ended, by name.
     unattended: HashMap<String, usize>,
 }
 
@@ -63,7 +63,7 @@ impl Known {
     }
 }
 
-/// Records that the creation of one name continues without a call.
+/// Records that the creation with one name continues after its calls have ended.
 #[derive(Clone, Debug)]
 pub(super) struct NameRecorder {
     names: Arc<Names>,
@@ -83,18 +83,19 @@ impl NameRecorder {
     }
 }
 
-/// A creation that continues without a call. Until it has ended, [`Names::has`] returns true for
-/// its name.
+/// A creation that continues even if all its calls have ended. Until the creation has ended,
+/// [`Names::has`] returns true for its name.
 #[derive(Debug)]
 pub(super) struct Unattended {
     recorder: NameRecorder,
-    /// Whether the creation, if it ended now, may have created an object.
+    /// Whether the name must be recorded at the end of the creation, since an object may have been
+    /// created.
     has_left: bool,
 }
 
 impl Unattended {
-    /// Ends the creation, and records whether it may have created an object. Its callers may have
-    /// disconnected.
+    /// Ends the creation, and records whether an object may have been created, since the callers
+    /// may have disconnected before the result.
     pub(super) fn end<T>(mut self, result: &Result<T, Failure>) {
         let is_left = |failure: &Failure| failure.certainty == Certainty::MayBeRunning;
         self.has_left = result.as_ref().err().is_none_or(is_left);
@@ -126,7 +127,7 @@ impl Names {
         }
     }
 
-    /// Whether an earlier call with the name may have created an object, or may still create it.
+    /// Whether an earlier call with the name may have created an object, or may still create one.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         let known = self.0.lock();
@@ -139,13 +140,13 @@ impl Names {
     }
 
     /// Records the result of a creation, and converts a failure. Even if this call failed without a
-    /// change, an earlier call may have created the object, and a creation that continues may still
-    /// create it. The failure [`Kind::Incompatible`] rules out the earlier call, since the object
-    /// with the name belongs to another request.
+    /// change, an earlier call may have created the object, or a creation that is still in progress
+    /// may create it. After the failure [`Kind::Incompatible`], no earlier call can have created
+    /// the object, since the existing object with the name belongs to a different request.
     ///
     /// # Errors
     /// Returns the failure, with `Certainty::MayBeRunning` if an earlier call may have created the
-    /// object, or a creation may still create it.
+    /// object, or a running creation may still create it.
     pub fn judge<T>(&self, name: &Name, result: Result<T, Failure>) -> Result<T, Failure> {
         let name = name.as_str();
         let mut known = self.0.lock();
@@ -237,7 +238,8 @@ mod tests {
             }
             assert!(names.has("pvc-1") && !names.has("pvc-2"));
             first.end(&Err::<(), _>(Failure::timeout("why")));
-            // These failures say nothing about the other creation.
+            // The failures of one creation do not show whether the second creation has left an
+            // object.
             for other in [
                 Failure::busy("why").rolled_back(),
                 Failure::incompatible("why"),

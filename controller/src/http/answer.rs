@@ -1,4 +1,5 @@
-//! The response to a call, and the failures derived from it. Independent of the clouds.
+//! The response to a call, and the failures that are derived from the response. Independent of the
+//! clouds.
 
 use super::words::{self, Secrets};
 use belay_server::call::{Failure, Kind};
@@ -15,7 +16,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The maximum pause that a service can request.
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// A response with any status. Its `Debug` output omits headers and body, which may be secret.
+/// A response with any status. The `Debug` output of a response omits the headers and the body,
+/// which may be secret.
 pub struct Answer {
     /// The status.
     pub status: StatusCode,
@@ -33,7 +35,7 @@ pub(super) struct Asked {
     /// The method and path.
     pub(super) what: String,
     pub(super) host: String,
-    /// Whether the call changes nothing.
+    /// Whether the call is read-only.
     pub(super) is_safe: bool,
 }
 
@@ -62,14 +64,15 @@ impl Answer {
     /// Parses the body as JSON.
     ///
     /// # Errors
-    /// Returns `Unreachable`, with an unknown state left behind, for any other body: the response
-    /// is not from the service, or is incomplete.
+    /// Returns `Unreachable`, with an unknown state, if the body is not the expected JSON: the
+    /// response is incomplete, or is not from the service.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_slice(&self.body).map_err(|error| self.not_understood(&error))
     }
 
-    /// Parses the part of a JSON body at a JSON pointer (RFC 6901) of names; a missing part is
-    /// `null`. Skips the rest of the body, which is never in memory as a tree.
+    /// Parses the part of a JSON body at a JSON pointer (RFC 6901) that contains only names; a
+    /// missing part is parsed as `null`. Skips the rest of the body, so that no tree of the whole
+    /// body is in memory.
     ///
     /// # Errors
     /// Returns the errors of [`Self::json`].
@@ -88,7 +91,8 @@ impl Answer {
     /// Returns the response if it has one of these statuses.
     ///
     /// # Errors
-    /// Returns the failure that `refused` derives from another response.
+    /// If the response has a different status, returns the failure that `refused` derives from the
+    /// response.
     pub fn with_status(
         self,
         statuses: &[StatusCode],
@@ -108,13 +112,14 @@ impl Answer {
         Failure::new(Kind::Unreachable, message).may_be_running()
     }
 
-    /// Returns method and path, the status, and the error message of the service.
+    /// Returns a text with the method and path, the status, and the error message of the service.
     #[must_use]
     pub fn refusal(&self) -> String {
         self.refusal_for(&self.words)
     }
 
-    /// Returns method and path, the status, and this part of the service's error message.
+    /// Returns a text with the method and path, the status, and this part of the service's error
+    /// message.
     #[must_use]
     pub(crate) fn refusal_for(&self, words: &str) -> String {
         let reason = self.status.canonical_reason().unwrap_or("");
@@ -132,9 +137,9 @@ impl Answer {
     }
 
     /// Returns the failure of a call to which a proxy has responded instead of the service, or
-    /// whose endpoint is wrong. Such a response says nothing about the object of the call. The
-    /// proxy may have forwarded a change, unless it refuses its size or its sender (RFC 9110,
-    /// 15.5.8 and 15.5.14).
+    /// whose endpoint is wrong. A proxy's response says nothing about the object of the call. The
+    /// proxy may have forwarded a change, unless the proxy refuses the size of the request or the
+    /// sender (RFC 9110, 15.5.8 and 15.5.14).
     #[must_use]
     pub fn foreign(&self, service: &str) -> Failure {
         let (asked, code, words) = (&self.asked, self.status.as_str(), &self.words);
@@ -165,15 +170,16 @@ impl Answer {
     }
 
     /// Whether the response is an HTML page that refuses the call. No API of a cloud responds with
-    /// HTML, so a proxy blocks the call or limits its size. A proxy that limits the rate is not
-    /// included: its limit is observed.
+    /// HTML, so a proxy blocks the call or limits its size. Returns false if a proxy limits the
+    /// rate of calls, since the client observes the proxy's limit.
     #[must_use]
     pub fn is_refusal_of_proxy(&self) -> bool {
         let is_pace = self.status == StatusCode::TOO_MANY_REQUESTS;
         self.status.is_client_error() && !is_pace && self.is_page()
     }
 
-    /// Masks and shortens a text of the body for an error, as for [`Self::words`].
+    /// Masks the secrets in a text from the body, and shortens the text, so that an error can quote
+    /// it.
     #[must_use]
     pub fn quoted(&self, text: &str) -> String {
         words::quoted(text, &self.secrets)
@@ -208,7 +214,7 @@ impl Answer {
     }
 }
 
-/// Returns the time until then; zero if it is past.
+/// Returns the time from now until this time; zero if this time is past.
 fn until(time: SystemTime) -> Duration {
     time.duration_since(SystemTime::now()).unwrap_or_default()
 }
@@ -218,8 +224,8 @@ const KNOWN: [u16; 15] = [
     200, 201, 202, 204, 400, 401, 403, 404, 409, 413, 429, 500, 502, 503, 504,
 ];
 
-/// Returns the label `code` of the metric: the status if clouds are known to use it, else its
-/// class.
+/// Returns the value of the metric's label `code`: the status if clouds are known to use this
+/// status, and otherwise the class of the status.
 pub(super) fn code(status: StatusCode) -> String {
     match status.as_u16() {
         code if KNOWN.contains(&code) => code.to_string(),

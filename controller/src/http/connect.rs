@@ -30,7 +30,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Creates a connector that accepts servers with certificates of these authorities.
+    /// Creates a connector that accepts servers whose certificates these authorities have issued.
     pub(super) fn new(trust: Arc<Trust>, proxies: Proxies) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);

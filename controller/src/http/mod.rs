@@ -1,6 +1,7 @@
-//! A small HTTP client for the APIs of clouds: deadlines, safe retries, `Retry-After`, a rate of
-//! calls that falls after a status 429, proxies, TLS and metrics. Does not depend on a particular
-//! cloud. Secrets never appear in errors, logs or metrics.
+//! A small HTTP client for the APIs of clouds, with deadlines, safe retries, proxies, TLS and
+//! metrics. It observes `Retry-After`, and sends fewer calls per second after a response with
+//! status 429. This module does not depend on a particular cloud. Secrets never appear in errors,
+//! logs or metrics.
 
 mod answer;
 mod connect;
@@ -44,10 +45,11 @@ const DURATION: &str = "belay_cloud_duration_seconds";
 /// The maximum size of a response body, in bytes. For comparison, a page of a thousand Cinder
 /// volumes takes 2 MiB.
 const BODY_BYTES_MAX: usize = 16 << 20;
-/// The time for which an idle connection is kept. Servers keep theirs longer (uWSGI: 60 s or more),
-/// so a request is rarely sent on a connection that the server is closing.
+/// The time for which an idle connection is kept. Servers keep idle connections longer (uWSGI: 60 s
+/// or more), so a request is rarely sent on a connection that the server is closing.
 const IDLE: Duration = Duration::from_secs(30);
-/// Maximum number of attempts of a failing call. Attempts that the rate limit refused do not count.
+/// Maximum number of attempts of a failing call. Attempts that were refused by the rate limit are
+/// not counted.
 const ATTEMPTS_MAX: u32 = 4;
 /// The pause between the first two attempts. Each later pause is twice as long.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -68,12 +70,12 @@ pub struct Call<'a> {
     pub verb: &'static str,
     /// The HTTP method.
     pub method: Method,
-    /// The URL. It must not contain a secret.
+    /// The URL. The path must not contain a secret.
     pub uri: Uri,
     /// The headers. Headers that contain secrets must be marked
     /// ([`http::HeaderValue::set_sensitive`]).
     pub headers: HeaderMap,
-    /// The request body; may be empty.
+    /// The request body, which may be empty.
     pub body: Bytes,
     /// Secrets in the body, which errors must not quote.
     pub secrets: &'a [&'a str],
@@ -93,7 +95,7 @@ struct Broken {
 /// The error of [`Client::new`].
 #[derive(Debug, thiserror::Error)]
 pub enum BadClient {
-    /// The files with certificates or keys cannot be used.
+    /// The files with the certificates or keys cannot be used.
     #[error(transparent)]
     Certificates(#[from] BadCertificates),
     /// The proxy that an environment variable names cannot be used.
@@ -141,8 +143,8 @@ impl Client {
     }
 
     /// Sets the test for whether a response with status 429 refers to the rate of all calls, for
-    /// services that use 429 for several purposes. Any other 429 affects only its own call, and
-    /// does not reduce the rate.
+    /// services that use 429 for several purposes. A 429 that does not pass the test affects only
+    /// its own call, and does not reduce the rate.
     #[must_use]
     pub fn too_fast_if(self, is_too_fast: fn(&Answer) -> bool) -> Self {
         Self {
@@ -158,7 +160,8 @@ impl Client {
     }
 
     /// Makes a call and returns its response, which may have any status. Retries the call if the
-    /// rate limit refused it, if the service cannot have received it, or if a retry is harmless.
+    /// rate limit refused the call, if the service cannot have received the call, or if a retry is
+    /// harmless.
     ///
     /// # Errors
     /// Returns `Unreachable` or `Timeout`. If the service may have received the call, and the call
@@ -269,8 +272,8 @@ impl Client {
         *request.method_mut() = call.method.clone();
         *request.uri_mut() = call.uri.clone();
         *request.headers_mut() = call.headers.clone();
-        // The proxy reads each request that is not sent through a tunnel, so the request needs the
-        // proxy's credentials.
+        // The proxy reads a request that is not sent through a tunnel, so the request must contain
+        // the credentials for the proxy.
         let is_plain = call.uri.scheme_str() == Some("http");
         let relay = proxy.filter(|_| is_plain);
         if let Some(value) = relay.and_then(|proxy| proxy.authorization.as_ref()) {
@@ -350,7 +353,7 @@ impl Client {
 }
 
 /// Characters that are percent-encoded in URLs: all except letters, digits, `-`, `_` and `~` (RFC
-/// 3986, 2.3). IDs remain readable in paths, which errors quote.
+/// 3986, 2.3). IDs in paths remain readable, because errors quote the paths.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 
 /// Percent-encodes any text for use in a URL.
@@ -369,7 +372,7 @@ fn needs_user(proxy: &Proxy) -> String {
     format!("correct the user and password in {}", proxy.variable)
 }
 
-/// Returns the messages of an error and its causes in one line.
+/// Returns the messages of an error and of its causes in one line.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -388,8 +391,8 @@ impl Call<'_> {
         format!("{} {}", self.method, self.uri.path())
     }
 
-    /// Whether a retry has no further effect. PUT is excluded although it is idempotent in HTTP,
-    /// since some clouds start actions with PUT.
+    /// Whether a retry of the call has no additional effect. PUT is excluded although HTTP defines
+    /// it as idempotent, since some clouds start actions with PUT.
     fn is_harmless(&self) -> bool {
         self.repeats || self.method.is_idempotent() && self.method != Method::PUT
     }

@@ -1,5 +1,5 @@
-//! Limits the rate of calls. The rate is unlimited until the service refuses a call for exceeding
-//! the service's limit. Callers proceed in order of arrival.
+//! Limits the rate of calls. The rate is unlimited until the service refuses a call because of the
+//! service's own rate limit. Callers proceed in order of arrival.
 
 use belay_server::lock::Lock;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const RECOVERY: u32 = 32;
 /// The rate of calls with one account.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// The queue of new callers. Only its first caller waits at the gate.
+    /// The queue of new callers. Only the first new caller also waits in the queue `gate`.
     line: Fair<()>,
     /// The queue of the first new caller and of callers whose calls were refused. Both queues are
     /// fair, and a caller may stop waiting at any time.
@@ -65,14 +65,14 @@ impl Pace {
         loop {
             let at = self.state.lock().begin(Instant::now());
             let Some(at) = at else { return };
-            // Another call that was sent earlier may be refused meanwhile, and extend the pause.
+            // A call that was sent earlier may be refused meanwhile, which extends the pause.
             sleep_until(at).await;
         }
     }
 
     /// Records that the service refused a call that was sent at `sent`, because of its rate limit
-    /// (429). `after` is the pause that the service requests. If several calls were sent before the
-    /// first of them was refused, the interval grows only once.
+    /// (429). `after` is the pause that the service requests. If the service refuses several calls
+    /// that were sent before the first refusal, the interval grows only once.
     pub(super) fn refused(&self, sent: Instant, after: Duration) {
         let (mut state, now) = (self.state.lock(), Instant::now());
         if sent >= state.slowed {
@@ -94,7 +94,8 @@ impl Pace {
 }
 
 impl State {
-    /// Starts a call. If it is too early, returns the time at which to try again.
+    /// Starts a call. If the next call must not be sent yet, returns the time at which to try
+    /// again.
     fn begin(&mut self, now: Instant) -> Option<Instant> {
         let at = self.next.max(self.pause);
         if now < at {
@@ -112,7 +113,7 @@ mod tests {
     use tokio::task::JoinSet;
     use tokio::time::{advance, timeout};
 
-    /// Returns the time that this number of calls takes if none is refused.
+    /// Returns the time that this number of calls takes if no call is refused.
     async fn sent(pace: &Pace, calls: u32) -> Duration {
         let begun = Instant::now();
         for _ in 0..calls {
@@ -208,7 +209,7 @@ mod tests {
             callers.spawn(async move {
                 pace.turn(false).await;
                 order.lock().push(n);
-                // Every tenth call is refused while the next calls already wait.
+                // Every tenth call is refused while the next calls are already waiting.
                 if n % 10 == 0 {
                     pace.refused(Instant::now(), Duration::from_secs(7));
                 }

@@ -22,8 +22,8 @@ const HTTP: [&str; 2] = ["HTTP_PROXY", "http_proxy"];
 /// used.
 const NONE: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
-/// Schemes of proxies that are not supported. An error may quote only these: in any other value,
-/// the text before `://` may be a secret.
+/// Schemes of proxies that are not supported. An error may quote only these schemes, since the text
+/// before `://` in any other value may be a secret.
 const OTHER_SCHEMES: [&str; 5] = ["https", "socks4", "socks4a", "socks5", "socks5h"];
 
 /// The error for an environment variable that names no usable proxy, or whose list of excluded
@@ -43,7 +43,7 @@ pub(super) struct Proxies {
     unproxied: Unproxied,
 }
 
-/// A proxy. Its `Display` output contains neither user nor password.
+/// A proxy. The `Display` output of a proxy omits the user and the password.
 #[derive(Clone, Debug)]
 pub(super) struct Proxy {
     /// The environment variable that names the proxy.
@@ -65,7 +65,7 @@ impl Proxies {
     /// Reads the proxies from the environment variables. Ignores `NO_PROXY` if no proxy is set.
     ///
     /// # Errors
-    /// Names the variable that cannot be used, and the reason.
+    /// Returns an error that names the unusable variable and the reason.
     pub(super) fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, BadProxy> {
         let first = |names: [&'static str; 2]| -> Result<_, BadProxy> {
             let found = names.map(|name| (name, variable(name).unwrap_or_default()));
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// The results of the Go package, as `tests/wire/formats` checks them.
+    /// The expected results are those of the Go package; `tests/wire/formats` compares the two.
     #[derive(serde::Deserialize)]
     struct Table {
         urls: Vec<String>,
@@ -238,7 +238,7 @@ mod tests {
             let among = with(&format!("cloud, {entry},example.org")).unwrap_err();
             assert_eq!(among.to_string(), refused);
         }
-        // Without a proxy, the variable has no effect.
+        // If no proxy is set, `NO_PROXY` has no effect.
         assert!(read(&[("NO_PROXY", "10.0.0.0/33")]).is_ok());
     }
 

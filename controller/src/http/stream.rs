@@ -1,5 +1,6 @@
-//! Responses that stay open and deliver lines, such as the events of a watch. Nothing is retried: a
-//! caller that loses its response continues from the last line that it has received.
+//! Responses that remain open and deliver lines, such as the events of a watch. This module does
+//! not retry: if the connection breaks, the caller makes a new call that continues after the last
+//! received line.
 
 use super::answer::Asked;
 use super::words::Secrets;
@@ -16,7 +17,7 @@ const LINE_BYTES_MAX: usize = 4 << 20;
 
 /// The response to [`Client::open`].
 pub enum Opened {
-    /// The service has accepted the call; the lines follow.
+    /// The service has accepted the call, and the lines follow.
     Lines(Lines),
     /// The service has refused the call.
     Refused(Answer),
@@ -27,14 +28,15 @@ pub struct Lines {
     body: Incoming,
     asked: Asked,
     secrets: Secrets,
-    /// The bytes after the last line that was returned.
+    /// The received bytes after the last line that was returned.
     buffer: BytesMut,
-    /// The length of the start of `buffer` that contains no end of a line.
+    /// The number of bytes at the start of `buffer` that are known to contain no line end.
     searched: usize,
 }
 
 impl Client {
-    /// Makes a call whose response stays open. The call's deadline is for the head of the response.
+    /// Makes a call whose response remains open. The deadline of the call applies only to the head
+    /// of the response.
     ///
     /// # Errors
     /// Returns `Unreachable` or `Timeout` if the service does not respond.

@@ -15,14 +15,14 @@ use tokio::net::{TcpListener, TcpStream};
 
 const CANARY: &str = "canary-gAAAA";
 
-/// The reaction of the server to a request.
+/// The action of the server in response to a request.
 #[derive(Clone)]
 enum Act {
-    /// Responds with a status, headers and a body.
+    /// The server responds with a status, headers and a body.
     Answer(&'static str, &'static [&'static str], Vec<u8>),
-    /// Writes the text, then closes the connection.
+    /// The server writes the text, then closes the connection.
     Cut(&'static str),
-    /// Writes the text, then keeps the connection open without writing more.
+    /// The server writes the text, then keeps the connection open without writing more.
     Stall(&'static str),
 }
 
@@ -33,7 +33,7 @@ impl Act {
 }
 
 impl Answer {
-    /// Creates a response, for tests of code that interprets a cloud's messages.
+    /// Creates a response, for tests of code that interprets the messages of a cloud.
     pub(crate) fn example(status: u16, body: &str) -> Self {
         let response = http::Response::builder().status(status).body(()).unwrap();
         let body = Bytes::copy_from_slice(body.as_bytes());
@@ -52,8 +52,8 @@ struct Server {
 }
 
 impl Server {
-    /// Starts a server that performs one act for each request, over any number of connections, and
-    /// repeats the last act for all further requests.
+    /// Starts a server that performs the next act for each request, over any number of connections.
+    /// The server repeats the last act for all further requests.
     async fn start(acts: impl IntoIterator<Item = Act>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -379,7 +379,7 @@ async fn an_overload_is_repeated_for_calls_that_change_no_more_then() {
         assert_eq!(server.calls(), calls);
         assert_eq!(answer.status.is_success(), calls == 2);
     }
-    // The call ends even if the overload continues.
+    // The call ends at its deadline even if the overload continues.
     let server = Server::start([Act::answer("503 Service Unavailable", "later")]).await;
     let answer = client().call(&server.call(Method::GET)).await.unwrap();
     assert!(
@@ -532,7 +532,7 @@ async fn a_failure_of_the_proxy_names_it_without_its_password() {
 async fn assert_named(proxy: &Server, scheme: &str, why: &str) {
     let url = format!("http://user:canary-of-proxy@{}", proxy.address);
     let client = by(&[("HTTP_PROXY", &url), ("https_proxy", &url)]);
-    // Only a proxy that stalls uses up the deadline.
+    // Only a proxy that does not respond uses up the deadline.
     let deadline = match why {
         "no answer within" => Duration::from_millis(2500),
         _ => Duration::from_secs(60),

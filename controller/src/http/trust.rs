@@ -1,5 +1,5 @@
 //! The certificate authorities that the client trusts, from a PEM file or from the system, and the
-//! client's own certificate. Files are read again after a change. Opens no connection.
+//! client's own certificate. The files are read again after they have changed. Opens no connection.
 
 use belay_server::file;
 use belay_server::lock::Lock;
@@ -19,7 +19,8 @@ const SYSTEM_BUNDLES: [&str; 3] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The maximum size of a file, in bytes. A bundle of all public authorities has a quarter of a MiB.
+/// The maximum size of a file, in bytes. A bundle of all public authorities takes a quarter of a
+/// MiB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// The error for a file whose certificates or key cannot be used.
@@ -49,7 +50,8 @@ struct Known {
     tls: TlsConnector,
 }
 
-/// The fingerprint of a file, from its metadata. It changes when the file is written or replaced.
+/// The fingerprint of a file, from its metadata. The fingerprint changes when the file is written
+/// or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Content {
     device: u64,
@@ -75,13 +77,13 @@ impl Trust {
         Known::read(files).map(|known| Self(Lock::new(known)))
     }
 
-    /// Reads the files again if one has changed, or if the paths differ from the earlier ones.
-    /// Returns whether the files were read. Does not affect existing connections. Blocks the
-    /// calling thread.
+    /// Reads the files again if a file has changed, or if the paths differ from the previous paths.
+    /// Returns whether the files were read. Existing connections are not affected. This method
+    /// blocks the calling thread.
     ///
     /// # Errors
-    /// Fails if a file contains no usable certificate or key. The earlier certificates remain in
-    /// use.
+    /// Fails if a file contains no usable certificate or key. After an error, the earlier
+    /// certificates remain in use.
     pub fn refresh(&self, files: &TlsFiles) -> Result<bool, BadCertificates> {
         let now = files.contents()?;
         if self.0.lock().from == now {
@@ -110,8 +112,8 @@ impl TlsFiles {
         files.map(of).collect()
     }
 
-    /// Returns the configured file of authorities, or else the system's; `None` if the system has
-    /// none.
+    /// Returns the configured file of certificate authorities; if none is configured, the system's
+    /// file. Returns `None` if the system has no such file.
     fn authorities(&self) -> Option<&Path> {
         let bundles = || SYSTEM_BUNDLES.iter().map(Path::new);
         let own = self.authorities.as_deref();
@@ -121,8 +123,8 @@ impl TlsFiles {
 
 impl Known {
     fn read(files: &TlsFiles) -> Result<Self, BadCertificates> {
-        // Take the fingerprints before reading: a change during the read is then noticed by the
-        // next refresh.
+        // Take the fingerprints before reading, so that the next refresh notices a change that
+        // happened during the read.
         let from = files.contents()?;
         let roots = match files.authorities() {
             None => RootCertStore::empty(),

@@ -1,4 +1,4 @@
-//! Opens a tunnel through a proxy to a service with the method CONNECT (RFC 9110, 9.3.6). Errors
+//! Uses the method CONNECT (RFC 9110, 9.3.6) to open a tunnel through a proxy to a service. Errors
 //! contain neither the user nor the password of the proxy.
 
 use super::proxies::Proxy;
@@ -17,8 +17,8 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// Opens a tunnel to `service` on an open connection to the proxy.
 ///
 /// # Errors
-/// Fails if the proxy refuses the tunnel, or does not respond in HTTP. The error contains the
-/// status of the refusal.
+/// Fails if the proxy refuses the tunnel, or does not respond in HTTP. If the proxy refuses, the
+/// error contains the status of the response.
 pub(super) async fn open(
     tcp: TokioIo<TcpStream>,
     proxy: &Proxy,
@@ -36,8 +36,8 @@ pub(super) async fn open(
         let answer = sender.send_request(request).await?;
         Ok::<_, hyper::Error>((answer.status(), upgrade::on(answer)))
     };
-    // The result of the connection can be ignored: an error of the connection also fails the
-    // response.
+    // The result of the connection task can be ignored, because an error of the connection also
+    // makes the response fail.
     let (answer, _) = tokio::join!(answer, connection.with_upgrades());
     let (status, upgraded) = answer.map_err(|error| format!("no answer to CONNECT: {error}"))?;
     if !status.is_success() {

@@ -17,7 +17,7 @@ enum Rule {
     /// An IP address, such as `10.0.0.1` or `10.0.0.1:5000`.
     Address { ip: IpAddr, port: Option<String> },
     /// A domain and its subdomains, such as `example.org`, or only the subdomains, such as
-    /// `.example.org`. Both may have a port.
+    /// `.example.org`. Both forms may have a port.
     Domain {
         /// The domain with a leading dot.
         suffix: String,
@@ -36,8 +36,8 @@ impl Unproxied {
         let entries = value.split(',').map(str::trim);
         let rule = |entry: &str| {
             let rule = Rule::new(&entry.to_ascii_lowercase());
-            // Quote only the text after `@`: the text before may contain a password, if the entry
-            // is a URL.
+            // Quote only the text after `@`, since the text before `@` may contain a password if
+            // the entry is a URL.
             let shown = entry.rsplit('@').next().unwrap_or_default();
             rule.ok_or_else(|| {
                 format!(
@@ -130,8 +130,8 @@ impl Rule {
     }
 }
 
-/// Returns the rule for a network, from any address in it and the length of its prefix. Returns
-/// `None` if the length is invalid.
+/// Returns the rule for a network, given any address in the network and the length of its prefix.
+/// Returns `None` if the length is invalid.
 fn network(of: IpAddr, bits: &str) -> Option<Rule> {
     let is_number = bits.bytes().all(|byte| byte.is_ascii_digit());
     let bits: u32 = is_number.then(|| bits.parse().ok())??;

@@ -23,7 +23,7 @@ impl Secrets {
         let plain = plain.filter(|secret| secret.len() >= SECRET_BYTES_MIN);
         let mut secrets = Vec::new();
         for secret in plain {
-            // In a JSON text, the secret appears with escapes.
+            // A JSON text contains the secret with JSON escapes.
             let escaped = Value::from(secret).to_string();
             secrets.push(escaped.trim_matches('"').to_owned());
             secrets.push(secret.to_owned());

@@ -10,7 +10,7 @@ use serde::Deserialize;
 pub(super) enum Refusal {
     /// The named object does not exist.
     Missing,
-    /// The name is taken, or the object is no longer the expected one.
+    /// The name is taken, or the object has changed or was replaced.
     Conflict,
     /// The server no longer has the requested version.
     Expired,
@@ -41,8 +41,8 @@ impl Refusal {
     /// Returns the meaning of a refused call for the kind with this plural. `name` is the name of
     /// the call's object; `None` if the call is for all objects.
     ///
-    /// If the definition of the kind is missing, the response is 404, too. It says nothing about
-    /// the object, so it is no [`Refusal::Missing`].
+    /// The response is also 404 if the definition of the kind is missing. A missing kind says
+    /// nothing about the object, so [`Refusal::Missing`] is not returned for it.
     pub(super) fn of(answer: &Answer, plural: &str, name: Option<&str>) -> Self {
         let status = answer.json::<Status>().ok();
         let status = status.filter(|status| status.kind == "Status");
@@ -65,7 +65,8 @@ impl Refusal {
         }
     }
 
-    /// Returns the failure of a call that cannot be refused for another reason.
+    /// Returns the failure of a call for which neither a conflict nor a missing or expired object
+    /// is expected.
     pub(super) fn into_failure(self, answer: &Answer) -> Failure {
         match self {
             Self::Failed(failure) => failure,
@@ -89,14 +90,14 @@ fn failure(answer: &Answer, code: StatusCode, status: Option<&Status>) -> Failur
             "{}; if the chart was upgraded, check that its definitions of {API_VERSION} were, too",
             answer.refusal_for(&answer.quoted(reason(&status.message)))
         )),
-        // The server has failed, and may have made the change before.
+        // The server has failed, and may have made the change before it failed.
         500.. => refused(Kind::Unreachable).may_be_running(),
         _ => refused(Kind::Unreachable),
     }
 }
 
-/// Returns the reason in the message for an unknown field. The message to a patch quotes the whole
-/// object before it.
+/// Returns the reason in the message for an unknown field. In the response to a patch, the message
+/// quotes the whole object before the reason.
 fn reason(message: &str) -> &str {
     let at = message.rfind("strict decoding error");
     at.and_then(|at| message.get(at..)).unwrap_or(message)

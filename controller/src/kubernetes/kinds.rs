@@ -4,13 +4,13 @@ use super::object::Resource;
 use belay_server::call::Failure;
 use serde::{Deserialize, Serialize};
 
-/// Volumes: files of the disks of nodes.
+/// A volume: a file on a disk of a node.
 pub enum LocalVolume {}
 
 /// Snapshots of volumes.
 pub enum LocalSnapshot {}
 
-/// Disks: the directories of nodes that contain volumes and snapshots.
+/// A disk: a directory of a node that contains volumes and snapshots.
 pub enum LocalDisk {}
 
 impl Resource for LocalVolume {
@@ -34,8 +34,8 @@ impl Resource for LocalDisk {
     type Status = DiskStatus;
 }
 
-/// A requested volume. The optional fields are absent in JSON, not null: the server would remove
-/// nulls, and the response would differ from the request.
+/// A requested volume. An optional field without a value is absent in JSON, not null, because the
+/// server would remove a null, and its response would then differ from the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VolumeSpec {
@@ -45,9 +45,9 @@ pub struct VolumeSpec {
     pub name: String,
     /// The value of the topology label, which never changes.
     pub place: String,
-    /// The name of the disk at the place.
+    /// The name of the disk, which is unique among the disks with this topology value.
     pub disk: String,
-    /// The name of the Node that has the place now.
+    /// The name of the Node whose disks currently have this topology value.
     pub node: String,
     /// The requested size in bytes.
     pub bytes: u64,
@@ -101,9 +101,9 @@ pub struct SnapshotSpec {
     pub name: String,
     /// The value of the topology label, which never changes.
     pub place: String,
-    /// The name of the disk at the place.
+    /// The name of the disk, which is unique among the disks with this topology value.
     pub disk: String,
-    /// The name of the Node that has the place now.
+    /// The name of the Node whose disks currently have this topology value.
     pub node: String,
     /// The ID of the volume.
     pub volume: String,
@@ -127,21 +127,21 @@ pub struct DiskSpec {
 /// The phase of a volume or snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
-    /// The store has accepted the order and is executing it.
+    /// The store has accepted the requested object and is creating its file.
     Making,
     /// The file is complete.
     Ready,
-    /// The store has refused the order, and nothing of it exists.
+    /// The store has refused the requested object, and no file exists for it.
     Refused,
     /// The store is deleting the file.
     Removing,
-    /// The object was accepted, but its file does not exist. It is never made again.
+    /// The object was accepted, but its file does not exist. The file is never created again.
     Lost,
 }
 
 /// The reported state of a volume. A status is always written as a whole: `None` is null in JSON,
-/// which removes the previous value. Unknown fields are ignored: they come from a newer store, and
-/// the known ones keep their meaning.
+/// which removes the previous value. Unknown fields are ignored: a newer release has written them,
+/// and the known fields keep their meaning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeStatus {
@@ -151,7 +151,7 @@ pub struct VolumeStatus {
     pub observed_generation: Option<i64>,
     /// The size of the file in bytes.
     pub bytes: Option<u64>,
-    /// The number of the last attempt to remove that was refused.
+    /// The number of the last attempt to delete the object that the store has refused.
     pub refused_removal: Option<u64>,
     /// The failure of the last change.
     pub failure: Option<Failure>,
@@ -169,7 +169,7 @@ pub struct SnapshotStatus {
     pub bytes: Option<u64>,
     /// The time at which the snapshot was taken (RFC 3339); `None` before.
     pub time: Option<String>,
-    /// The number of the last attempt to remove that was refused.
+    /// The number of the last attempt to delete the object that the store has refused.
     pub refused_removal: Option<u64>,
     /// The failure of the last change.
     pub failure: Option<Failure>,
@@ -183,13 +183,13 @@ pub struct DiskStatus {
     pub uuid: Option<String>,
     /// The size of the filesystem in bytes.
     pub bytes: Option<u64>,
-    /// The bytes that all volumes and snapshots with objects may have in total.
+    /// The maximum total size of all volumes and snapshots that have objects, in bytes.
     pub promisable: Option<u64>,
-    /// The bytes that files of others take.
+    /// The number of bytes that files of other programs use.
     pub foreign: Option<u64>,
     /// Whether the filesystem refuses writes.
     pub read_only: Option<bool>,
-    /// The reason why the store does not serve the disk; `None` if it does.
+    /// The reason why the store does not serve the disk; `None` if the store serves it.
     pub problem: Option<String>,
     /// The time of the report by the clock of the node (RFC 3339).
     pub reported: Option<String>,
@@ -203,7 +203,7 @@ pub struct DiskStatus {
 pub struct Unlisted {
     /// The number of files.
     pub count: u64,
-    /// The first of them, at most 20.
+    /// The first files of the list, at most 20.
     pub first: Vec<UnlistedFile>,
 }
 
@@ -213,7 +213,8 @@ pub struct Unlisted {
 pub struct UnlistedFile {
     /// The ID of the volume or snapshot.
     pub id: String,
-    /// The name in the request for it; `None` if no record names it.
+    /// The name in the request that created the volume or snapshot; `None` if no record contains
+    /// the name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The size in bytes.

@@ -1,5 +1,6 @@
 //! A small client for Kubernetes' API server, and the objects of `local` in it. Every change is
-//! conditional, and compared with the server's response. Independent of backends and of CSI.
+//! conditional on the version of the object, and is compared with the server's response. This
+//! module does not depend on backends or on CSI.
 
 mod answer;
 mod kinds;
@@ -31,7 +32,7 @@ pub const FINALIZER: &str = "belay.dev/store";
 
 /// The directory in which the kubelet keeps the token and the authority of a pod.
 const ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Deadline for a call with its retries, and for the head of a watch's response.
+/// Deadline for a call with its retries, and for the head of the response to a watch.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// The address of an API server, and the files that give access to it.
@@ -39,9 +40,11 @@ const DEADLINE: Duration = Duration::from_secs(30);
 pub struct Access {
     /// The URL of the server, without a path.
     pub server: String,
-    /// The file with the token. It is read for each call, since the kubelet replaces it.
+    /// The file with the token. The token is read for each call, since the kubelet replaces the
+    /// file.
     pub token: PathBuf,
-    /// The file with the authority of the server's certificate. It is read again after a change.
+    /// The file with the authority of the server's certificate. The file is read again after a
+    /// change.
     pub authority: PathBuf,
 }
 
@@ -88,12 +91,13 @@ struct Request<'a> {
     method: Method,
     /// Path and query.
     path: &'a str,
-    /// The body and its type.
+    /// The request body, and its media type.
     body: Option<(&'static str, Bytes)>,
 }
 
 impl Client {
-    /// Creates a client. Blocks while it reads the authority; connects to nothing.
+    /// Creates a client. This function blocks while it reads the file of the certificate authority,
+    /// and opens no connection.
     ///
     /// # Errors
     /// Returns `Precondition` if the authority's file cannot be used.
@@ -138,8 +142,8 @@ impl Client {
         })
     }
 
-    /// Reads the token, and the authority if it has changed. Both files are in the memory of the
-    /// node, so this does not wait for a disk.
+    /// Reads the token, and reads the file of the certificate authority again if it has changed.
+    /// Both files are in the memory of the node, so reading them does not wait for a disk.
     fn credentials(&self) -> Result<HeaderMap, Failure> {
         let bad = |why: String| Failure::new(Kind::Unauthenticated, why);
         let trust = self.http.trust();

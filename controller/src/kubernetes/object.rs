@@ -25,7 +25,8 @@ pub struct Object<R: Resource> {
     pub metadata: Metadata,
     /// The requested state.
     pub spec: Parsed<R::Spec>,
-    /// The reported state; `None` if nothing was reported, or if a backup has lost it.
+    /// The reported state; `None` if no state was reported, or if the object was restored from a
+    /// backup without it.
     pub status: Option<Parsed<R::Status>>,
 }
 
@@ -35,15 +36,16 @@ pub struct Object<R: Resource> {
 pub struct Metadata {
     /// The name.
     pub name: String,
-    /// The random ID of this object; another object with the same name has another one.
+    /// The random ID of this object, which differs from the ID of a later object with the same
+    /// name.
     pub uid: String,
     /// The version, which changes with each write.
     pub resource_version: String,
     /// The number of changes of the spec.
     pub generation: i64,
-    /// The time at which the deletion was requested; `None` if it was not.
+    /// The time at which the deletion was requested; `None` if no deletion was requested.
     pub deletion_timestamp: Option<String>,
-    /// The names of those that must agree to the deletion.
+    /// The finalizers: while the list is not empty, the API server does not remove the object.
     pub finalizers: Vec<String>,
     /// The annotations.
     pub annotations: BTreeMap<String, String>,
@@ -52,10 +54,11 @@ pub struct Metadata {
 /// A part of an object, which another release of Belay may have written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed<T> {
-    /// This release knows all fields.
+    /// This release of Belay knows all fields of the part.
     Known(T),
-    /// This release does not know a field, or a value. Contains the reason. Such a spec must not be
-    /// executed: the unknown field may change its meaning.
+    /// This release of Belay does not know a field of the part, or a value. Contains the reason. A
+    /// spec with an unknown field must not be executed, since the field may change the meaning of
+    /// the spec.
     Unknown(String),
 }
 

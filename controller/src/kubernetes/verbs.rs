@@ -1,5 +1,6 @@
-//! The calls for single objects and lists. A change names the version that it changes, and its
-//! response must contain everything that was sent: a definition of another release drops fields.
+//! The calls for single objects and lists. A change names the version of the object to change. The
+//! response must contain every field that was sent, because the API server drops fields that the
+//! installed definition, of a different release, does not have.
 
 use super::answer::Refusal;
 use super::object::{Metadata, Object, Resource};
@@ -20,18 +21,18 @@ const PAGE: usize = 250;
 /// Maximum number of times that a list begins again because its pages have expired.
 const LISTS_MAX: u32 = 3;
 
-/// The annotation that keeps objects out of backups. A restored object would claim a file that may
-/// not exist.
+/// The annotation that excludes objects from backups, because the file of a restored object may not
+/// exist.
 const NO_BACKUP: (&str, &str) = ("velero.io/exclude-from-backup", "true");
 
-/// The result of a change that may meet other changes.
+/// The result of a change that may conflict with other changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written<T> {
     /// The change is made.
     Done(T),
-    /// The name is taken, or the object has another version or UID. Nothing was changed.
+    /// The name is taken, or the object has a different version or UID. Nothing was changed.
     Conflict,
-    /// The object does not exist. Whether it was ever accepted is not known.
+    /// The object does not exist. It is unknown whether the object was ever accepted.
     Missing,
 }
 
@@ -45,7 +46,7 @@ pub enum Change<'a, R: Resource> {
     Status(&'a R::Status),
 }
 
-/// The objects of a list, which are all from one version.
+/// The objects of a list, all as of the same version.
 pub struct List<R: Resource> {
     /// The objects.
     pub items: Vec<Object<R>>,
@@ -139,7 +140,7 @@ impl Client {
             let answer = self.read("list", &path).await?;
             if answer.status != StatusCode::OK {
                 match Refusal::of(&answer, R::PLURAL, None) {
-                    // The rest of the pages would be from another version.
+                    // The remaining pages would be from a different version of the list.
                     Refusal::Expired if lists < LISTS_MAX => {
                         lists += 1;
                         items.clear();
@@ -159,12 +160,12 @@ impl Client {
         }
     }
 
-    /// Creates an object, which no backup may contain.
+    /// Creates an object, which is excluded from backups.
     ///
     /// # Errors
-    /// Returns `Precondition` if the server refuses the object or a field of it, or has changed it;
-    /// then it was deleted again, unless the failure has an unknown state. Returns the errors of
-    /// [`Self::get`].
+    /// Returns `Precondition` if the server refuses the object or a field of it, or has changed the
+    /// object. The object was then deleted again, unless the failure has an unknown state. Returns
+    /// the errors of [`Self::get`].
     pub async fn create<R: Resource>(
         &self,
         name: &str,
@@ -196,7 +197,8 @@ impl Client {
         }
     }
 
-    /// Deletes an object that was just created, and returns the failure with what is left.
+    /// Deletes an object that was just created. Returns the failure, as rolled back if the object
+    /// was deleted, and else with an unknown state.
     async fn withdrawn<R: Resource>(&self, object: &Object<R>, failure: Failure) -> Failure {
         match self.delete::<R>(&object.metadata).await {
             Ok(Written::Done(())) => failure.rolled_back(),
@@ -233,7 +235,7 @@ impl Client {
         let answer = answer.await?;
         let changed_to: Written<Object<R>> = written(&answer, StatusCode::OK, &of.name)?;
         if matches!(changed_to, Written::Done(_)) {
-            // The version is the new one.
+            // The response contains the new version.
             body["metadata"]["resourceVersion"] = Value::Null;
             let mut came: Value = answer.json()?;
             came["metadata"]["resourceVersion"] = Value::Null;
@@ -245,7 +247,7 @@ impl Client {
     }
 
     /// Deletes an object if it still has this UID and version. An object with finalizers is only
-    /// marked.
+    /// marked as being deleted.
     ///
     /// # Errors
     /// Returns the errors of [`Self::get`].
@@ -327,8 +329,8 @@ fn changed<R: Resource>(name: &str, field: &str) -> Failure {
     )
 }
 
-/// Returns the path of the first field that was sent and did not come back. A null that was sent
-/// must be absent.
+/// Returns the path of the first field that was sent but is missing or different in the response. A
+/// field that was sent as null must be absent in the response.
 fn dropped(sent: &Value, came: &Value, path: &str) -> Option<String> {
     match (sent, came) {
         (Value::Object(sent), Value::Object(came)) => sent.iter().find_map(|(key, sent)| {

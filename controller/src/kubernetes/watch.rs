@@ -1,5 +1,6 @@
-//! A list that stays current: the list itself, and then each change. Survives lost connections, and
-//! lists again if the server no longer has the changes since the last one.
+//! A list of objects that is kept up to date: first the list itself, and then each change. A watch
+//! survives lost connections, and lists the objects again if the server no longer has all changes
+//! since the last received change.
 
 use super::answer::Refusal;
 use super::object::{Object, Resource};
@@ -18,15 +19,15 @@ use tokio::time::{Instant, sleep_until};
 const WATCH: Duration = Duration::from_secs(60);
 /// The additional time that the server may take to end a watch.
 const GRACE: Duration = Duration::from_secs(10);
-/// The least duration of a watch that is opened again without a pause.
+/// The minimum duration of a watch after which the next watch is opened without a pause.
 const WATCH_MIN: Duration = Duration::from_secs(1);
-/// The pause after the first failure, and its maximum. Each pause is twice as long as the previous.
+/// The pause after the first failure, and its maximum. Each pause is twice as long as the previous
+/// pause.
 const PAUSES: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(15)];
 
 /// A change of the selected objects.
 pub enum Event<R: Resource> {
-    /// The selected objects are these, and no others: at the start, and whenever changes were
-    /// missed.
+    /// The complete list of the selected objects, at the start and whenever changes were missed.
     Listed(Vec<Object<R>>),
     /// An object was created or changed.
     Changed(Object<R>),
@@ -34,17 +35,18 @@ pub enum Event<R: Resource> {
     Deleted(Object<R>),
 }
 
-/// A list that stays current.
+/// A list of objects that is kept up to date.
 pub struct Watch<R: Resource> {
     client: Arc<Client>,
     selector: Selector,
-    /// The version after which the next change comes; `None` if a list must be read.
+    /// The version after which the next changes are requested; `None` if the objects must be listed
+    /// first.
     version: Option<String>,
     lines: Option<Lines>,
     /// The time at which `lines` was opened.
     opened: Instant,
-    /// The time before which no call is made, and the pause until then; `None` if the last call has
-    /// succeeded.
+    /// After a failed call, the time before which no call is made, and the duration of that pause;
+    /// `None` if the last call has succeeded.
     retry: Option<(Instant, Duration)>,
     of: PhantomData<fn() -> R>,
 }
@@ -56,10 +58,10 @@ struct Line {
     object: Value,
 }
 
-/// The meaning of a line.
+/// The meaning of a line in the response to a watch.
 enum Next<R: Resource> {
     Event(Event<R>),
-    /// Nothing has changed until the version of the watch.
+    /// No object has changed up to the version of the watch (a bookmark).
     Progress,
     /// The server no longer has the changes since the version of the watch.
     Expired,
@@ -83,8 +85,8 @@ impl<R: Resource> Watch<R> {
     /// Waits for the next event. The caller may cancel this call without missing an event.
     ///
     /// # Errors
-    /// Returns the reason why no events arrive at present. The next call continues after a pause,
-    /// and misses no change.
+    /// Returns the reason why no events can be received at present. The next call continues after a
+    /// pause, and misses no change.
     pub async fn next(&mut self) -> Result<Event<R>, Failure> {
         if let Some((at, _)) = self.retry {
             sleep_until(at).await;
@@ -131,7 +133,7 @@ impl<R: Resource> Watch<R> {
         }
     }
 
-    /// Returns the meaning of a line, and records its version.
+    /// Returns the meaning of a line, and records the version that the line contains.
     fn understand(&mut self, line: &[u8]) -> Result<Next<R>, Failure> {
         let not_understood = |error: serde_json::Error| {
             let message = format!("watch of {}: {error}", R::PLURAL);

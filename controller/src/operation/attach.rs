@@ -16,14 +16,14 @@ use std::fmt;
 use std::sync::Arc;
 
 impl Operations {
-    /// Attaches the volume to the node; succeeds if it is already attached there with the same
-    /// spec.
+    /// Attaches the volume to the node; succeeds if the volume is already attached to the node with
+    /// the same spec.
     ///
     /// # Errors
     /// Returns `Invalid` for an unsupported capability, `NotFound` if the volume or the node does
-    /// not exist, and `Incompatible` if the volume is attached to the node with another spec.
-    /// Returns `Precondition` if the volume is attached to another node, and `Quota` if the node
-    /// has reached its limit of attached volumes.
+    /// not exist, and `Incompatible` if the volume is attached to the node with a different spec.
+    /// Returns `Precondition` if the volume is attached to a different node, and `Quota` if the
+    /// node has reached its limit of attached volumes.
     pub async fn publish(&self, request: ControllerPublish) -> Result<Attachment, Failure> {
         let ControllerPublish {
             id,
@@ -70,7 +70,8 @@ impl Operations {
         )))
     }
 
-    /// Detaches the volume from the node, or from all nodes; succeeds if it is not attached.
+    /// Detaches the volume from the node, or from all nodes; succeeds if the volume is not
+    /// attached.
     ///
     /// # Errors
     /// Returns `Busy` while the node still uses the volume.
@@ -97,8 +98,8 @@ impl Operations {
     }
 }
 
-/// Returns the nodes to which the volume is attached. If it is attached to no node, marks the
-/// volume as used, since a node may have written to it earlier.
+/// Returns the nodes to which the volume is attached. If the volume is attached to no node, marks
+/// the volume as used, since a node may have written to it earlier.
 async fn nodes_of(
     clouds: &Clouds,
     here: &Cloud,
@@ -176,7 +177,7 @@ async fn detach(
     }
 }
 
-/// Returns the backend's support for attachments.
+/// Returns the backend's implementation of attachments.
 ///
 /// # Errors
 /// Returns `Unsupported` if the backend does not attach volumes.

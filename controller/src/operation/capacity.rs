@@ -17,7 +17,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// The capacity if no volume can be created.
+    /// The capacity that is reported if no volume can be created.
     const NONE: Self = Self {
         available: 0,
         smallest: 0,
@@ -57,7 +57,8 @@ impl Operations {
             Ok(sizes) if !request.capabilities.iter().any(refused) => sizes,
             _ => return Ok(Room::NONE),
         };
-        // A GetCapacity request has no secrets, so it is for the cloud without a name.
+        // A GetCapacity request has no secrets that could name a cloud, so the request is for the
+        // cloud without a name.
         let cloud = self.clouds.chosen(&Secrets::default())?;
         let capacity = cloud.backend.capacity().unwrap_or(capacity);
         let asked = capacity.available_bytes(Planned {

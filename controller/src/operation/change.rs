@@ -57,7 +57,7 @@ impl Operations {
 }
 
 impl Operations {
-    /// Deletes the volume; succeeds if it does not exist.
+    /// Deletes the volume; succeeds if the volume does not exist.
     ///
     /// # Errors
     /// Returns `Precondition` if the volume is in use and was not changed, or if its deletion

@@ -1,7 +1,7 @@
 //! The clouds of a controller. If the secrets of a call select the cloud, their key `cloud`
-//! contains its name, as in cinder-csi-plugin. The ID of a volume does not identify the cloud, and
-//! a volume that is missing in one cloud may exist in another. Therefore a change counts as done
-//! because its volume is missing only if all clouds report the volume missing.
+//! contains its name, as in cinder-csi-plugin. The ID of a volume does not identify the cloud, so a
+//! volume that does not exist in one cloud may exist in a different cloud. Therefore a missing
+//! volume counts as deleted or detached only if all clouds report that the volume does not exist.
 
 use super::engine::Engine;
 use crate::backend::{Answer, Backend, Backends, Named, Page, Volume};
@@ -10,8 +10,8 @@ use belay_server::request::{Secrets, SnapshotId, VolumeId};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// The key of the cloud's name in the secrets. If the key is missing or its value is empty, the
-/// call is for the cloud without a name.
+/// The key of the secrets whose value is the name of the cloud. If the key is missing or its value
+/// is empty, the call is for the cloud without a name.
 const KEY: &str = "cloud";
 /// The request field that names the cloud, as shown in errors.
 const FIELD: &str = "secrets[cloud]";
@@ -23,7 +23,7 @@ const SEPARATOR: char = ':';
 #[derive(Clone)]
 pub(super) struct Cloud {
     name: String,
-    /// The name in errors and log lines; `None` if there is only one cloud.
+    /// The name of the cloud in errors and log lines; `None` if there is only one cloud.
     label: Option<String>,
     pub(super) backend: Arc<dyn Backend>,
     pub(super) engine: Arc<Engine>,
@@ -61,7 +61,8 @@ pub(super) struct Clouds {
     pub(super) first: Cloud,
     /// The clouds after `first`, in the order of their names.
     others: Vec<Cloud>,
-    /// The names of all clouds, for error messages; empty if secrets do not select the cloud.
+    /// The names of all clouds, for error messages; empty if the secrets of a call do not select
+    /// the cloud.
     labels: Vec<String>,
 }
 
@@ -120,8 +121,8 @@ impl Clouds {
         })
     }
 
-    /// Fails if the volume, which is missing in this cloud, is or may be in another cloud. This
-    /// check must precede every report that a change is done because the volume is missing.
+    /// Fails if the volume, which does not exist in this cloud, may exist in a different cloud. A
+    /// call must make this check before it reports success because the volume does not exist.
     pub(super) async fn no_volume_elsewhere(
         &self,
         here: &Cloud,
@@ -135,7 +136,7 @@ impl Clouds {
         self.nowhere_else(here, &what, seek).await
     }
 
-    /// Fails if the volume is missing in this cloud, and is or may be in another cloud.
+    /// Fails if the volume does not exist in this cloud, but may exist in a different cloud.
     pub(super) async fn check_missing(
         &self,
         here: &Cloud,
@@ -151,7 +152,7 @@ impl Clouds {
         }
     }
 
-    /// Fails if the snapshot, which is missing in this cloud, is or may be in another cloud.
+    /// Fails if the snapshot, which does not exist in this cloud, may exist in a different cloud.
     pub(super) async fn no_snapshot_elsewhere(
         &self,
         here: &Cloud,
@@ -170,8 +171,8 @@ impl Clouds {
         self.nowhere_else(here, &what, seek).await
     }
 
-    /// Fails if an object that is missing in this cloud is in another cloud, or may be there
-    /// because that cloud does not respond.
+    /// Fails if an object that does not exist in this cloud exists in a different cloud, or may
+    /// exist in a cloud that does not respond.
     async fn nowhere_else<T, F>(
         &self,
         here: &Cloud,
@@ -200,7 +201,7 @@ impl Clouds {
     }
 
     /// Returns the volume from any cloud that has it, for calls that have no secrets. Returns
-    /// `None` only if all clouds have reported it missing.
+    /// `None` only if all clouds have reported that the volume does not exist.
     pub(super) fn get_anywhere(&self, id: VolumeId) -> Answer<'_, Option<Volume>> {
         if self.labels.is_empty() {
             return self.first.backend.get(id, Secrets::default());

@@ -1,5 +1,5 @@
-//! Creates a volume, empty or from a snapshot or another volume. Returns an existing volume with
-//! the name if it matches the request.
+//! Creates a volume, empty or from a snapshot or another volume. If a volume with the name already
+//! exists and matches the request, returns that volume.
 
 use super::clouds::Cloud;
 use super::{Operations, Subject, lookup, modify, size, snapshot, support};
@@ -41,7 +41,8 @@ impl Operations {
             let volume = engine.volume_of(&wanted.order, made).await?;
             let volume = lookup::ready(volume)?;
             let volume = backend.complete(volume, wanted.source.as_ref());
-            // Compare a new volume as well, since another call with this name may have created it.
+            // Compare a new volume with the request as well, since a different call with this name
+            // may have created the volume.
             wanted.agrees(backend.as_ref(), &volume).await?;
             let (mutable, secrets) = (&wanted.mutable, &wanted.order.secrets);
             modify::verify(backend.as_ref(), &volume.id, mutable, secrets).await?;
@@ -52,9 +53,9 @@ impl Operations {
         self.run(cloud, call, job).await
     }
 
-    /// Returns the topologies from which the volume is reachable, for the response to a creation
-    /// with the requirement `asked`. Returns an empty list if the volume is reachable from
-    /// anywhere, or if the driver does not report topology.
+    /// Returns the topologies from which the volume is reachable, for the response to a
+    /// CreateVolume request with the topology requirement `asked`. Returns an empty list if the
+    /// volume is reachable from anywhere, or if the driver does not report topology.
     #[must_use]
     pub fn reach(&self, volume: &Volume, asked: Option<&TopologyRequirement>) -> Vec<Segments> {
         match (&volume.place, asked) {
@@ -66,8 +67,8 @@ impl Operations {
         }
     }
 
-    /// Returns the usage that determines the minimum size of a volume: only a volume that is a
-    /// device needs space for a filesystem.
+    /// Returns the usage (raw block or filesystem) that determines the minimum size of a volume.
+    /// Only a volume that is a device needs space for a filesystem.
     pub(super) fn formatted<'a>(&self, usage: &'a Usage) -> &'a Usage {
         match self.rules.profile.has_device() {
             true => usage,
@@ -101,7 +102,7 @@ impl Operations {
         let default = self.backend().traits().default_bytes;
         let bytes = size::of_new(request.range, default, self.formatted(&usage), sizes)?;
         let format = match &usage {
-            // The filesystem belongs to a server; the node does not create it.
+            // The filesystem belongs to a server, so the node does not create it.
             Usage::Filesystem(_) if !self.rules.profile.has_device() => FormatOptions::default(),
             Usage::Filesystem(fs_type) => {
                 format.fit(PARAMETERS, support::filesystem(fs_type), bytes)?;
@@ -155,7 +156,8 @@ impl Operations {
     /// Returns the sizes that volumes with these parameters may have for this usage.
     ///
     /// # Errors
-    /// Returns `Invalid` for an unknown parameter, and for a value that no filesystem can have.
+    /// Returns `Invalid` for an unknown parameter, and for a format option that no filesystem can
+    /// have.
     pub(super) fn sizes(&self, parameters: &Context, usage: &Usage) -> Result<Sizes, Failure> {
         let known = self.known();
         match self.rules.profile.parameters {
@@ -181,7 +183,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// Creates the volume. Fails if the storage's response describes another volume.
+    /// Creates the volume. Fails if the storage's response describes a different volume.
     async fn make(&self, backend: &dyn Backend, may_exist: bool) -> Result<Volume, Failure> {
         let order = self.order_from_source(backend, may_exist).await?;
         let made = match &self.source {
@@ -208,9 +210,9 @@ impl Wanted {
         Failure { message, ..failure }
     }
 
-    /// Returns the order with at least the size of its source. `may_exist` states whether an
-    /// earlier call may have created the copy; if so, a missing source is no error, since the copy
-    /// may exist.
+    /// Returns the order for the backend, with at least the size of the source. `may_exist` states
+    /// whether an earlier call may have created the copy. If it is true, a missing source is not an
+    /// error, since the copy may exist.
     async fn order_from_source(
         &self,
         backend: &dyn Backend,
@@ -231,7 +233,7 @@ impl Wanted {
                     return Err(Failure::precondition(format!("snapshot {id}: {damage}")));
                 }
                 let from = match from.phase {
-                    // The check of `from.ready` below covers a busy snapshot.
+                    // The check of `from.ready` below also refuses a snapshot that is busy.
                     Phase::Busy(_) => from,
                     _ => lookup::ready(from)?,
                 };
@@ -262,7 +264,7 @@ impl Wanted {
         }
     }
 
-    /// Returns the order for a copy of a volume or snapshot with `taken_over` bytes.
+    /// Returns the order for the backend to copy a volume or snapshot with `taken_over` bytes.
     fn at_least(&self, taken_over: u64) -> Result<Arc<Order>, Failure> {
         let bytes = size::of_copy(self.range, taken_over, &self.order.usage, self.sizes)?;
         Ok(Arc::new(Order {
@@ -271,7 +273,7 @@ impl Wanted {
         }))
     }
 
-    /// Adds the format options for the node to the volume context. Backends do not store these
+    /// Adds the format options for the node to the volume context. Backends do not store the format
     /// options, since a repeated request contains the same parameters.
     fn describe(&self, mut volume: Volume) -> Result<Volume, Failure> {
         if self.format == FormatOptions::default() {
@@ -332,8 +334,8 @@ impl Wanted {
 }
 
 impl Wanted {
-    /// Returns a message for each parameter of the volume that differs from the request. A
-    /// parameter that the request does not contain may have any value.
+    /// Returns a message for each parameter of the volume that differs from the request. If the
+    /// request does not contain a parameter, the volume may have any value for it.
     async fn other_parameters(
         &self,
         backend: &dyn Backend,

@@ -55,7 +55,8 @@ async fn found(id: &VolumeId, asked: Answer<'_, Option<Volume>>) -> Result<Volum
     volume.ok_or_else(|| no_volume(id))
 }
 
-/// Maximum duration of a read-only call, as in the node agent. The sidecars wait 15 s or more.
+/// Maximum duration of a read-only call, the same as in the node agent. The sidecars wait 15 s or
+/// more for a response.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Returns the backend's response to a query about `what`.

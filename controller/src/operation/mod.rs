@@ -47,8 +47,8 @@ pub struct Rules {
 
 /// The operations on one backend, or on the backends of several clouds. Concurrent identical calls
 /// share one job. At most one job runs for a volume at a time; only snapshots of the volume are
-/// created in parallel. The backend must ensure correctness, since the jobs do not exclude calls to
-/// a second controller.
+/// created in parallel. The backend must be correct without these jobs, since the jobs do not
+/// exclude calls to a second controller.
 pub struct Operations {
     clouds: Arc<Clouds>,
     rules: Rules,
@@ -62,8 +62,8 @@ enum Subject {
     NewVolume,
     /// An existing volume, identified by its ID, for attach, detach, expand, modify and delete.
     Volume,
-    /// A snapshot to create, identified by its name. The job also holds a share of the source
-    /// volume's key.
+    /// A snapshot to create, identified by its name. The job also shares the key of the source
+    /// volume with other snapshot jobs.
     NewSnapshot,
     /// An existing snapshot, identified by its ID.
     Snapshot,
@@ -75,7 +75,7 @@ impl Class for Subject {
     }
 }
 
-/// The result of a job. It contains a value of the type that the call returns.
+/// The result of a job. The result contains a value of the type that the call returns.
 type Done = Arc<dyn Any + Send + Sync>;
 
 impl Operations {
@@ -95,7 +95,7 @@ impl Operations {
         }
     }
 
-    /// Logs in to the cloud with this number, counted from 0, and logs problems that an operator
+    /// Logs in to the cloud with this index, counted from 0, and logs problems that an operator
     /// must correct.
     ///
     /// # Errors
@@ -116,11 +116,11 @@ impl Operations {
         self.clouds.first.backend.as_ref()
     }
 
-    /// Returns the cloud that the secrets of a call select, and adds its name to the call's log
-    /// line. Every call with secrets must call this function first.
+    /// Returns the cloud that the secrets of a call select, and adds the name of the cloud to the
+    /// call's log line. Every call with secrets must call this function first.
     ///
     /// # Errors
-    /// Returns `Invalid` if the secrets name a cloud of another controller.
+    /// Returns `Invalid` if the secrets name a cloud that this controller does not have.
     fn cloud(&self, secrets: &Secrets) -> Result<&Cloud, Failure> {
         let cloud = self.clouds.chosen(secrets)?;
         if let Some(label) = cloud.label() {
@@ -143,13 +143,13 @@ impl Operations {
         let done = self.jobs.run(Key::new(subject, name), rpc, same, |_| job);
         async move {
             let done = done.await.map_err(|failure| cloud.failed(failure))?;
-            // Two different calls may have the same fingerprint, which is a hash.
+            // Two different calls may have the same fingerprint, since the fingerprint is a hash.
             let done = done.downcast_ref::<T>().cloned();
             done.ok_or_else(|| Failure::bug("the job has another call's result"))
         }
     }
 
-    /// Returns the secrets for the format mark of the volume, one for each key.
+    /// Returns the secrets for the format mark on the volume's disk, one for each key.
     #[must_use]
     pub fn marks(&self, volume: &VolumeId) -> Vec<MarkSecret> {
         self.rules.mark_keys.secrets(volume)
@@ -169,8 +169,8 @@ impl Operations {
         self.rules.profile.attaches && self.backend().attachments().is_some()
     }
 
-    /// Whether read-only attachments are supported: the storage records whether an attachment is
-    /// writable or read-only, so that a request for the other kind is refused.
+    /// Whether read-only attachments are supported. The storage then records whether an attachment
+    /// is read-only, so that a later request with the opposite access is refused.
     #[must_use]
     pub fn attaches_read_only(&self) -> bool {
         self.attaches() && self.backend().traits().records_spec
@@ -232,7 +232,7 @@ impl Operations {
         self.backend().health().is_some()
     }
 
-    /// Whether [`Self::create`] accepts another volume as the source.
+    /// Whether [`Self::create`] accepts an existing volume as the source.
     #[must_use]
     pub fn makes_clones(&self) -> bool {
         self.backend().clones().is_some()

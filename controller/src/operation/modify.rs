@@ -17,7 +17,7 @@ impl Operations {
         self.backend().modification().is_some()
     }
 
-    /// Changes the attributes of the volume; succeeds if it already has them.
+    /// Changes the attributes of the volume; succeeds if the volume already has these attributes.
     ///
     /// # Errors
     /// Returns `Invalid` for attributes that the volume cannot have, `NotFound` if the volume does
@@ -93,7 +93,7 @@ pub(super) async fn verify(
     })
 }
 
-/// Returns the backend's support for modification.
+/// Returns the backend's implementation of modification.
 ///
 /// # Errors
 /// Returns `Unsupported` if the backend does not modify volumes.

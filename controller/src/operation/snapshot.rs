@@ -12,12 +12,12 @@ use belay_server::request::{
 use belay_server::work::{Key, fingerprint};
 use std::sync::Arc;
 
-/// The annotation by which csi-snapshotter remembers that a call may have created a snapshot.
+/// The annotation in which csi-snapshotter records that a call may have created a snapshot.
 const BEING_CREATED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
 
 impl Operations {
-    /// Creates the snapshot, or returns the existing one. The returned snapshot may not be ready
-    /// yet; the caller repeats the call until the snapshot is ready.
+    /// Creates the snapshot, or returns the existing snapshot with the name. The returned snapshot
+    /// may not be ready yet; the caller repeats the call until the snapshot is ready.
     ///
     /// # Errors
     /// Returns `NotFound` if the volume does not exist, `Precondition` if no snapshot can be
@@ -46,9 +46,8 @@ impl Operations {
         let job = async move {
             let snapshots = of(backend.as_ref())?;
             let made = async {
-                // Hold the share of the volume's key only during requests, and not while the
-                // storage works, since the storage itself refuses conflicting changes of the
-                // volume.
+                // Share the volume's key only during requests, and not while the storage is copying
+                // data, since the storage itself refuses conflicting changes of the volume.
                 let volume = || Key::new(Subject::Volume, order.source.as_str());
                 let basis = {
                     let _share = jobs.share(volume(), Rpc::CreateSnapshot)?;
@@ -90,7 +89,7 @@ impl Operations {
         )))
     }
 
-    /// Deletes the snapshot; succeeds if it does not exist.
+    /// Deletes the snapshot; succeeds if the snapshot does not exist.
     ///
     /// # Errors
     /// Returns `Precondition` if the snapshot is in use and was not changed, or if its deletion
@@ -177,7 +176,7 @@ impl Operations {
     }
 }
 
-/// Returns the backend's support for snapshots.
+/// Returns the backend's implementation of snapshots.
 ///
 /// # Errors
 /// Returns `Unsupported` if the backend does not create snapshots.
@@ -195,9 +194,9 @@ fn with_advice(rpc: Rpc, failure: Failure) -> Failure {
     }
 }
 
-/// Adds advice to the failure for a lack of space. The specification requires RESOURCE_EXHAUSTED,
-/// which csi-snapshotter does not treat as final: although nothing was created, csi-snapshotter
-/// repeats the call until it succeeds, even after the VolumeSnapshot was deleted.
+/// Adds advice to a failure that reports a lack of space. The specification requires
+/// RESOURCE_EXHAUSTED, which csi-snapshotter does not treat as final: although nothing was created,
+/// csi-snapshotter repeats the call until it succeeds, even after the VolumeSnapshot was deleted.
 fn exhausted(failure: Failure) -> Failure {
     let kept = "until it succeeds, its VolumeSnapshot cannot be deleted";
     let message = match failure.certainty {
@@ -211,9 +210,9 @@ fn exhausted(failure: Failure) -> Failure {
     Failure { message, ..failure }
 }
 
-/// Adds advice to the failure for a missing permission. Until the permission is granted,
+/// Adds advice to a failure that reports a missing permission. Until the permission is granted,
 /// csi-snapshotter can neither find nor delete a snapshot that an earlier call may have created. If
-/// no earlier call was made, the failure is final, and csi-snapshotter forgets the snapshot.
+/// there was no earlier call, the failure is final, and csi-snapshotter forgets the snapshot.
 fn denied(rpc: Rpc, failure: Failure) -> Failure {
     let is_kept = rpc == Rpc::DeleteSnapshot || failure.certainty == Certainty::MayBeRunning;
     let rest = match is_kept {
@@ -231,8 +230,8 @@ fn damaged(id: &SnapshotId, damage: &str) -> Failure {
     Failure::precondition(format!("snapshot {id}: {damage}")).may_be_running()
 }
 
-/// Returns the error for a snapshot that the storage still shows after accepting its deletion,
-/// because the storage deletes the snapshot late or not at all.
+/// Returns the error for a snapshot that the storage still lists although it has accepted the
+/// deletion. The storage may delete the snapshot late, or not at all.
 fn not_deleted(id: &SnapshotId) -> Failure {
     let message = format!(
         "snapshot {id}: the storage has accepted its deletion, and still has it; repeat the call, \

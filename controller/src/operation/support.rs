@@ -1,5 +1,5 @@
-//! The capabilities and filesystems that volumes support, and the reasons for refusing others. The
-//! node agent supports the same filesystems.
+//! The capabilities and filesystems that volumes support, and the reasons for refusing all others.
+//! The node agent supports the same filesystems.
 
 use crate::backend::Usage;
 use belay_contract::drivers::Profile;
@@ -11,12 +11,12 @@ use belay_server::request::{Access, Capability, Context, MountFlags};
 /// volume.
 const PROVISIONER_PREFIXES: [&str; 2] = ["csi.storage.k8s.io/", "storage.kubernetes.io/"];
 
-/// The filesystem of a blank volume if the request does not name one.
+/// The filesystem of a blank volume if the request names no filesystem.
 const DEFAULT_FILESYSTEM: &str = "ext4";
 
-/// The filesystems that the node can create, each with its minimum volume size in bytes. The format
-/// mark at offset 100 MiB must fit, mkfs.xfs refuses less than 300 MiB, and the kernel does not
-/// resize a btrfs to less than 256 MiB.
+/// The filesystems that the node can create, each with its minimum volume size in bytes. The volume
+/// must have room for the format mark at offset 100 MiB. mkfs.xfs refuses volumes under 300 MiB,
+/// and the kernel does not resize a btrfs to less than 256 MiB.
 const FILESYSTEMS: &[(&str, u64)] = &[
     (DEFAULT_FILESYSTEM, 128 << 20),
     ("xfs", 300 << 20),
@@ -26,7 +26,8 @@ const FILESYSTEMS: &[(&str, u64)] = &[
 /// The reason why several nodes cannot use a volume at once.
 pub(super) const ONE_NODE: &str = "it can be attached to one node at a time";
 
-/// Explains why volumes of this driver do not support the capability; returns `None` if they do.
+/// Explains why volumes of this driver do not support the capability; returns `None` if the volumes
+/// support it.
 pub(super) fn refusal(profile: &Profile, capability: &Capability) -> Option<String> {
     if is_shared(profile, capability) && !matches!(capability.access, Access::Block) {
         return Some(format!(
@@ -38,9 +39,9 @@ pub(super) fn refusal(profile: &Profile, capability: &Capability) -> Option<Stri
     unattachable(profile, capability)
 }
 
-/// Explains why no volume of this driver can be attached with the capability; returns `None` if a
-/// volume can. Unlike [`refusal`], accepts a filesystem with a supported access mode for several
-/// nodes, since each call attaches the volume to a single node.
+/// Explains why no volume of this driver can be attached with the capability; returns `None` if
+/// volumes can be attached with it. Unlike [`refusal`], accepts a filesystem with a supported
+/// access mode for several nodes, since each call attaches the volume to a single node.
 pub(super) fn unattachable(profile: &Profile, capability: &Capability) -> Option<String> {
     if capability.mode.is_multi_node() && !profile.access_modes.contains(&capability.mode) {
         return Some(format!(
@@ -52,7 +53,7 @@ pub(super) fn unattachable(profile: &Profile, capability: &Capability) -> Option
         Access::Block if !profile.raw_block => Some(
             "block: this driver has no raw block volumes; use volumeMode Filesystem".to_owned(),
         ),
-        // The volume is not a device, so the node formats nothing.
+        // The volume is not a device, so the node does not format it.
         Access::Mount { .. } if !profile.has_device() => None,
         Access::Mount { fs_type, .. } if smallest(fs_type).is_none() => {
             let known: Vec<_> = FILESYSTEMS.iter().map(|(name, _)| *name).collect();
@@ -65,8 +66,8 @@ pub(super) fn unattachable(profile: &Profile, capability: &Capability) -> Option
     }
 }
 
-/// Whether the capability requires a volume that several nodes can use at once, and only some
-/// volumes of the driver support that.
+/// Whether the volume itself must be checked for this capability. Returns true if several nodes
+/// must be able to use the volume at once, which only some volumes of the driver support.
 pub(super) fn is_shared(profile: &Profile, capability: &Capability) -> bool {
     profile.shares_raw_only && capability.mode.is_multi_node()
 }
@@ -131,8 +132,8 @@ pub(super) fn refuse_unknown_of_any_case(
     refuse_others(field, parameters, known, str::eq_ignore_ascii_case)
 }
 
-/// Refuses an unknown parameter that requests encryption. For drivers that ignore other unknown
-/// parameters: if this parameter were ignored, the data would be stored unencrypted.
+/// Refuses an unknown parameter that requests encryption. This check is for drivers that ignore
+/// other unknown parameters. If this parameter were ignored, the data would be stored unencrypted.
 pub(super) fn refuse_encryption(
     field: &str,
     parameters: &Context,

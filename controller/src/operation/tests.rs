@@ -45,7 +45,8 @@ const ANY: Sizes = Sizes {
     max: u64::MAX,
 };
 
-/// A backend that lists nothing and records its arguments. It has at most one volume, `pvc-1`.
+/// A backend that lists nothing and records its arguments. The backend has at most one volume,
+/// `pvc-1`.
 #[derive(Default)]
 struct Stub {
     asked: Arc<Mutex<Vec<Asked>>>,
@@ -374,7 +375,8 @@ fn cut(name: &str) -> CreateSnapshot {
     }
 }
 
-/// Returns the results of the calls that use the volume as a source or by its ID.
+/// Returns the results of the calls that use the volume as a source, or refer to the volume by its
+/// ID.
 async fn outcomes(operations: &Operations) -> Vec<Result<(), Failure>> {
     let mut copied = named("pvc-2", block());
     copied.source = Some(ContentSource::Volume(id()));
@@ -405,7 +407,7 @@ async fn a_volume_that_is_not_ready_is_repeated_for_or_failed_and_shown_as_it_is
                 assert!(failure.message.contains(named), "{failure}");
             }
         }
-        // A creation with the name waits for the volume unless it has failed.
+        // A creation with the name waits for the volume, unless the volume has failed.
         let named = operations.create(named("pvc-1", block())).await;
         let failure = named.unwrap_err();
         let certainty = match kind {
@@ -529,7 +531,7 @@ async fn changes(operations: &Operations) -> Vec<Result<(), Failure>> {
     ]
 }
 
-/// Starts a call that does not return.
+/// Starts a call that never returns.
 async fn begin(call: impl Future<Output = ()> + Send + 'static) {
     let begun = tokio::spawn(call);
     for _ in 0..3 {

@@ -1,5 +1,5 @@
-//! Checks whether a volume supports the requested capabilities. A lack of support is a result, not
-//! an error.
+//! Checks whether a volume supports the requested capabilities. If the volume does not support a
+//! capability, the check returns this as its result, not as an error.
 
 use super::{Operations, create, lookup, support};
 use crate::backend::Usage;
@@ -60,7 +60,7 @@ fn agrees(given: &Context, own: &Context) -> Result<(), Failure> {
     let keys = keys.chain(format::PARAMETERS.iter().copied());
     let keys: Vec<_> = keys.chain([VOLUME_NAME]).collect();
     support::refuse_unknown(FIELD, given, &keys)?;
-    // Check the format options separately, since backends do not store them.
+    // Check the format options separately, since backends do not store these options.
     FormatOptions::read(FIELD, given)?;
     let differs = |(key, is): &(&str, &str)| given.get(key).is_some_and(|asked| asked != *is);
     match own.iter().find(differs) {
@@ -73,8 +73,8 @@ fn agrees(given: &Context, own: &Context) -> Result<(), Failure> {
 }
 
 /// Explains why a volume that was created for `usage` does not support the capability; returns
-/// `None` if it does. The check is as strict as for a repeated `CreateVolume`, except that a
-/// capability without a filesystem type matches any filesystem.
+/// `None` if the volume supports it. This check is as strict as the check of a repeated
+/// `CreateVolume` call, except that a capability without a filesystem type matches any filesystem.
 fn misused(usage: &Usage, capability: &Capability) -> Option<String> {
     let asked = support::usage(std::slice::from_ref(capability));
     match (usage, &asked) {

@@ -23,7 +23,7 @@ pub(super) fn volume(volume: &Volume) -> csi::Volume {
     }
 }
 
-/// Encodes a volume with its name in the volume context, for responses that people read.
+/// Encodes a volume with its name in the volume context, for responses that are shown to operators.
 fn shown(shown: &Volume) -> csi::Volume {
     let mut encoded = volume(shown);
     if let Some(name) = shown.name.as_ref().filter(|name| !name.is_empty()) {
@@ -84,8 +84,8 @@ pub(super) fn snapshots(page: &SnapshotPage) -> csi::ListSnapshotsResponse {
 }
 
 /// Encodes the publish context of an attached volume, with the secrets of its format mark. If
-/// `disk_name_key` is set, it also contains the disk's name under that key, so that the driver that
-/// Belay replaces can take the volume over again.
+/// `disk_name_key` is set, the context also contains the disk's name under that key, so that the
+/// driver that Belay has replaced can take the volume over again.
 pub(super) fn publish_context(
     attachment: &Attachment,
     marks: Vec<MarkSecret>,
@@ -154,7 +154,8 @@ pub(super) fn room(room: Room) -> csi::GetCapacityResponse {
     }
 }
 
-/// Converts a size to the signed type of the protocol; larger sizes, which no file has, saturate.
+/// Converts a size to the signed integer of the protocol. A size that exceeds the signed range,
+/// which no file has, becomes the maximum.
 pub(super) fn bytes(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
@@ -275,7 +276,7 @@ mod tests {
         );
         let alone = found(&named("pvc-1"), None).volume.unwrap();
         assert_eq!(alone.volume_context, expected);
-        // The context of a creation reaches the nodes.
+        // The volume context in the response to CreateVolume is passed to the nodes.
         assert_eq!(volume(&named("pvc-1")).volume_context, HashMap::new());
     }
 

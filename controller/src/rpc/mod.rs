@@ -1,5 +1,5 @@
-//! The CSI controller service: decodes requests, calls operations, encodes responses. Makes no
-//! decisions.
+//! The CSI controller service, which decodes requests, calls operations, and encodes responses.
+//! Makes no decisions.
 
 mod encode;
 mod service;

@@ -29,9 +29,9 @@ impl Service {
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// Implements the methods of the service: for each its name, its messages, its RPC, the condition
-/// under which it is advertised, and its body. A method that is not advertised responds as if it
-/// did not exist.
+/// Implements the methods of the service. Each entry gives the method's name, its messages, its
+/// RPC, the condition under which it is advertised, and its body. A method that is not advertised
+/// responds as if it did not exist.
 macro_rules! methods {
     ($($name:ident: $request:ident -> $response:ident, $rpc:ident $(if $is_advertised:path)?,
         |$operations:ident, $message:ident| $body:block)*) => {
@@ -206,8 +206,8 @@ methods! {
     }
 }
 
-/// Whether the calls that read snapshots reach the operations. Without support for snapshots, the
-/// operations themselves return `Unsupported`.
+/// Whether the service forwards calls that read snapshots to the operations. Without support for
+/// snapshots, the operations themselves return `Unsupported`.
 fn looks_up(operations: &Operations) -> bool {
     operations.lists_snapshots() || !operations.makes_snapshots()
 }
@@ -243,7 +243,7 @@ fn of_controller(operations: &Operations) -> Vec<csi::ControllerServiceCapabilit
         (Call::CloneVolume, operations.makes_clones()),
         (Call::GetVolumeHealth, health),
         (Call::ListVolumeHealth, health),
-        // Removed in CSI 1.13; older callers require it.
+        // This capability was removed in CSI 1.13, but older callers require it.
         (Call::VolumeCondition, health),
     ];
     let advertised = |call| csi::ControllerServiceCapability {

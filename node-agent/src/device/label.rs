@@ -1,6 +1,6 @@
 //! The name of a volume's device: `/dev/belay/<driver>/<volume>@<diskseq>/<node>`, a hard link to
-//! the device's node. It identifies the volume and the attachment: a device number may be reused
-//! for another volume, but a sequence number never is.
+//! the device's node. The name identifies the volume and the attachment: a device number may be
+//! reused for another volume, but a sequence number never is.
 //!
 //! A raw device is bound by this name, which the kernel shows as the root of the bind mount. A disk
 //! with a filesystem is mounted by its node, because a scan of a btrfs under another name changes
@@ -78,7 +78,7 @@ impl Label {
         self.driver == driver.as_str()
     }
 
-    /// Returns the volume's ID; `None` if the label has only a digest of it.
+    /// Returns the volume's ID; `None` if the label has only a digest of the ID.
     pub(crate) fn volume(&self) -> Option<VolumeId> {
         VolumeId::new(decoded(&self.volume)?).ok()
     }
@@ -108,8 +108,8 @@ impl Label {
     /// exists.
     pub(crate) fn make<K: Kernel>(&self, kernel: &K, node: &Path) -> kernel::Result<PathBuf> {
         match self.link(kernel, node) {
-            // The directories do not exist yet, or another agent has removed this directory as
-            // unused during its start.
+            // The directories do not exist yet, or another agent, which was starting, has removed
+            // this directory as unused.
             Err(error) if error.cause() == Cause::Missing => {
                 make_directory(kernel, Path::new(BASE))?;
                 make_directory(kernel, &Path::new(BASE).join(&self.driver))?;
@@ -123,7 +123,7 @@ impl Label {
         let (directory, path) = (self.directory(), self.path());
         make_directory(kernel, &directory)?;
         match kernel.link(node, &path) {
-            // An earlier attempt that was killed has created the name, for the same device.
+            // An earlier attempt, which was killed, has created the name for the same device.
             Err(error) if error.cause() == Cause::Exists => Ok(path),
             Err(error) => {
                 // Return the first failure, which is the cause.
@@ -134,7 +134,7 @@ impl Label {
         }
     }
 
-    /// Removes the name. Mounts keep showing it, but can no longer be cloned.
+    /// Removes the name. Existing mounts of the name remain, but can no longer be cloned.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -237,7 +237,8 @@ fn encoded(volume: &VolumeId) -> String {
     }
 }
 
-/// Decodes an ID of [`encoded`]. Returns `None` for a digest, and for a name that no agent creates.
+/// Decodes an ID that [`encoded`] has encoded. Returns `None` for a digest, and for a name that no
+/// agent creates.
 fn decoded(name: &str) -> Option<String> {
     if name.starts_with('~') {
         return None;
@@ -252,8 +253,8 @@ fn decoded(name: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// FNV-1a with 128 bits (RFC 9923): a digest for IDs that are too long for a file name. It need not
-/// resist attacks.
+/// FNV-1a with 128 bits (RFC 9923): a digest for IDs that are too long for a file name. The digest
+/// need not resist attacks.
 pub(super) fn fnv_1a(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = (1 << 88) + 0x13b;
@@ -381,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_failure_at_any_call_is_reported_and_a_retry_completes_it() {
-        // With and without the driver's directories.
+        // Run the test with and without the driver's directories.
         for is_first in [true, false] {
             for number in 1.. {
                 let one = bench();

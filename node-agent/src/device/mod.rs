@@ -2,7 +2,8 @@
 //! mount.
 //!
 //! Operations use a [`Transport`], the [`Storage`] of a volume, an [`OpenDevice`], and the
-//! [`Verdict`] on a device. Only the directory of a transport knows how its devices are attached.
+//! [`Verdict`] on a device. Only the module of a transport knows how the transport's devices are
+//! attached.
 
 mod disks;
 mod label;
@@ -21,7 +22,7 @@ pub(crate) use disks::{
     ANSWER_MAX, DiskIndex, DiskRules, DiskSeen, DiskUser, DiskVolumes, Missing,
 };
 pub(crate) use label::Label;
-/// The directory of one driver's volumes, if they are stored on this node.
+/// The directory of one driver's volumes, if the volumes are files on this node.
 pub(crate) use loops::LoopDir as VolumeDir;
 #[cfg(test)]
 pub(crate) use loops::loop_path;
@@ -41,7 +42,8 @@ pub(crate) enum Guard<K: Kernel> {
 pub(crate) enum Purpose {
     /// A filesystem, which keeps the device in use while it is mounted.
     Filesystem,
-    /// The device itself, as a raw volume. Its bind mount does not keep it in use.
+    /// The device itself, as a raw volume. The bind mount of a raw volume does not keep the device
+    /// in use.
     Raw { read_only: bool },
 }
 

@@ -15,8 +15,9 @@ pub(crate) struct OpenDevice<K: Kernel, G = Guard<K>> {
     pub(super) fd: K::Fd,
     pub(super) path: PathBuf,
     pub(super) guard: G,
-    /// Whether another user had claimed the device when it was attached: a mount in another
-    /// namespace, or a mkfs that has outlived an earlier agent. True until this is checked.
+    /// Whether a mount in another namespace, or a mkfs that has outlived an earlier agent, had
+    /// claimed the device when it was attached. The field is true until the agent has checked the
+    /// device.
     pub(crate) is_shared: bool,
     /// Whether the agent could verify, when the device was attached, that no other process had its
     /// storage open.
@@ -71,7 +72,7 @@ impl<K: Kernel, G> OpenDevice<K, G> {
         }
     }
 
-    /// Refuses a claimed device, for operations that need it exclusively.
+    /// Refuses a claimed device, for operations that need the device exclusively.
     ///
     /// # Errors
     /// Returns `ABORTED` while the device is claimed.
@@ -113,7 +114,8 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// Removes the controller's claim to delete the volume, because the volume is staged again.
+    /// Removes the attribute by which the controller claims the volume's file for deletion, because
+    /// the volume is staged again.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -161,7 +163,7 @@ impl<K: Kernel> OpenDevice<K> {
     }
 
     /// Returns the size of the device in bytes, after the device has adopted a new size of its
-    /// storage. If it is less than `least`, first makes the kernel read the size of a disk again.
+    /// storage. If the size is below `least`, first makes the kernel read the size of a disk again.
     ///
     /// # Errors
     /// Returns an error if the device cannot be queried.
@@ -194,9 +196,9 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// Detaches the device at its last close. If the caller has the volume's storage, it can check
-    /// afterwards whether the device was detached; otherwise this function queries the device. A
-    /// disk is only closed.
+    /// Detaches the device at its last close. If the caller has the volume's storage, the caller
+    /// can check afterwards whether the device was detached; otherwise this function queries the
+    /// device. If the device is a disk, this function only closes it.
     ///
     /// # Errors
     /// Returns the kernel's error; or `ABORTED` while another process has the device open, if the

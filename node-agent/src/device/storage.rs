@@ -1,4 +1,4 @@
-//! A volume's storage on this node, of either transport.
+//! A volume's storage on this node: a file or a disk.
 
 use belay_server::call::Failure;
 
@@ -24,8 +24,8 @@ impl<K: Kernel> Storage<K> {
         }
     }
 
-    /// Returns the device that an earlier operation left attached. If there is none, locks the
-    /// file. A disk that is plugged in counts as attached.
+    /// Returns the device that an earlier operation left attached. If there is no such device,
+    /// locks the file. A disk that is plugged in counts as attached.
     ///
     /// # Errors
     /// Returns `ABORTED` if another process has locked the file; `FAILED_PRECONDITION` if the
@@ -48,8 +48,9 @@ impl<K: Kernel> Storage<K> {
         }
     }
 
-    /// Returns a device for this purpose, with this storage: a new device that `is_shown` by no
-    /// mount, or the device `left` over from [`Storage::left`].
+    /// Returns a device for this purpose, with this storage: a new device that no mount shows
+    /// (`is_shown`), or the device `left`, which an earlier operation left attached
+    /// ([`Storage::left`]).
     ///
     /// # Errors
     /// Returns `ABORTED` if no device can be attached, the file is open elsewhere, or the device
@@ -80,7 +81,8 @@ impl<K: Kernel> Storage<K> {
         }
     }
 
-    /// Detaches a device that has no known mount. A disk stays plugged in, and must not be in use.
+    /// Detaches a device that has no known mount. A disk remains plugged in, and must not be in
+    /// use.
     ///
     /// # Errors
     /// Returns `ABORTED` while another process has the device open.

@@ -26,7 +26,7 @@ pub(crate) enum Transport<K: Kernel> {
 
 /// Queries about the node's devices, regardless of volumes.
 impl<K: Kernel> Transport<K> {
-    /// Whether the device is of the kind that this transport attaches.
+    /// Whether the transport attaches devices of this kind.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -62,7 +62,7 @@ impl<K: Kernel> Transport<K> {
     }
 
     /// Returns the errors that the ext4 on the device has counted; `None` if no ext4 is mounted
-    /// from it.
+    /// from the device.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -74,8 +74,8 @@ impl<K: Kernel> Transport<K> {
     }
 
     /// Returns the names of the partitions that another process has added to a volume's loop
-    /// device, which `is_raw` or has a filesystem. Returns none for a disk, because its content may
-    /// have partitions.
+    /// device, which `is_raw` or has a filesystem. Returns no names for a disk, because a disk's
+    /// content may have partitions.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -107,8 +107,8 @@ impl<K: Kernel> Transport<K> {
         label.is_of(self.driver(), volume)
     }
 
-    /// Reads the publish context of a volume's attachment; a file has none. The volume context may
-    /// forbid to format the volume.
+    /// Reads the publish context of a volume's attachment; a volume that is a file has no such
+    /// context. The volume context may forbid to format the volume.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` with the key if an entry is missing or invalid.
@@ -123,7 +123,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Whether a new device that is not all zeros may be formatted.
+    /// Whether the agent may format a new device that is not all zeros.
     pub(crate) fn accepts_uncleared(&self) -> bool {
         match self {
             Transport::Loops(_) => false,
@@ -143,8 +143,8 @@ impl<K: Kernel> Transport<K> {
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for an ID that is not a file name, or if the file is a symlink;
-    /// `NOT_FOUND` if there is no such file; `FAILED_PRECONDITION` for a disk that does not match
-    /// only this volume.
+    /// `NOT_FOUND` if there is no such file; `FAILED_PRECONDITION` for a disk that also matches
+    /// another volume, or if several disks match.
     pub(crate) fn find(
         &self,
         kernel: &K,
@@ -164,11 +164,11 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Returns the volume's storage, opened for reading; `None` if it does not exist.
+    /// Returns the volume's storage, opened for reading; `None` if the storage does not exist.
     ///
     /// # Errors
     /// Returns the errors of [`Transport::find`] except `NOT_FOUND`; `ABORTED` while a disk that
-    /// may be the volume's has not answered.
+    /// may belong to the volume has not responded.
     pub(crate) fn find_if_any(
         &self,
         kernel: &K,
@@ -192,8 +192,8 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Records which device is the volume's. The next call needs this record if the present call
-    /// unmounts the volume and is then refused.
+    /// Records which device belongs to the volume. The next call needs this record if the present
+    /// call unmounts the volume and then fails.
     pub(crate) fn remember(&self, volume: &VolumeId, device: &OpenDevice<K>) {
         if let (Transport::Disks(disks), Guard::Disk(disk)) = (self, &device.guard) {
             disks.remember(volume, disk);
@@ -229,8 +229,8 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Removes the volume from the index of disks. Returns the name in `/dev/belay` that its disk
-    /// may still have.
+    /// Removes the volume from the index of disks. Returns the name in `/dev/belay` that the
+    /// volume's disk may still have.
     pub(crate) fn forget(&self, volume: &VolumeId) -> Option<Label> {
         match self {
             Transport::Loops(_) => None,
@@ -267,8 +267,9 @@ impl<K: Kernel> Transport<K> {
     }
 
     /// Returns the relation of the device to the volume, for the `intent`. If `label` names an
-    /// attachment, and the number belongs to another attachment now, the device is not the
-    /// volume's. `said` is the identity of the volume's disk, if the call has received it.
+    /// attachment, but the device number belongs to a different attachment now, the device is not
+    /// the volume's. `said` is the identity of the volume's disk, if the CSI request contains the
+    /// identity.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for an ID that is not a file name; otherwise the kernel's error,
@@ -306,9 +307,9 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Returns the state of the storage of a device that is known to be the volume's, as far as
-    /// names and memory show it. `known` is the device's file. Queries neither the device nor the
-    /// disk. Without `may_wait`, returns `None` if the file is not in memory.
+    /// Returns the state of the storage of the volume's device, judged by names and by data in
+    /// memory. `known` is the device's file. Queries neither the device nor the disk. Without
+    /// `may_wait`, returns `None` if the file is not in memory.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -326,9 +327,9 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Whether the device of a mount that is known to be the volume's no longer has the volume's
-    /// storage. `known` is the device's file. Does not query any device. Without `may_wait`,
-    /// returns `None` if only the disk with the storage could answer.
+    /// Whether the device of a volume's mount no longer has the volume's storage. `known` is the
+    /// device's file. Does not query any device. Without `may_wait`, returns `None` if the check
+    /// needs to read the disk with the storage.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -365,7 +366,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Whether the device belongs or belonged to the volume, as far as names and memory show it.
+    /// Whether the device belongs or belonged to the volume, judged by names and by data in memory.
     /// Does not query any device.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Checks an ext4 that is not mounted, and lets e2fsck make the repairs that need no operator.
 //!
-//! Does not decide whether a device needs a check: the superblock records this, see
+//! This module does not decide whether a device needs a check: the superblock records this, see
 //! [`super::Sound`].
 
 use std::time::Duration;
@@ -16,11 +16,11 @@ const PROGRAM: &str = "e2fsck";
 /// fewer errors after a replay of the journal (before e2fsprogs 1.47.1). `-p` makes only repairs
 /// that lose no data, and does not prompt.
 const ARGS: [&str; 3] = ["-f", "-p", DEVICE];
-/// The bits of the exit code after which the filesystem is sound: errors corrected, and "reboot",
-/// which concerns only mounted filesystems (e2fsck(8)).
+/// The bits of the exit code with which the filesystem is sound (e2fsck(8)): errors were corrected,
+/// and a reboot is needed, which concerns only mounted filesystems.
 const CORRECTED: i32 = 1;
 const SOUND: i32 = CORRECTED | 2;
-/// The bit for errors that were not corrected, because preening leaves them to the operator.
+/// The bit for errors that were not corrected, because `-p` leaves them to the operator.
 const UNCORRECTED: i32 = 4;
 
 /// The result of a check.
@@ -28,7 +28,7 @@ const UNCORRECTED: i32 = 4;
 pub(crate) enum Checked {
     /// The filesystem has no errors.
     Clean,
-    /// The filesystem had errors, which e2fsck has corrected; contains its messages.
+    /// The filesystem had errors, which e2fsck has corrected; contains the messages of e2fsck.
     Corrected(String),
     /// e2fsck is not installed, so nothing was checked.
     NotInstalled,
@@ -53,14 +53,15 @@ impl<E: Into<Failure>> From<E> for Unchecked {
 }
 
 /// Runs `e2fsck -f -p` on a device with an ext4 until it exits. The journal must have been
-/// replayed. Then e2fsck may be killed at any point: it marks the superblock valid last, after
-/// everything else is on the disk, and the next check starts from the beginning. Calls `on_kill` if
-/// e2fsck is killed before its deadline; the killed e2fsck may still wait for its disk.
+/// replayed. After the replay, e2fsck may be killed at any point: e2fsck marks the superblock valid
+/// last, after everything else is on the disk, and the next check starts from the beginning. Calls
+/// `on_kill` if e2fsck is killed before its deadline; the killed e2fsck may still wait for its
+/// disk.
 ///
 /// # Errors
 ///
-/// Returns [`Unchecked::Failed`] with [`Kind::Busy`] if another process has the device, and with
-/// [`Kind::Timeout`] at the deadline.
+/// Returns [`Unchecked::Failed`] with [`Kind::Busy`] if another process has the device open, and
+/// with [`Kind::Timeout`] at the deadline.
 pub(crate) fn check<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -110,8 +111,8 @@ pub(crate) fn check<K: Kernel>(
         refuse_busy(kernel, device)?;
         return Err(Unchecked::Unable(format!("exit code {code}: {messages}")));
     }
-    // If the superblock still asks for a check, each stage would check the filesystem again, and
-    // each mount would be of a filesystem with errors.
+    // If the superblock still records errors, each NodeStageVolume call would repeat the check, and
+    // would mount a filesystem with errors.
     match identify(kernel, device)?.sound() {
         Some(sound) if !sound.wants_check => {}
         _ => {

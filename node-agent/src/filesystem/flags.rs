@@ -72,7 +72,8 @@ enum Effect {
     Set(MountAttrs),
     /// Clears attributes.
     Clear(MountAttrs),
-    /// Selects when access times are updated; the last flag counts.
+    /// Selects when access times are updated. If there are several such flags, the last takes
+    /// effect.
     Atime(MountAttrs),
 }
 
@@ -101,7 +102,8 @@ const EFFECTS: [(&str, Effect); ATTRIBUTES.len()] = [
     ("atime", Atime(NONE)),
     ("norelatime", Atime(NONE)),
     ("nostrictatime", Atime(NONE)),
-    // In fstab these flags let a user mount, and mount(8) then clears unsafe attributes.
+    // In fstab, these flags allow mounts by ordinary users, for which mount(8) sets safe
+    // attributes.
     ("user", Set(UNPRIVILEGED.with(MountAttrs::NO_EXEC))),
     ("users", Set(UNPRIVILEGED.with(MountAttrs::NO_EXEC))),
     ("owner", Set(UNPRIVILEGED)),
@@ -115,8 +117,8 @@ const LABEL: &str = "context";
 /// The parameters for SELinux labels, which need SELinux.
 pub(crate) const LABELS: [&str; 4] = [LABEL, "fscontext", "defcontext", "rootcontext"];
 
-/// Parses mount flags. Each element may be a comma-separated list, with double quotes around values
-/// that contain commas. For xfs, sets `nouuid` exactly once.
+/// Parses mount flags. Each element of `flags` may be a comma-separated list, with double quotes
+/// around values that contain commas. For xfs, sets `nouuid` exactly once.
 /// # Errors
 ///
 /// Returns [`belay_server::call::Kind::Invalid`], which names `mount_flags` and the flag, if a flag

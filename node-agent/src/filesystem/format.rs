@@ -1,12 +1,12 @@
 //! Creates a filesystem on a device that is proven blank, or on which an earlier format was
 //! interrupted.
 //!
-//! The order of the steps makes a crash at any point safe. The witness, an extended attribute of
-//! the device's backing file, is set before the mark is written, and the mark before mkfs begins.
-//! The mark is erased after the filesystem was checked, and then the witness records that the
-//! volume is in use. A disk has no witness, and its mark is erased permanently before the mount.
-//! This module does not know where the filesystem will be mounted; it is not mounted before
-//! [`format`] has returned.
+//! The order of the steps makes a crash at any point safe. First, the witness is set, which is an
+//! extended attribute of the device's backing file. Then the format mark is written to the device,
+//! and then mkfs runs. Once the new filesystem has been checked, the mark is erased, and the
+//! witness records that the volume is in use. A disk has no witness; its mark is erased permanently
+//! before the mount. This module does not know where the filesystem will be mounted. The caller
+//! mounts the filesystem only after [`format`] has returned.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::mkfs::{Recipe, mkfs, refuse_busy};
 use super::probe::{Blank, DeviceUnderTest, Interrupted, Probed, examine, identify};
 use crate::kernel::{Kernel, Open};
 
-/// The permission to format a device. Only [`examine`] can grant it.
+/// The permission to format a device. Only [`examine`] can grant this permission.
 #[derive(Debug)]
 pub(crate) enum Permit {
     /// Every byte of the device that must be read is zero.
@@ -55,15 +55,15 @@ impl Permit {
     }
 }
 
-/// Creates an empty filesystem of this type, with suitable options, on the device. Returns when it
-/// is valid and on the disk.
+/// Creates an empty filesystem of this type, with suitable options, on the device. Returns when the
+/// filesystem is valid and on the disk.
 ///
 /// # Errors
 ///
 /// Returns [`Kind::Precondition`] for a device smaller than [`FsType::minimum_bytes`] and for a
-/// file that cannot have the witness; [`Kind::Busy`] and [`Kind::Timeout`], after which mkfs may
-/// still be running; [`Kind::System`] with the message of mkfs or the kernel. The call can be
-/// retried after each of these errors.
+/// backing file that cannot have extended attributes; [`Kind::Busy`] and [`Kind::Timeout`], after
+/// which mkfs may still be running; [`Kind::System`] with the message of mkfs or the kernel. The
+/// caller can retry the format after each of these errors.
 pub(crate) fn format<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -93,7 +93,7 @@ pub(crate) fn format<K: Kernel>(
         options,
         uuid: &uuid,
         over_leftovers,
-        // Before the first attempt, the device may only have been sampled.
+        // Before the first attempt, the agent may have read only samples of the device.
         over_unread: permit.is_sampled() || over_leftovers && device.backing.is_none(),
     };
     mkfs(kernel, device, &recipe, deadline)?;
@@ -108,7 +108,7 @@ pub(crate) fn format<K: Kernel>(
     match examine(kernel, device) {
         Probed::Unsettled(made) if made.fs_type() == fs => settle(kernel, device, made).map(drop),
         Probed::Unsettled(made) => Err(unexpected(fs, made.fs_type().name())),
-        // The device has no file, or another process has removed the witness.
+        // The device has no backing file, or another process has removed the file's attribute.
         Probed::Known(found) if found.fs == fs => Ok(()),
         Probed::Known(found) => Err(unexpected(fs, found.fs.name())),
         Probed::Foreign(foreign) => Err(unexpected(fs, &foreign.to_string())),

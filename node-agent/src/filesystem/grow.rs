@@ -1,7 +1,7 @@
 //! Grows a mounted filesystem to the size of its device, by an ioctl of the filesystem.
 //!
-//! If the device has no space to add, no ioctl is made: ext4 requires a capability for the ioctl,
-//! and staging a volume of full size must not fail without it.
+//! If the device has no space to add, the ioctl is skipped. Since ext4 requires a capability for
+//! the ioctl, staging a volume that needs no growth would otherwise fail without the capability.
 
 use belay_server::call::{Failure, Kind};
 use belay_server::size::Exact;
@@ -24,7 +24,7 @@ pub(crate) enum Grown {
         to_bytes: u64,
     },
     /// The filesystem has the size of the device, and is an xfs with this number of allocation
-    /// groups, more than [`XFS_GROUPS_MANY`].
+    /// groups, which exceeds [`XFS_GROUPS_MANY`].
     InManyGroups(u32),
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum GrowError {
     NeedsCapability {
         /// The size of the filesystem in bytes.
         has_bytes: u64,
-        /// The size of its device in bytes.
+        /// The size of the filesystem's device in bytes.
         device_bytes: u64,
     },
     /// Any other failure.
@@ -99,7 +99,7 @@ fn grow_ext4<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grow
 }
 
 fn is_ext4_grown(before: &Superblock, after: &Superblock, target: u64) -> bool {
-    // The kernel may omit a last group that is too small for its own tables.
+    // The kernel may omit a last group that is too small for the group's tables.
     after.blocks > before.blocks && after.blocks + after.group_blocks > target
 }
 

@@ -9,9 +9,9 @@ use super::probe::{
 use super::witness::{self, Attempt};
 use crate::kernel::{AlignedBuf, Kernel, Open};
 
-/// Records that a format of the device begins: in the attribute of its backing file, if it has one,
-/// and in its mark. Waits until both are on the disk. Returns the UUID for the filesystem: the UUID
-/// of an earlier attempt, otherwise a new one.
+/// Records that a format of the device begins, in the format mark and, if there is a backing file,
+/// in the file's attribute. Waits until both records are on the disk. Returns the UUID for the
+/// filesystem: the UUID of an earlier attempt to format, otherwise a new UUID.
 ///
 /// # Errors
 ///
@@ -40,9 +40,9 @@ pub(super) fn write_mark<K: Kernel>(
     Ok(uuid)
 }
 
-/// Returns the UUID of an earlier attempt, otherwise a new one. All attempts use the same UUID: the
-/// superblock of an interrupted attempt remains until mkfs overwrites it, and would count as a
-/// complete filesystem if the mark had another UUID.
+/// Returns the UUID of an earlier attempt to format, otherwise a new UUID. All attempts use the
+/// same UUID: the superblock of an interrupted attempt remains until mkfs overwrites it, and would
+/// count as a complete filesystem if the mark had another UUID.
 fn uuid_of_attempt<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -53,12 +53,12 @@ fn uuid_of_attempt<K: Kernel>(
     }
 }
 
-/// Erases the mark of the volume, unless mkfs has overwritten it. For a file, the fsync that
-/// records the volume's use also writes the erasure to the disk: until then the mark may be valid,
-/// and afterwards it is never read. For a disk, the mark stays valid until the erasure is on the
-/// disk, so this function calls fsync. If the agent is killed before this fsync, the first fsync by
-/// a user of the volume also writes the erasure. Before that, users have no synced data that
-/// another format could destroy.
+/// Erases the format mark of the volume, unless mkfs has overwritten the mark. For a file, the
+/// fsync that records the volume's use also writes the erasure to the disk. Until this fsync, the
+/// mark may be valid; afterwards, the agent never reads the mark. For a disk, the mark remains
+/// valid until the erasure is on the disk, so this function calls fsync. If the agent is killed
+/// before the fsync, the first fsync by a user of the volume also writes the erasure. Until that
+/// first fsync, users have no synced data that another format could destroy.
 ///
 /// # Errors
 ///
@@ -83,8 +83,8 @@ pub(super) fn erase_mark<K: Kernel>(
     Ok(())
 }
 
-/// Records in the file that the volume is in use, or erases the mark of the disk. Returns the
-/// filesystem, which may now be mounted.
+/// Records in the backing file that the volume is in use, or erases the format mark of a disk.
+/// Returns the filesystem, which may now be mounted.
 ///
 /// # Errors
 ///
@@ -105,13 +105,14 @@ pub(crate) fn settle<K: Kernel>(
     Ok(found.unsettled())
 }
 
-/// Erases a mark with a secret before the users of a raw device can read it, and before their data
-/// could be mistaken for the remains of a mkfs.
+/// Erases a format mark that contains a secret. The caller must erase the mark before users of the
+/// raw device can read the secret, and before their data could be mistaken for the remains of a
+/// mkfs.
 ///
 /// # Errors
 ///
-/// Returns [`Kind::Precondition`] if `read_only` is true and the device has a mark with a secret;
-/// otherwise the kernel's error.
+/// Returns [`Kind::Precondition`] if `read_only` is true and the device has a format mark with a
+/// secret; otherwise the kernel's error.
 pub(crate) fn begin_raw_use<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,

@@ -1,5 +1,5 @@
-//! The arguments of mkfs. They select features that Linux 5.14 can mount, regardless of the
-//! installed tool's defaults, and keep mkfs from overwriting the mark at 100 MiB.
+//! The arguments of mkfs. The arguments select features that Linux 5.14 can mount, regardless of
+//! the installed tool's defaults, and keep mkfs from overwriting the format mark at 100 MiB.
 
 mod btrfs;
 
@@ -17,20 +17,21 @@ use crate::kernel::{Cause, Child, ChildEnd, Kernel, Open};
 pub(super) const DEVICE: &str = "/proc/self/fd/0";
 
 /// The features of ext4. The list starts with "none", so that no mke2fs.conf adds a feature. All
-/// are older than Linux 4.0. Newer tools also enable orphan_file (5.15) and metadata_csum_seed,
-/// which stay disabled.
+/// features in the list are older than Linux 4.0. Newer tools also enable orphan_file (5.15) and
+/// metadata_csum_seed, which stay disabled.
 const EXT4_FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,\
     64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum";
 /// The extended options of ext4. mkfs leaves the inode tables to the kernel, which zeroes them
 /// later, and discards nothing, because the device was just proven blank. A fully written inode
-/// table could overwrite the mark, and so could metadata that is packed together.
+/// table, or metadata that is packed together, could overwrite the format mark.
 const EXT4_EXTENDED: &str = "lazy_itable_init=1,nodiscard,packed_meta_blocks=0";
 
-/// The metadata options of xfs, which xfsprogs 5.13 supports. Linux 5.10 supports all these
-/// features.
+/// The metadata options of xfs, which xfsprogs 5.13 supports. Linux 5.10 supports all features of
+/// the list.
 const XFS_METADATA: &str = "crc=1,finobt=1,reflink=1,rmapbt=0,bigtime=1,inobtcount=1";
-/// The size in bytes below which an xfs gets two allocation groups. With four groups, or the eight
-/// of a striped disk, the second group of a volume of 400 or 800 MiB would begin at the mark.
+/// The size in bytes below which an xfs gets two allocation groups. With four groups, the second
+/// group of a volume of 400 MiB would begin at the format mark, and so would the second of eight
+/// groups, for a striped disk, of a volume of 800 MiB.
 const XFS_SMALL_BYTES: u64 = 1 << 30;
 /// The `sb_features_incompat` that [`XFS_METADATA`] and `-i sparse=1` produce: ftype, sparse
 /// inodes, bigtime (Linux: fs/xfs/libxfs/xfs_format.h).
@@ -46,8 +47,8 @@ struct XfsFeature {
 }
 
 /// The features to disable. An older mkfs.xfs fails on an unknown option, so an option is passed
-/// only if mkfs.xfs certainly supports it: its package installs the file `shipped_with`, or it has
-/// just enabled the feature.
+/// only if mkfs.xfs certainly supports it: its package installs the file `shipped_with`, or
+/// mkfs.xfs has just enabled the feature.
 const XFS_NEWER: &[XfsFeature] = &[
     XfsFeature {
         incompat: 0x20,
@@ -75,8 +76,8 @@ pub(super) struct Recipe<'a> {
     pub(super) fs: FsType,
     /// The options of the request; they [fit](FormatOptions::fit) the type.
     pub(super) options: FormatOptions,
-    /// The UUID that identifies an xfs after an interrupted mkfs. mkfs.ext4 and mkfs.btrfs need
-    /// none, see [`Identity::may_be_half_made`]; with a UUID, mkfs.btrfs would read every disk of
+    /// The UUID that identifies an xfs after an interrupted mkfs. mkfs.ext4 and mkfs.btrfs need no
+    /// UUID, see [`Identity::may_be_half_made`]. With a UUID, mkfs.btrfs would read every disk of
     /// the node.
     pub(super) uuid: &'a str,
     /// Whether the device may contain an incomplete filesystem, which must be overwritten.
@@ -89,8 +90,8 @@ pub(super) struct Recipe<'a> {
 ///
 /// # Errors
 ///
-/// Returns [`Kind::Busy`] if another process has the device, [`Kind::Timeout`] at the deadline,
-/// [`Kind::System`] with the tool's message.
+/// Returns [`Kind::Busy`] if another process has the device open, [`Kind::Timeout`] at the
+/// deadline, [`Kind::System`] with the tool's message.
 pub(super) fn mkfs<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -110,7 +111,7 @@ pub(super) fn mkfs<K: Kernel>(
     }
 }
 
-/// Runs mkfs.xfs, and again if it enables features that its package's files did not indicate.
+/// Runs mkfs.xfs, and repeats it if it enables features that its package's files did not indicate.
 fn mkfs_xfs<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -161,7 +162,7 @@ pub(super) fn unwanted_features<K: Kernel>(
 ) -> Result<u32, Failure> {
     match identify(kernel, device)? {
         Identity::Xfs(superblock) => Ok(superblock.incompat & !XFS_INCOMPAT),
-        // The type is not checked here, because `format` checks the result of mkfs.
+        // The filesystem type is not checked here, because `format` checks the result of mkfs.
         _ => Ok(0),
     }
 }
@@ -338,7 +339,7 @@ mod tests {
         }
     }
 
-    /// With four groups, the second group would begin at the mark.
+    /// With four groups, the second group would begin at the format mark.
     #[test]
     fn an_xfs_below_a_gibibyte_has_two_groups() {
         let args = |bytes| xfs_args(bytes, &xfs(FormatOptions::default()), false, &[]).join(" ");

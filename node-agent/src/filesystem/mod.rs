@@ -1,8 +1,8 @@
 //! Probes devices, and creates and grows filesystems: superblocks, mkfs, ioctls.
 //!
-//! Formats a device only if it is proven blank, or has only the remains of an interrupted format of
-//! the same volume. This module must not know where a device comes from, a cloud's name for a
-//! volume, or where the device is mounted.
+//! The agent formats a device only if the device is proven blank, or has only the remains of an
+//! interrupted format of the same volume. This module must not know where a device comes from, a
+//! cloud's name for a volume, or where the device is mounted.
 
 mod check;
 mod flags;
@@ -62,10 +62,10 @@ impl FsType {
         Self::ALL.into_iter().find(|fs| fs.name() == name)
     }
 
-    /// Returns the size in bytes of the smallest device that is formatted. It must have space for
-    /// the mark at 100 MiB. For xfs it is the minimum of mkfs.xfs (xfsprogs 5.19 and later). For
-    /// btrfs it is the minimum size that the kernel resizes to (Linux: fs/btrfs/ioctl.c), because a
-    /// smaller filesystem could not be grown by a small amount.
+    /// Returns the size in bytes of the smallest device that is formatted. The device must have
+    /// space for the format mark at 100 MiB. For xfs, the size is the minimum of mkfs.xfs (xfsprogs
+    /// 5.19 and later). For btrfs, it is the minimum size that the kernel resizes to (Linux:
+    /// fs/btrfs/ioctl.c), because a smaller filesystem could not be grown by a small amount.
     pub(crate) fn minimum_bytes(self) -> u64 {
         match self {
             FsType::Ext4 => 128 << 20,

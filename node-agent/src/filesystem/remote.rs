@@ -1,5 +1,6 @@
-//! The work of a helper process: makes or removes one NFS mount, or reads its usage. Each call may
-//! wait indefinitely for the server. This module knows nothing about volumes or about the agent.
+//! The work of a helper process, which makes or removes one NFS mount, or reads the usage of its
+//! filesystem. Each call may wait indefinitely for the server. This module knows nothing about
+//! volumes or about the agent.
 
 use belay_contract::nfs_mount::{Attempt, Refusal, try_each};
 use belay_server::call::{Failure, Kind};
@@ -47,8 +48,8 @@ fn make<K: Kernel>(kernel: &K, mount: &RemoteMount) -> std::result::Result<K::Fd
     let made = kernel.fsmount(&context, mount.attrs).map_err(failure)?;
     if let Some(wanted) = mount.permissions {
         let root = kernel.open_root(&made).map_err(failure)?;
-        // Call chmod only if it changes the permissions: the server may refuse a call that changes
-        // nothing.
+        // Call chmod only if the permissions must change: the server may refuse even a call that
+        // changes nothing.
         if kernel.mode(&root).map_err(failure)? != wanted {
             kernel.chmod(&root, wanted).map_err(failure)?;
         }

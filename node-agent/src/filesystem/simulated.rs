@@ -241,7 +241,7 @@ fn features_of_an_xfs_that_an_old_kernel_does_not_know_are_found() {
 }
 
 /// A newer mkfs may enable features that an old kernel does not know. Only the new filesystem shows
-/// this.
+/// which features are enabled.
 #[test]
 fn an_xfs_with_features_that_can_be_turned_off_is_made_again_without_them() {
     let spawned = |incompat| {
@@ -256,8 +256,8 @@ fn an_xfs_with_features_that_can_be_turned_off_is_made_again_without_them() {
     assert_eq!(spawned(0x100), (Err(Kind::System), 2));
 }
 
-/// mkfs must overwrite the journal unless it was read as zeros: the log of an earlier filesystem
-/// might be replayed.
+/// mkfs must overwrite the journal unless its blocks were read as zeros: the log of an earlier
+/// filesystem might be replayed.
 #[test]
 fn a_journal_is_left_as_it_is_only_where_all_was_read_as_zeros() {
     for (bench, option) in [

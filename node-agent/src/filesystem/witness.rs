@@ -1,6 +1,6 @@
 //! The witness: a record in an extended attribute of the backing file of a device, which no user of
-//! the volume can change. It states that the volume is new, that a format has begun, or that the
-//! volume is in use and must hold data.
+//! the volume can change. The witness states that the volume is new, that a format has begun, or
+//! that the volume is in use and must hold data.
 //!
 //! A format mark is valid only together with the record of a format, since users can later write
 //! any block, including a mark. The record of use is set before the first mount. From then on, only
@@ -22,10 +22,10 @@ pub(super) enum Witness {
     /// A format has begun, and the volume has not been in use since.
     Formatting(Attempt),
     /// The volume has been in use, but a power loss may undo this record: the agent was killed
-    /// before it synced the file, or fsync failed.
+    /// before it had synced the file, or fsync has failed.
     UseBegun,
-    /// The volume has been in use, or no record shows that it was not. It holds data, or its data
-    /// is lost.
+    /// The volume has been in use, or no record shows that the volume is new. The volume holds
+    /// data, or its data is lost.
     Used,
     /// The device has no backing file.
     NoFile,
@@ -37,7 +37,7 @@ pub(super) enum Witness {
 pub(super) struct Attempt(Option<[u8; 16]>);
 
 impl Attempt {
-    /// An attempt whose UUID is unknown, or no attempt.
+    /// An attempt to format whose UUID is unknown, or no attempt.
     pub(super) const UNKNOWN: Attempt = Attempt(None);
 
     pub(super) const fn of(uuid: [u8; 16]) -> Attempt {
@@ -85,13 +85,14 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// Records in the backing file that the volume is in use, before users can write to it. From then
-/// on, no format mark is valid, and a volume of zeros has lost its data.
+/// Records in the backing file that the volume is in use, before users can write to the volume.
+/// From then on, no format mark is valid, and a volume of zeros counts as a volume that has lost
+/// its data.
 ///
 /// # Errors
 ///
-/// Returns the error of the filesystem that contains the file. The file may then still have the
-/// record of a format.
+/// Returns the error of the filesystem that contains the file. After an error, the file may still
+/// record that a format has begun.
 pub(crate) fn begin_use<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<(), Failure> {
     testify_use(kernel, file, ask(kernel, file)?)
 }
@@ -114,21 +115,22 @@ pub(super) fn testify_use<K: Kernel>(
         Ok(()) => kernel.fsync(file)?,
         // A full disk must not prevent the pod's access to its data. On most filesystems, the
         // removal of an attribute needs no space. On an xfs without free blocks, the removal fails
-        // too. The stage then fails, since a volume that is in use must not count as new.
+        // too. Then NodeStageVolume fails, since a volume that is in use must not count as new.
         Err(error) if error.cause() == Cause::Full => {
             kernel.remove_xattr(file, NEW)?;
             return Ok(kernel.fsync(file)?);
         }
         Err(error) => return Err(error.into()),
     }
-    // If a power loss undoes this removal, the next stage removes the attribute again.
+    // If a power loss undoes this removal, the next NodeStageVolume call removes the attribute
+    // again.
     Ok(kernel.remove_xattr(file, NEW)?)
 }
 
 /// Reads the record in the backing file of a device.
 pub(super) fn ask<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<Witness, Error> {
     Ok(match kernel.xattr(file, NEW)?.as_deref() {
-        // On a filesystem without extended attributes, no volume is formatted.
+        // On a filesystem without extended attributes, the agent formats no volume.
         None => Witness::Used,
         Some(IS_NEW) => Witness::New,
         Some(USE_BEGUN) => Witness::UseBegun,

@@ -1,5 +1,5 @@
-//! Disks as sysfs shows them: the calls and their types. Does not know which disk belongs to which
-//! volume.
+//! Calls that read the node's disks from sysfs, and the types of their results. This module does
+//! not know which disk belongs to which volume.
 
 use super::{Dev, Result};
 
@@ -30,8 +30,8 @@ pub(crate) enum DiskAt {
 /// The identity that a disk's bus reports, from memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DiskFacts {
-    /// The bus reports only a serial number, and reading it takes a request to the disk:
-    /// [`Disks::disk_serial`].
+    /// The bus reports only a serial number. [`Disks::disk_serial`] reads the number by a request
+    /// to the disk.
     Virtio,
     /// The INQUIRY data that the kernel keeps (SPC-6).
     Scsi(ScsiFacts),
@@ -84,11 +84,11 @@ pub(crate) trait Disks {
     /// block.
     fn disk_facts(&self, disk: &Disk) -> Result<Option<DiskFacts>>;
     /// Returns the `serial` of a virtio disk. Sends a request to the disk (`VIRTIO_BLK_T_GET_ID`),
-    /// and waits until the disk answers. Empty if the disk has no serial; `None` if the disk was
+    /// and waits for the disk's response. Empty if the disk has no serial; `None` if the disk was
     /// removed.
     fn disk_serial(&self, disk: &Disk) -> Result<Option<String>>;
     /// Makes the kernel read the size of a SCSI disk again (`device/rescan`), and waits for the
-    /// disk. Does nothing for virtio and NVMe disks, which report size changes and have no such
-    /// file.
+    /// disk's response. Does nothing for virtio and NVMe disks, which report size changes
+    /// themselves and have no file `rescan`.
     fn disk_rescan(&self, disk: &Disk) -> Result<()>;
 }

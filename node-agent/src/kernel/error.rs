@@ -1,5 +1,5 @@
-//! A failed system call: its name, the object that it was called on, and the reason. Other
-//! directories do not see the errno.
+//! A failed system call: its name, the object that it was called on, and the reason. Code outside
+//! of the directory `kernel` does not see the errno.
 
 use std::fmt;
 use std::path::Path;
@@ -42,9 +42,10 @@ pub(crate) enum Cause {
     Full,
     /// ENOTEMPTY.
     NotEmpty,
-    /// EISDIR: a directory where a file was expected.
+    /// EISDIR: the path is a directory, but the call expects a file.
     Directory,
-    /// ELOOP, EXDEV: the path contains a symlink or another mount, and the call allows none.
+    /// ELOOP, EXDEV: the path contains a symlink or the root of another mount, which the call does
+    /// not allow.
     Escapes,
     /// EINVAL.
     Invalid,
@@ -58,7 +59,7 @@ pub(crate) enum Cause {
     Unsupported,
     /// EPROTONOSUPPORT: the server, or this kernel, does not support that version of the protocol.
     Version,
-    /// ETIMEDOUT, ECONNREFUSED, EHOSTUNREACH and similar: the server does not answer.
+    /// ETIMEDOUT, ECONNREFUSED, EHOSTUNREACH and similar: the server does not respond.
     Unreachable,
     /// ESTALE: the server no longer has the file or directory.
     Stale,
@@ -237,7 +238,7 @@ mod tests {
         }
     }
 
-    /// errno(3) and the table of `blk_status_to_errno` (Linux: block/blk-core.c).
+    /// The errnos are from errno(3) and from `blk_status_to_errno` (Linux: block/blk-core.c).
     #[test]
     fn what_a_failing_disk_or_filesystem_answers_has_a_name() {
         for (errno, name) in [

@@ -1,8 +1,8 @@
 //! The kernel as the agent sees it: one trait of synchronous calls, named after the system calls
 //! and ioctls that they make.
 //!
-//! Other modules use only [`Kernel`]. They never see an errno, a raw descriptor or a libc type.
-//! Only [`linux`] has unsafe code. This module does not know volumes.
+//! Other modules use only [`Kernel`], and never see an errno, a raw descriptor or a libc type. Only
+//! [`linux`] has unsafe code. This module knows nothing about volumes.
 
 mod disks;
 mod error;
@@ -27,8 +27,8 @@ pub(crate) use types::{
 
 /// Open file descriptions.
 pub(crate) trait Descriptors {
-    /// An open file description. Dropping it closes it, which may block, so the descriptor of a
-    /// device is dropped on the thread pool.
+    /// An open file description. Dropping the value closes the description, which may block, so the
+    /// descriptor of a device is dropped on the thread pool.
     type Fd: Send + Sync + 'static;
 }
 
@@ -40,7 +40,7 @@ pub(crate) trait Filesystems: Descriptors {
     /// `EXT4_IOC_RESIZE_FS`: grows an ext4 to `blocks` filesystem blocks. Needs `CAP_SYS_RESOURCE`.
     fn ext4_resize(&self, root: &Self::Fd, blocks: u64) -> Result<()>;
     /// Reads from sysfs the error counters of the ext4 that is mounted from a device. Returns
-    /// `None` if no ext4 is mounted from it. Does not block.
+    /// `None` if no ext4 is mounted from the device. Does not block.
     fn ext4_errors(&self, dev: Dev) -> Result<Option<Ext4Errors>>;
     /// `XFS_IOC_FSGEOMETRY`: returns the geometry of an xfs.
     fn xfs_geometry(&self, root: &Self::Fd) -> Result<XfsGeometry>;
@@ -65,18 +65,18 @@ pub(crate) trait Filesystems: Descriptors {
 pub(crate) trait Leftovers: Descriptors {
     /// Returns the names of a loop device's partitions, from sysfs. `LOOP_CLR_FD` removes only
     /// partitions that the kernel has found itself, and no agent binds with `LO_FLAGS_PARTSCAN`.
-    /// Makes only one statx(2) if the device has no partitions and `is_bound` is correct. Does not
-    /// block.
+    /// Makes only one system call, statx(2), if the device has no partitions and `is_bound` is
+    /// correct. Does not block.
     fn loop_partitions(&self, number: u32, is_bound: bool) -> Result<Vec<String>>;
     /// `LOOP_CTL_REMOVE`: removes the loop device with all state that outlives its binding;
-    /// `LOOP_CTL_GET_FREE` creates it again. Returns `false` while the device is bound, or while it
-    /// or one of its partitions is open. Takes about 50 ms.
+    /// `LOOP_CTL_GET_FREE` creates it again. Returns `false` while the device is bound, or while
+    /// the device or one of its partitions is open. Takes about 50 ms.
     fn loop_remove(&self, number: u32) -> Result<bool>;
     /// fstat(2): whether only root, and the members of a group, may open the device node. A bind
     /// mount of a raw volume shows the node itself, so users of the volume may change its mode.
     fn is_private(&self, device: &Self::Fd) -> Result<bool>;
     /// `BLKROSET` with 0: makes a device writable again that `BLKROSET` with 1 has made read-only.
-    /// A device that is bound read-only stays read-only.
+    /// A device that is bound read-only remains read-only.
     fn allow_writes(&self, device: &Self::Fd) -> Result<()>;
     /// `BLKROGET`: whether the device is read-only, either by `BLKROSET` or because it is bound
     /// read-only.
@@ -109,8 +109,8 @@ pub(crate) trait Reads {
 /// The system calls that the agent uses.
 ///
 /// Calls marked *Does not block* never wait for a disk or a server (measured on a mount whose
-/// server never answers) and may run on the agent's event loop. All others belong on the thread
-/// pool. Calls that take a path do not block if all names of the path are in memory;
+/// server never responds) and may run on the agent's event loop. All other calls belong on the
+/// thread pool. Calls that take a path do not block if all names of the path are in memory;
 /// [`Kernel::open_path_cached`] checks this.
 pub(crate) trait Kernel:
     Filesystems + Leftovers + Surroundings + Disks + Remotes + Send + Sync + 'static
@@ -168,10 +168,10 @@ pub(crate) trait Kernel:
     /// the lock.
     fn flock(&self, fd: &Self::Fd) -> Result<bool>;
     /// fcntl(2) with `F_SETLEASE`, released immediately. Returns whether other open file
-    /// descriptions have the file open for writing or, with `readers_too`, at all; `fd` must then
-    /// be open for writing. A description opened with [`Open::Name`] does not count, but a loop
-    /// device does. While the lease is held, another process that opens the file waits, or gets
-    /// [`Cause::Again`] with `O_NONBLOCK`.
+    /// descriptions have the file open for writing. With `readers_too`, readers are included, and
+    /// `fd` must be open for writing. A description opened with [`Open::Name`] is ignored, but the
+    /// description of a loop device is not. While the lease is held, another process that opens the
+    /// file waits, or gets [`Cause::Again`] with `O_NONBLOCK`.
     fn openers(&self, fd: &Self::Fd, readers_too: bool) -> Result<Openers>;
     /// fgetxattr(2): returns the attribute's value; empty if the value is longer than 64 bytes.
     /// Returns `None` if the file does not have the attribute, or its filesystem has no attributes
@@ -179,7 +179,7 @@ pub(crate) trait Kernel:
     fn xattr(&self, fd: &Self::Fd, name: &str) -> Result<Option<Vec<u8>>>;
     /// fsetxattr(2).
     fn set_xattr(&self, fd: &Self::Fd, name: &str, value: &[u8]) -> Result<()>;
-    /// fremovexattr(2). Succeeds if the file does not have the attribute.
+    /// fremovexattr(2). Also succeeds if the file does not have the attribute.
     fn remove_xattr(&self, fd: &Self::Fd, name: &str) -> Result<()>;
     /// lseek(2) with `SEEK_DATA`: returns the offset of the next data at or after `from`, in bytes;
     /// `None` if only a hole follows.
@@ -189,9 +189,9 @@ pub(crate) trait Kernel:
     /// pread(2), one call: returns the number of bytes read, which may be fewer than requested.
     fn pread(&self, fd: &Self::Fd, buffer: &mut [u8], offset: u64) -> Result<usize>;
     /// Reads many ranges of a disk, several at once. `longest` is the length in bytes of the
-    /// longest range. Returns `false` if this kernel or this disk does not support it, or stops
-    /// supporting it in between: `reads` then still returns the other ranges, and has received the
-    /// ranges that failed with no bytes.
+    /// longest range. Returns `false` if this kernel or this disk does not support this, or stops
+    /// supporting it in between. Then `reads` has received the failed ranges with no bytes, and
+    /// still returns the remaining ranges.
     ///
     /// # Errors
     /// Returns the error of the first read that fails, after which no further range is read.
@@ -220,12 +220,12 @@ pub(crate) trait Kernel:
     /// `LOOP_CTL_GET_FREE`: returns the number of a loop device that was unbound at the time of the
     /// call.
     fn loop_get_free(&self) -> Result<u32>;
-    /// `LOOP_CTL_ADD`: creates the loop device with this number. Returns `false` if it exists
-    /// already.
+    /// `LOOP_CTL_ADD`: creates the loop device with this number. Returns `false` if the device
+    /// exists already.
     fn loop_add(&self, number: u32) -> Result<bool>;
     /// `LOOP_CONFIGURE`: binds the device to `file`. The first 63 bytes of `name` identify the
-    /// device even after its file is renamed or deleted. [`Cause::Busy`] if another process has
-    /// bound the device.
+    /// device even after its file is renamed or deleted. Fails with [`Cause::Busy`] if another
+    /// process has bound the device.
     fn loop_configure(
         &self,
         device: &Self::Fd,
@@ -234,14 +234,14 @@ pub(crate) trait Kernel:
         name: &str,
     ) -> Result<()>;
     /// `LOOP_GET_STATUS64`; `None` if the device is not bound. Queries the filesystem of the
-    /// backing file and waits for its answer, so it must never be called for a device that another
-    /// program may have bound.
+    /// backing file and waits for the response, so it must never be called for a device that
+    /// another program may have bound.
     fn loop_status(&self, device: &Self::Fd) -> Result<Option<LoopStatus>>;
     /// `LOOP_SET_STATUS64`: sets or clears AUTOCLEAR (unbind at the last close).
     fn loop_set_autoclear(&self, device: &Self::Fd, autoclear: bool) -> Result<()>;
     /// `LOOP_CLR_FD`: unbinds the device when its last descriptor is closed, including `device`, so
-    /// the result is visible only afterwards. Ten milliseconds faster than setting AUTOCLEAR, which
-    /// freezes the device's queue.
+    /// the result is visible only afterwards. `LOOP_CLR_FD` is ten milliseconds faster than setting
+    /// AUTOCLEAR, which freezes the device's queue.
     fn loop_clr_fd(&self, device: &Self::Fd) -> Result<()>;
     /// `LOOP_SET_CAPACITY`: adopts a changed size of the backing file.
     fn loop_set_capacity(&self, device: &Self::Fd) -> Result<()>;
@@ -278,7 +278,7 @@ pub(crate) trait Kernel:
     /// mount_setattr(2): sets `attrs` and makes the mount private, in one step. Does not block.
     fn mount_setattr(&self, mount: &Self::Fd, attrs: MountAttrs) -> Result<()>;
     /// move_mount(2) onto an open directory or file. The call silently stacks the mount on an
-    /// existing one, so callers check first. Does not block.
+    /// existing mount, so callers check first. Does not block.
     fn move_mount(&self, mount: &Self::Fd, onto: &Self::Fd) -> Result<()>;
     /// umount2(2) with `UMOUNT_NOFOLLOW`: waits for write-back if it drops the last reference.
     fn umount(&self, path: &Path) -> Result<()>;
@@ -299,8 +299,8 @@ pub(crate) trait Kernel:
     /// [`Kernel::statmount`] of the mount that contains `path`, which need not be the mount's root.
     fn mount_holding(&self, path: &Path) -> Result<Option<MountFacts>>;
     /// Returns every mount of the namespace, from mountinfo, including mounts hidden by other
-    /// mounts. Read at the start, when a path may no longer show the mount that was made on it, and
-    /// before a device without AUTOCLEAR is freed.
+    /// mounts. The agent reads the mounts at startup, because a later mount may hide a volume's
+    /// mount, and before the agent frees a device without AUTOCLEAR.
     fn mounts(&self) -> Result<Vec<MountEntry>>;
     /// Opens the root directory of a detached mount, for ioctls.
     fn open_root(&self, mount: &Self::Fd) -> Result<Self::Fd>;
@@ -317,10 +317,9 @@ pub(crate) trait Kernel:
 /// How long a call that fails with EBUSY is repeated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Patience {
-    /// 31 ms in all. A device that is really in use must be reported soon.
+    /// Retries for 31 ms, so that the caller reports soon that a device is in use.
     Moment,
-    /// 1023 ms in all. The last user should have closed the device, and the caller would only
-    /// retry.
+    /// Retries for 1023 ms, because the last user should have closed the device by then.
     Second,
 }
 
@@ -335,10 +334,11 @@ impl Patience {
     }
 }
 
-/// Repeats `attempt` while `is_busy` is true for its result, until the patience is used up.
+/// Repeats `attempt` while `is_busy` is true for its result, for the time that `patience` allows.
 ///
 /// Other processes hold devices and mounts briefly: udev probes a changed device, and a child has
-/// copies of all descriptors of the agent between fork and exec. No event reports their release.
+/// copies of all descriptors of the agent between fork and exec. No event reports when the other
+/// processes close a device or mount.
 pub(crate) fn while_busy<K: Kernel, T>(
     kernel: &K,
     patience: Patience,
@@ -364,7 +364,7 @@ pub(crate) fn failed_busy<T>(result: &Result<T>) -> bool {
 
 /// A program to run on a device, which the program opens as `/proc/self/fd/0`.
 pub(crate) struct Child<'a, Fd> {
-    /// The tool's file name. It is searched in the system directories, never in `PATH`.
+    /// The tool's file name, which is searched for in the system directories, never in `PATH`.
     pub(crate) program: &'static str,
     /// The tool's arguments.
     pub(crate) args: Vec<String>,
@@ -373,9 +373,10 @@ pub(crate) struct Child<'a, Fd> {
     pub(crate) device: &'a Fd,
     /// The time after which the child is killed.
     pub(crate) deadline: Duration,
-    /// Returns whether the child must be killed. Called about once a second.
+    /// Returns whether the child must be killed. Called about once a second while the child runs.
     pub(crate) is_given_up: &'a dyn Fn() -> bool,
-    /// Whether the child checks a filesystem: its messages are also on standard output.
+    /// Whether the child is a checker of filesystems, which also writes messages to standard
+    /// output.
     pub(crate) is_fsck: bool,
 }
 

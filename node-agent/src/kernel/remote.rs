@@ -45,7 +45,7 @@ pub(crate) struct RemoteMount {
 /// The result of a successful call.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer<Fd> {
-    /// A detached mount. The helper holds the mount as well until [`Process::close`], so that the
+    /// A detached mount. The helper also keeps the mount open until [`Process::close`], so that the
     /// agent never closes a mount's last descriptor, which may wait for the server.
     Mount(Fd),
     /// The mount was removed.
@@ -62,7 +62,8 @@ pub(crate) type Answered<Fd> = std::result::Result<Answer<Fd>, Failure>;
 pub(crate) struct MountSource {
     /// The filesystem type, as in /proc/filesystems.
     pub(crate) fs_type: String,
-    /// The source of the mount. For a network filesystem, it includes the mounted directory.
+    /// The source of the mount. For a network filesystem, the source includes the mounted
+    /// directory.
     pub(crate) source: OsString,
     /// The attributes of the mount.
     pub(crate) attrs: MountAttrs,
@@ -93,7 +94,7 @@ pub(crate) trait Remotes: Descriptors {
     fn umount_lazily(&self, path: &std::path::Path) -> Result<()>;
     /// Returns the permissions of an open directory (fstat(2)). Called only in helper processes.
     fn mode(&self, fd: &Self::Fd) -> Result<u32>;
-    /// fchmod(2). Called only in helper processes.
+    /// Changes the permissions of an open directory (fchmod(2)). Called only in helper processes.
     fn chmod(&self, fd: &Self::Fd, mode: u32) -> Result<()>;
     /// Returns the source of the mount whose root is `path`; `None` if `path` is not the root of a
     /// mount. Uses statmount(2) if it returns sources (Linux 6.13), else mountinfo. Does not block.

@@ -81,7 +81,7 @@ impl Stat {
         }
     }
 
-    /// Whether both are the same file of the same filesystem or, for device nodes, the same device.
+    /// Whether both objects are the same file or, for device nodes, the same device.
     pub(crate) fn is_same_root(&self, other: &Stat) -> bool {
         self.kind == other.kind
             && match self.kind {
@@ -98,7 +98,7 @@ pub(crate) enum Open {
     DeviceRead,
     /// `O_RDWR | O_DIRECT | O_NONBLOCK`.
     DeviceWrite,
-    /// `O_RDONLY | O_EXCL | O_NONBLOCK`: [`super::Cause::Busy`] if mounted or claimed.
+    /// `O_RDONLY | O_EXCL | O_NONBLOCK`: fails with EBUSY if the device is mounted or claimed.
     DeviceExclusive,
     /// `O_RDWR`.
     FileWrite,
@@ -119,7 +119,7 @@ pub(crate) enum Openers {
     None,
     /// Another process or a loop device has the file open.
     Others,
-    /// The filesystem does not report other openers, or does not report them to this process.
+    /// The filesystem does not report to this process whether others have the file open.
     Unknown,
 }
 
@@ -160,7 +160,7 @@ impl LoopStatus {
 pub(crate) struct LoopFile {
     /// The file's path as the binding process saw it; ends in ` (deleted)` for a deleted file.
     pub(crate) path: PathBuf,
-    /// Whether the device has AUTOCLEAR: its last close unbinds it.
+    /// Whether the device has AUTOCLEAR, so that the last close unbinds the device.
     pub(crate) autoclear: bool,
 }
 
@@ -205,7 +205,7 @@ impl MountAttrs {
         self.0 & other.0 == other.0
     }
 
-    /// Whether both are equal in all attributes that the agent's mount flags can set.
+    /// Whether both sets agree in all attributes that the agent's mount flags can set.
     pub(crate) const fn is_like(self, other: MountAttrs) -> bool {
         let ours = MountAttrs::READ_ONLY
             .with(MountAttrs::NO_SUID)
@@ -245,7 +245,7 @@ pub(crate) struct MountFacts {
     pub(crate) counts_in_memory: bool,
     /// The number of the group of mounts that propagate to each other; 0 for a private mount.
     pub(crate) peer_group: u64,
-    /// The SELinux label of all files (`context=`). Statmount shows it since Linux 6.13.
+    /// The SELinux label of all files (`context=`). In statmount(2) since Linux 6.13.
     pub(crate) label: Option<String>,
 }
 

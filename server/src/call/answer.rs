@@ -1,22 +1,22 @@
 //! The innermost layer of every call: passes a decoded message to its handler, and converts the
 //! result to a response or a status. The outermost layer is [`super::layer`]; a [`Record`] passes
-//! data to it. This module does not depend on individual calls.
+//! data from the handler to that layer. This module does not depend on individual calls.
 
 use super::{Failure, Rpc, Subject, code};
 use std::sync::{Arc, OnceLock};
 use tonic::{Request, Response, Status};
 
 /// Maximum length of a message sent with a status, in bytes of the header `grpc-message`,
-/// percent-encoded. Clients refuse headers of more than 8 KiB in all (gRPC's C core), or 16 KiB, by
-/// default.
+/// percent-encoded. By default, clients refuse headers of more than 8 KiB in total (gRPC's C core)
+/// or 16 KiB.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
-/// Maximum length of a subject in the log line, in bytes: the specification's limit for
-/// identifiers.
+/// Maximum length of a call's subject (an ID or name) in the log line, in bytes: the
+/// specification's limit for identifiers.
 const SUBJECT_BYTES_MAX: usize = 128;
 
-/// Passes the message to `handle`, records the subject of the call for the log line, and converts a
-/// failure to its status by [`code`].
+/// Passes the message to `handle`, and records the subject of the call (an ID or name) for the log
+/// line. Converts a failure to a gRPC status with [`code`].
 ///
 /// # Errors
 /// Returns the failure of `handle` as a status.
@@ -41,14 +41,14 @@ where
 }
 
 tokio::task_local! {
-    /// The record of the call whose handler runs.
+    /// The record of the call whose handler is running.
     static CALL: Record;
 }
 
 /// Adds the name of a cloud to the log line of the current call. Has no effect outside the handler
 /// of a call.
 pub fn in_cloud(name: &str) {
-    // Ignore the error: outside a handler there is no record.
+    // Ignore the error, since there is no record outside the handler of a call.
     let _outside = CALL.try_with(|record| {
         record.0.cloud.get_or_init(|| name.into());
     });
@@ -63,7 +63,7 @@ pub(crate) fn status(rpc: Rpc, failure: &Failure) -> Status {
 /// Returns the longest start of a message that fits the header `grpc-message`, cut between
 /// characters.
 fn sendable(message: &str) -> &str {
-    // Most messages are so short that they fit in any encoding.
+    // Most messages are so short that they fit even if every byte is percent-encoded.
     if message.len() * 3 <= MESSAGE_BYTES_MAX {
         return message;
     }
@@ -81,8 +81,8 @@ fn sendable(message: &str) -> &str {
     cut.map_or(message, |(end, _)| &message[..end])
 }
 
-/// The data that the handler of a call reports to the outermost layer: the subject, which also
-/// shows that a handler was reached, and the cloud.
+/// The data that the handler of a call passes to the outermost layer: the cloud, and the subject of
+/// the call, whose presence also means that a handler was reached.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record(Arc<Reported>);
 
@@ -93,15 +93,17 @@ struct Reported {
 }
 
 impl Record {
-    /// Records that a handler was reached, and its subject; returns the recorded subject. The first
-    /// report is kept: if one handler calls another, the subject of the outer handler is right.
+    /// Records that a handler was reached, with the subject of the call; returns the recorded
+    /// subject. The first record is kept: if a handler calls a second handler, the subject of the
+    /// outer handler is correct.
     pub(crate) fn reached(&self, subject: &str) -> &str {
         self.0
             .subject
             .get_or_init(|| start_of(subject, SUBJECT_BYTES_MAX).into())
     }
 
-    /// Returns the subject: empty for calls without one, `None` if no handler was reached.
+    /// Returns the recorded subject of the call. The subject is empty if the call has none, and
+    /// `None` if no handler was reached.
     pub(crate) fn subject(&self) -> Option<&str> {
         self.0.subject.get().map(AsRef::as_ref)
     }
@@ -148,8 +150,8 @@ mod tests {
                 let status = status(Rpc::CreateVolume, &failure);
                 assert_eq!(status.code(), Code::OutOfRange);
                 assert!(message.starts_with(status.message()));
-                // The length as sent, percent-encoded. One more character of up to 12 bytes would
-                // not fit.
+                // The length of the message as sent, percent-encoded. One more character of up to
+                // 12 bytes would not fit.
                 let sent = status.into_http::<()>().headers()["grpc-message"].len();
                 assert!((4096 - 11..=4096).contains(&sent), "{part:?}: {sent}");
             }

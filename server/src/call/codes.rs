@@ -1,6 +1,6 @@
-//! Maps failures to gRPC codes; no other module does. A code is an instruction to the caller, not a
-//! description, so the comments explain how the official sidecars and the kubelet react to it. This
-//! module must not depend on the messages of failures.
+//! Maps failures to gRPC codes. No other module selects a code. A code is an instruction to the
+//! caller, not a description, so the comments explain how the official sidecars and the kubelet
+//! react to each code. This module must not depend on the messages of failures.
 //!
 //! The reactions in the sources of external-provisioner 6.3, external-attacher 4.12,
 //! external-resizer 2.2, external-snapshotter 8.6 and the kubelet 1.36 are:
@@ -8,10 +8,10 @@
 //!   operation may still be running. The callers retry, and keep the object until they get a final
 //!   code.
 //! - RESOURCE_EXHAUSTED is non-final for all callers except the provisioner, which concludes that
-//!   nothing was created. If the volume may be created for another node, the provisioner lets the
-//!   scheduler select one.
-//! - All other codes are final: the provisioner may forget the volume without a DeleteVolume, and
-//!   the kubelet may forget the stage without a NodeUnstageVolume.
+//!   nothing was created. If the volume may be created for a different node, the provisioner lets
+//!   the scheduler select a node.
+//! - All other codes are final: the provisioner may forget the volume without a DeleteVolume call,
+//!   and the kubelet may forget a staged volume without a NodeUnstageVolume call.
 
 use super::{Certainty, Kind, Rpc};
 use tonic::Code;
@@ -26,15 +26,15 @@ pub const fn code(rpc: Rpc, kind: Kind, certainty: Certainty) -> Code {
     }
 }
 
-/// Returns the code for a call that may have left changes behind. For all kinds of failures, the
-/// code makes the caller retry.
+/// Returns the code for a call that may have left changes behind. All of these codes make the
+/// caller retry.
 const fn non_final(kind: Kind) -> Code {
     match kind {
         // The caller retries with back-off. The server's deadline has expired, not the caller's.
         Kind::Timeout => Code::DeadlineExceeded,
-        // The caller reacts as to a broken connection.
+        // The caller reacts to UNAVAILABLE as to a broken connection.
         Kind::Unreachable => Code::Unavailable,
-        // ABORTED means "operation pending". It suits any unfinished state, since the retry
+        // ABORTED means "operation pending". ABORTED suits any unfinished state, since the retry
         // completes the operation.
         Kind::Invalid
         | Kind::NotFound
@@ -52,14 +52,16 @@ const fn non_final(kind: Kind) -> Code {
     }
 }
 
-/// Returns the code for a call that has left no changes behind. The code describes the failure.
+/// Returns the code for a call that has left no changes behind. This code describes the failure.
 const fn settled(rpc: Rpc, kind: Kind) -> Code {
     match kind {
-        // The provisioner treats the code as final, and adds an event to the claim. The resizer
-        // treats the request as infeasible, and the user may request a smaller size.
+        // The provisioner treats INVALID_ARGUMENT as final, and adds an event to the
+        // PersistentVolumeClaim. The resizer treats the request as infeasible, and the user may
+        // request a smaller size.
         Kind::Invalid => Code::InvalidArgument,
         // The attacher and the kubelet retry with back-off. The resizer treats the request as
-        // infeasible. Calls that undo a change return OK instead of this failure.
+        // infeasible. Calls that undo a change return OK if the object does not exist, instead of
+        // this failure.
         Kind::NotFound => Code::NotFound,
         Kind::Incompatible if names_an_object(rpc) => Code::AlreadyExists,
         // The specification defines ALREADY_EXISTS only for calls that name an object.
@@ -71,19 +73,19 @@ const fn settled(rpc: Rpc, kind: Kind) -> Code {
         // the volume must be offline first.
         Kind::Precondition => Code::FailedPrecondition,
         Kind::Range if has_a_range(rpc) => Code::OutOfRange,
-        // The size is wrong only because of the state of the object.
+        // The size is invalid only because of the state of the object.
         Kind::Range => Code::FailedPrecondition,
         // The resizer treats the request as infeasible, and the user may request a smaller size.
-        // After RESOURCE_EXHAUSTED, the resizer would repeat the size for which there is no space,
-        // even if the user requests a smaller one.
+        // After RESOURCE_EXHAUSTED, the resizer would keep requesting the size for which there is
+        // no space, even if the user requests a smaller size.
         Kind::Quota if matches!(rpc, Rpc::ControllerExpandVolume) => Code::OutOfRange,
-        // The resizer treats the request as infeasible, and repeats it slowly. The user may choose
-        // another VolumeAttributesClass. After RESOURCE_EXHAUSTED, the resizer would repeat the
-        // class even if the user chooses another one.
+        // The resizer treats the request as infeasible, and repeats the request slowly. The user
+        // may choose a different VolumeAttributesClass. After RESOURCE_EXHAUSTED, the resizer would
+        // keep requesting the first class even if the user chooses a different class.
         Kind::Quota if matches!(rpc, Rpc::ControllerModifyVolume) => Code::InvalidArgument,
         // The provisioner drops the selected node and lets the scheduler choose again. The other
-        // callers retry. The snapshotter keeps the object meanwhile, so the message explains how to
-        // delete the object.
+        // callers retry. The snapshotter keeps the VolumeSnapshot object meanwhile, so the message
+        // explains how to delete the object.
         Kind::Quota => Code::ResourceExhausted,
         // A non-final code would make the provisioner and the snapshotter keep an object whose
         // creation was never begun, and block its deletion. INTERNAL is final, and callers retry
@@ -95,7 +97,7 @@ const fn settled(rpc: Rpc, kind: Kind) -> Code {
         // After ABORTED, the caller starts again at the first page.
         Kind::BadToken if is_paged(rpc) => Code::Aborted,
         // The code is final, and callers retry with back-off. An operator must give the driver
-        // other credentials.
+        // different credentials.
         Kind::Unauthenticated => Code::Unauthenticated,
         Kind::Denied => Code::PermissionDenied,
         // The code is final, and callers retry with back-off. A page token in a call without pages
@@ -104,11 +106,12 @@ const fn settled(rpc: Rpc, kind: Kind) -> Code {
     }
 }
 
-/// Returns the code for a feature that the driver lacks, requested through a call that it has.
+/// Returns the code for a call that the driver implements, but that requests an unsupported
+/// feature.
 const fn unsupported(rpc: Rpc) -> Code {
     match rpc {
         // The specification calls this "unsupported field": a parameter, a source or a capability.
-        // The code is final, and the sidecar adds an event to the claim.
+        // INVALID_ARGUMENT is final, and the sidecar adds an event to the PersistentVolumeClaim.
         Rpc::CreateVolume
         | Rpc::CreateSnapshot
         | Rpc::CreateVolumeGroupSnapshot
@@ -118,13 +121,13 @@ const fn unsupported(rpc: Rpc) -> Code {
         Rpc::ControllerPublishVolume | Rpc::NodeStageVolume | Rpc::NodePublishVolume => {
             Code::FailedPrecondition
         }
-        // The call is not implemented, so sidecars disable the feature.
+        // The driver does not implement the call, so the sidecars disable the feature.
         _ => Code::Unimplemented,
     }
 }
 
-/// Whether the call creates or attaches an object that the caller has named. Only these calls may
-/// report that the object exists, but differs from the request.
+/// Whether the call creates or attaches an object that the caller has named. Only calls of this
+/// kind may report that the object exists, but differs from the request.
 const fn names_an_object(rpc: Rpc) -> bool {
     creates(rpc)
         || matches!(
@@ -186,8 +189,9 @@ mod tests {
         }
     }
 
-    /// The exception is a snapshot for which there is no room: the code of the specification is not
-    /// final for csi-snapshotter, so the message says how to delete the object of the snapshot.
+    /// The exception is a snapshot for which there is no space. The specification's code for this
+    /// failure is not final for csi-snapshotter, so the message says how to delete the
+    /// VolumeSnapshot object.
     #[test]
     fn an_operation_never_begun_or_undone_does_not_block_the_provisioner() {
         for rpc in CREATING {
@@ -219,7 +223,7 @@ mod tests {
 
     type Exceptions = &'static [(Code, &'static [Rpc])];
 
-    /// Kind, its code, and the calls that have another code.
+    /// Each row has the kind of a failure, its code, and the calls that return a different code.
     const TABLE: [(Kind, Code, Exceptions); 15] = [
         (Kind::Invalid, Code::InvalidArgument, &[]),
         (Kind::NotFound, Code::NotFound, &[]),

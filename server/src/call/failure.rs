@@ -6,15 +6,15 @@ use super::Rpc;
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
-/// Maximum length of a message that is sent to another process, in bytes. Escapes in JSON make the
+/// Maximum length of a message that is sent to another process, in bytes. Escaping for JSON makes a
 /// message at most six times as long.
 const MESSAGE_BYTES_MAX: usize = 4 << 10;
 
-/// The kind of a failure, in terms of storage. It does not determine the caller's reaction, which
-/// also depends on the call and on the [`Certainty`].
+/// The kind of a failure, in terms of storage. The kind alone does not determine the caller's
+/// reaction, which also depends on the call and on the [`Certainty`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
-    /// The request can never succeed as it is.
+    /// The request is invalid, and can never succeed without a change.
     Invalid,
     /// The volume, node, snapshot or path does not exist.
     NotFound,
@@ -30,7 +30,7 @@ pub enum Kind {
     Quota,
     /// A dependency of this driver does not respond.
     Unreachable,
-    /// This driver does not support the request.
+    /// The driver does not support the request.
     Unsupported,
     /// The operation took too long.
     Timeout,
@@ -88,7 +88,7 @@ impl Certainty {
 }
 
 /// A failed operation. The message is a lowercase fragment that names the field, path or errno, and
-/// the remedy. It is shown to users, and never contains a secret.
+/// the remedy. The message is shown to users, and never contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
@@ -103,7 +103,7 @@ pub struct Failure {
 
 /// Constructors of failures. All constructors set [`Certainty::NothingHappened`].
 impl Failure {
-    /// Creates a failure of this kind that changed nothing.
+    /// Creates a failure of this kind for an operation that has changed nothing.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -202,8 +202,8 @@ impl Failure {
     }
 }
 
-/// Returns the text, or its start and end if it is longer than `bytes_max`. Lines between processes
-/// have a maximum length, but users can choose long names.
+/// Returns the text, or only its start and end if the text is longer than `bytes_max`. Lines that
+/// are sent between processes have a maximum length, but users can choose long names.
 #[must_use]
 pub fn shortened(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {

@@ -1,6 +1,6 @@
-//! The outermost layer of every call: creates its span, writes its one log line, measures its
-//! duration, and catches panics. Sees every request, even if no service accepts the request or it
-//! cannot be decoded. This module must not print a request, which may contain secrets.
+//! The outermost layer of every call: creates the call's span, writes its one log line, measures
+//! its duration, and catches panics. Every request passes this layer, even if no service accepts it
+//! or it cannot be decoded. This module must not print a request, which may contain secrets.
 
 use super::refusals::{Refusal, Refusals};
 use super::{Callers, Failure, ForbiddenCaller, Record, Rpc, start_of, status};
@@ -23,12 +23,12 @@ use tracing::{Instrument as _, Level, Span};
 /// Histogram of the duration of calls, in seconds, by `driver`, `rpc` and `code`.
 pub(crate) const DURATION: &str = "belay_rpc_duration_seconds";
 
-/// Maximum time in which a request must arrive in full over the local socket. This limit and the
+/// Maximum time in which a complete request must arrive over the local socket. This limit and the
 /// limits in [`crate::services`] bound the memory of incomplete requests.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum length of a caller's text, such as an unknown path, in a response or a log line, in
-/// bytes.
+/// Maximum length, in bytes, to which a text from the caller, such as an unknown path, is cut in a
+/// response or a log line.
 const FOREIGN_BYTES_MAX: usize = 128;
 
 /// A tower layer that wraps the services of one driver.
@@ -54,18 +54,18 @@ impl CallLayer {
         }
     }
 
-    /// Returns the layer, restricted to these callers.
+    /// Returns the layer, which then accepts only calls of these callers.
     pub(crate) fn only_for(mut self, callers: Callers) -> Self {
         self.callers = callers;
         self
     }
 
-    /// Returns the users that may call.
+    /// Returns the users that may call the server.
     pub(crate) fn callers(&self) -> &Callers {
         &self.callers
     }
 
-    /// Creates the layer of another driver of the same server. The calls of each driver are
+    /// Creates the layer of a further driver of the same server. The calls of each driver are
     /// measured separately; the calls of all drivers delay the shutdown.
     pub(crate) fn of(&self, driver: &str) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl CallLayer {
         Arc::clone(&self.running)
     }
 
-    /// Returns the notification that is sent when a call ends, also if its caller disconnects.
+    /// Returns the notification that is sent when a call ends, even if its caller disconnects.
     pub(crate) fn ended(&self) -> &Notify {
         &self.ended
     }
@@ -130,7 +130,7 @@ where
         let call = Call::begin(request.uri().path(), record, &self.layer);
         let running = self.layer.running.subscribe();
         let ended = Ended(Arc::clone(&self.layer.ended));
-        // Call `self.inner`, which was polled until it was ready; the clone was not.
+        // Call `self.inner`, which `poll_ready` has polled; the clone was not polled.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         Box::pin(async move {
@@ -144,8 +144,8 @@ where
                 .catch_unwind()
                 .instrument(call.span());
             let mut work = pin!(work);
-            // This future ends when the request has arrived, so that only the arrival needs a
-            // timer.
+            // This future ends when the complete request has arrived, so that a timer runs only
+            // during the arrival.
             let arrival = future::poll_fn(|context| match work.as_mut().poll(context) {
                 Poll::Ready(done) => Poll::Ready(Some(done)),
                 Poll::Pending if call.record.subject().is_some() => Poll::Ready(None),
@@ -178,8 +178,8 @@ impl Drop for Ended {
     }
 }
 
-/// A call from its first byte to its response. If dropped before the response, it logs that the
-/// caller disconnected.
+/// A call from its first byte to its response. If this value is dropped before the response, it
+/// logs that the caller has disconnected.
 struct Call {
     rpc: Option<Rpc>,
     /// The path, for unknown calls only.
@@ -217,8 +217,8 @@ impl Call {
         }
     }
 
-    /// Returns the span of the call, which names it in each log line. The span of a read has level
-    /// debug, since reads are frequent.
+    /// Returns the span of the call, which adds the name of the call to each log line. The span of
+    /// a read has level debug, since reads are frequent.
     fn span(&self) -> Span {
         let subject = tracing::field::Empty;
         if self.rpc.is_some_and(Rpc::changes_state) {
@@ -230,7 +230,8 @@ impl Call {
 
     /// Returns the status of a failure outside a handler.
     fn fail(&self, failure: impl FnOnce(Rpc) -> Failure) -> Status {
-        // Record a handler, so that the failure is not mistaken for an error of the decoder.
+        // Record a reached handler, so that the failure is not mistaken for an error of the
+        // decoder.
         self.record.reached("");
         match self.rpc {
             Some(rpc) => status(rpc, &failure(rpc)),
@@ -258,9 +259,9 @@ impl Call {
         }
     }
 
-    /// Returns the status of a request that the decoder refuses as too large or not protobuf, which
-    /// is the caller's mistake. The decoder's codes are OUT_OF_RANGE or INTERNAL, which mean
-    /// something else to a sidecar.
+    /// Returns the status of a request that the decoder refuses because it is too large or not
+    /// protobuf, which is the caller's mistake. The decoder's codes are OUT_OF_RANGE and INTERNAL,
+    /// which have a different meaning for sidecars.
     fn unreadable(&self, failed: &Status) -> Option<Status> {
         let rpc = self.rpc.filter(|_| self.record.subject().is_none())?;
         let by_decoder = matches!(failed.code(), Code::OutOfRange | Code::Internal);
@@ -270,8 +271,8 @@ impl Call {
         })
     }
 
-    /// Returns the status of a compressed request. As gRPC demands, it is UNIMPLEMENTED with the
-    /// accepted encodings, which distinguish it from a call that is not served.
+    /// Returns the status of a compressed request. As gRPC demands, the status is UNIMPLEMENTED
+    /// with the accepted encodings, which a call that is not served does not return.
     fn compressed(&self, failed: &Status) -> Option<Status> {
         let reached = self.record.subject().is_some();
         let read = failed.metadata().get("grpc-accept-encoding");
@@ -350,15 +351,15 @@ impl Drop for Call {
 /// Number of gRPC codes.
 const CODES: usize = 17;
 
-/// Metric names of calls that are not CSI, by the start of their path: the kubelet's registration,
-/// gRPC's own services, and unknown calls.
+/// Metric names of calls that do not belong to CSI, by the start of the path: the kubelet's
+/// registration, gRPC's own services, and unknown calls.
 const OTHERS: [(&str, &str); 3] = [
     ("/pluginregistration.", "registration"),
     ("/grpc.", "grpc"),
     ("", "unknown"),
 ];
 
-/// The histograms of a driver, one per call and code. Each is looked up by name only once.
+/// The histograms of a driver, one per call and code, each looked up by name only once.
 #[derive(Clone, Debug)]
 struct Durations {
     driver: Arc<str>,
@@ -374,7 +375,8 @@ impl Durations {
         }
     }
 
-    /// Returns the histogram of a call. The path classifies calls that are not CSI.
+    /// Returns the histogram of a call. Calls that do not belong to CSI are classified by their
+    /// path.
     fn of(&self, rpc: Option<Rpc>, path: &str, code: Code) -> &Histogram {
         let (row, name) = match rpc {
             Some(rpc) => (rpc as usize, rpc.name()),
@@ -387,11 +389,11 @@ impl Durations {
     }
 }
 
-/// Returns the row and the name of a call that is not CSI.
+/// Returns the row and the metric name of a call that does not belong to CSI.
 fn other(path: &str) -> (usize, &'static str) {
     let mut rows = OTHERS.into_iter().zip(Rpc::ALL.len()..);
     let found = rows.find(|((begin, _), _)| path.starts_with(begin));
-    // The last prefix matches all paths.
+    // The last prefix in the table matches all paths.
     found.map_or((Rpc::ALL.len(), ""), |((_, name), row)| (row, name))
 }
 
@@ -402,7 +404,7 @@ mod tests {
 
     const DRIVER: &str = "test.csi.belay.dev";
 
-    /// A service whose requests never arrive in full.
+    /// A service whose requests never arrive completely.
     #[derive(Clone)]
     struct Waiting;
 
@@ -429,7 +431,7 @@ mod tests {
         assert_eq!(other("/csi.v1.Node/Fly"), (rows + 2, "unknown"));
     }
 
-    /// Responds to each request with the next code, like a handler.
+    /// Responds to each request with the next code, as a handler would.
     #[derive(Clone)]
     struct Answering(Arc<std::sync::Mutex<Vec<Code>>>);
 
@@ -453,7 +455,7 @@ mod tests {
         }
     }
 
-    /// The names of codes in the alerts.
+    /// The names of gRPC codes in the alerts.
     const CODE_NAMES: [&str; 17] = [
         "OK",
         "CANCELLED",
@@ -564,7 +566,7 @@ mod tests {
         let mut service = layer.layer(Waiting);
         for (rpc, code) in [
             (Rpc::NodeStageVolume, Code::DeadlineExceeded),
-            // For this call, that code would mean that something may have been created.
+            // For CreateVolume, a non-final code would mean that a volume may have been created.
             (Rpc::CreateVolume, Code::Internal),
         ] {
             let request = Request::builder().uri(rpc.path()).body(()).unwrap();

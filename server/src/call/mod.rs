@@ -1,5 +1,5 @@
-//! The handling of a call: the layer around it, its response, its failure and its code. This module
-//! does not depend on individual calls or on sockets.
+//! The handling of a call: the layer around the call, the response, the failure and its code. This
+//! module does not depend on individual calls or on sockets.
 
 mod answer;
 mod callers;

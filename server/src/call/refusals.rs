@@ -1,5 +1,5 @@
-//! The last failed calls, for the status page. The number of calls and the length of their texts
-//! are limited, so that requests cannot make the list grow. This module does not depend on
+//! The last failed calls, for the status page. The number of listed calls and the length of their
+//! texts are limited, so that requests cannot make the list grow. This module does not depend on
 //! individual calls.
 
 use super::start_of;
@@ -10,31 +10,33 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::Code;
 
-/// Maximum number of kept refusals. With texts of the maximum length, they take at most 16 KiB.
+/// Maximum number of kept refusals (failed calls). With texts of the maximum length, all refusals
+/// take at most 16 KiB.
 const KEPT_MAX: usize = 16;
 
 /// Maximum length of a kept message, in bytes. The log contains the whole message.
 const MESSAGE_BYTES_MAX: usize = 512;
 
-/// The last refusals of a server. Clones share them.
+/// The last refusals (failed calls) of a server. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals(Arc<Lock<VecDeque<Refusal>>>);
 
-/// Calls with the same driver, name and subject that failed with the same code. The message is from
-/// the last call.
+/// Calls with the same driver, name and subject that failed with the same code. The message is the
+/// message of the last call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// The driver that refused the call.
     pub(crate) driver: Arc<str>,
     /// The name of the call, or the path of an unknown call.
     pub(crate) call: Box<str>,
-    /// The identifier or name in the request, as the caller wrote it; empty if there is none.
+    /// The identifier or name in the request, as the caller wrote it; empty if the request has
+    /// none.
     pub(crate) subject: Box<str>,
     /// The gRPC code.
     pub(crate) code: Code,
     /// The message that the caller received. It contains no secrets.
     pub(crate) message: Box<str>,
-    /// Number of times that the call failed in a row.
+    /// Number of consecutive failures of the call.
     pub(crate) times: u32,
     last: Instant,
 }
@@ -76,8 +78,8 @@ impl Refusal {
 }
 
 impl Refusals {
-    /// Adds a refusal. A repeated refusal, for example of a call that the kubelet retries every few
-    /// minutes, replaces the earlier refusal.
+    /// Adds a refusal. A repeated refusal, e.g. of a call that the kubelet retries every few
+    /// minutes, replaces the earlier refusal of the same call.
     pub(crate) fn add(&self, mut new: Refusal) {
         let mut kept = self.0.lock();
         if let Some(at) = kept.iter().position(|known| known.repeats(&new))
@@ -89,7 +91,7 @@ impl Refusals {
         kept.push_front(new);
     }
 
-    /// Returns all kept refusals, the latest first.
+    /// Returns all kept refusals (failed calls), the latest first.
     pub(crate) fn list(&self) -> Vec<Refusal> {
         self.0.lock().iter().cloned().collect()
     }

@@ -1,7 +1,8 @@
-//! Every remote call of CSI 1.13: its name, its path, and whether it changes anything. This module
-//! does not depend on the messages of the calls.
+//! Every remote call of CSI 1.13, with its name, its path, and whether it changes state. This
+//! module does not depend on the messages of the calls.
 
-/// Declares [`Rpc`] from one table, so that name, path and effect of a call cannot diverge.
+/// Declares [`Rpc`] from one table, so that the name, the path and the effect of a call cannot
+/// contradict each other.
 macro_rules! rpcs {
     ($($service:ident { $($rpc:ident $effect:ident $doc:literal,)+ })+) => {
         /// A remote call of CSI 1.13.
@@ -45,7 +46,7 @@ macro_rules! rpcs {
                 }
             }
 
-            /// Whether the call may leave changes behind, so that cancelling it half-way matters.
+            /// Whether the call may leave changes behind if it is cancelled half-way.
             #[must_use]
             pub const fn changes_state(self) -> bool {
                 match self {
@@ -146,7 +147,8 @@ mod tests {
         }
     }
 
-    /// A panic in one of these calls leaves an unknown state, which the code must report.
+    /// A panic in a call that changes state leaves an unknown state, which the gRPC code must
+    /// report.
     #[test]
     fn calls_that_create_delete_or_change_something_are_known() {
         let changing = Rpc::ALL.iter().filter(|rpc| rpc.changes_state());
@@ -173,7 +175,7 @@ mod tests {
         );
     }
 
-    /// The descriptor set is what clients compile; this list must match it.
+    /// Clients are generated from the descriptor set, so the list of calls must match it.
     #[test]
     fn the_list_is_that_of_the_protocol() {
         let descriptors = belay_proto::FILE_DESCRIPTOR_SET;

@@ -1,10 +1,12 @@
-//! The subject of a call, for its log line: an identifier or a name, never a secret.
+//! The subject of a call for the log line: an identifier or a name from the request, never a
+//! secret.
 
 use belay_proto::csi::v1 as csi;
 
-/// A message that has a subject.
+/// A message from which the subject of the call can be read.
 pub trait Subject {
-    /// Returns an identifier or a name as the caller sent it, unchecked; empty if there is none.
+    /// Returns an identifier or a name as the caller sent it, unchecked; empty if the message has
+    /// none.
     fn subject(&self) -> &str;
 }
 

@@ -1,5 +1,5 @@
-//! The parent's side of a helper process. No thread waits for the process: the Tokio runtime
-//! watches its socket and its exit.
+//! The parent's side of a helper process. No thread waits for the process, because the Tokio
+//! runtime watches the socket and the exit of the process.
 
 use super::Process;
 use super::limits::EXIT_MAX;
@@ -26,26 +26,27 @@ use tokio::time::timeout;
 /// without a result.
 const ERROR_BYTES_MAX: usize = 4 << 10;
 
-/// A running helper process. Dropping the value kills the process with its process group, and reaps
-/// it.
+/// A running helper process. Dropping this value kills the process with its process group, and
+/// reaps it.
 #[derive(Debug)]
 pub struct Child {
-    /// The word before "process" in messages.
+    /// The word before "process" in error messages.
     name: &'static str,
     process: StdChild,
     is_reaped: bool,
-    /// Readable once the process has exited.
+    /// The pidfd, which becomes readable when the process has exited.
     exit: AsyncFd<OwnedFd>,
     /// The connection with the process; `None` once it is closed.
     pub(super) socket: Option<UnixStream>,
     /// Bytes received after the last complete line.
     received: Vec<u8>,
     /// A received descriptor, and the number of bytes in `received` up to the end of the message
-    /// that it came with.
+    /// that contained the descriptor.
     passed: Option<(usize, OwnedFd)>,
 }
 
-/// Returns a command that runs this program with a subcommand, even if its file was replaced.
+/// Returns a command that runs this program with a subcommand, even if the program's file was
+/// replaced.
 #[must_use]
 pub fn program(subcommand: &str) -> Command {
     let mut program = Command::new("/proc/self/exe");
@@ -54,10 +55,10 @@ pub fn program(subcommand: &str) -> Command {
 }
 
 impl Child {
-    /// Starts a process in its own process group, with an empty environment, and sends it its first
-    /// line. Does not wait for the process. Must be called in the Tokio runtime, and on a thread
-    /// that outlives the process, since the process is killed when the thread exits. `name` is the
-    /// word before "process" in messages.
+    /// Starts a process in its own process group, with an empty environment, and sends the first
+    /// line to it. Does not wait for the process. Must be called in the Tokio runtime, and on a
+    /// thread that outlives the process, since the process is killed when the thread exits. `name`
+    /// is the word before "process" in error messages.
     ///
     /// # Errors
     /// Returns the error of the system call. After an error, no process is left.
@@ -75,13 +76,13 @@ impl Child {
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         let process = program.spawn()?;
-        // The process is not reaped yet, so its ID cannot have been reused.
+        // The process has not been reaped yet, so its ID cannot have been reused.
         let exit = pid(&process).ok_or(Errno::SRCH);
         let exit = exit.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()));
         entrust(name, process, ours, call, exit)
     }
 
-    /// Sends one more line without waiting: the socket's buffer must have room for the whole line.
+    /// Sends a further line without waiting. The socket's buffer must have room for the whole line.
     ///
     /// # Errors
     /// Returns `System` if the process does not read, or has ended.
@@ -93,8 +94,8 @@ impl Child {
         sent.map_err(|error| self.broken(&error))
     }
 
-    /// Waits for the next line, and returns it with the descriptor that came with it. If the future
-    /// is dropped, no data is lost.
+    /// Waits for the next line, and returns it with the descriptor that was sent with the line. If
+    /// the future is dropped, no data is lost.
     ///
     /// # Errors
     /// Returns `System`, with the exit status and the last line of standard error, if the process
@@ -104,7 +105,8 @@ impl Child {
             Ok(line) => line,
             Err(error) => return Err(self.broken(&error)),
         };
-        // The kernel may return earlier lines together with the line that a descriptor came with.
+        // The kernel may return earlier lines together with the line that was sent with a
+        // descriptor.
         let passed = self.passed.take_if(|(end, _)| *end <= line.len());
         if let Some((end, _)) = &mut self.passed {
             *end -= line.len();
@@ -153,7 +155,7 @@ impl Child {
         let status = self.process.try_wait().ok().flatten();
         let mut errors = [0; ERROR_BYTES_MAX];
         let length = self.process.stderr.as_ref().and_then(|stderr| {
-            // Another process of the child's group may keep the pipe open.
+            // A different process of the child's group may keep the pipe open.
             rustix::io::ioctl_fionbio(stderr, true).ok()?;
             rustix::io::read(stderr, &mut errors[..]).ok()
         });
@@ -166,11 +168,12 @@ impl Child {
         Failure::new(Kind::System, message)
     }
 
-    /// Kills the process, and reaps it if it has exited. Does not wait: process 1 reaps it if it
-    /// exits after this process.
+    /// Kills the process, and reaps it if it has exited. Does not wait for the exit. If the helper
+    /// process exits after this process, process 1 reaps it.
     fn reap(&mut self) {
         self.kill();
-        // Another process may get the ID as soon as this child is reaped, here or elsewhere.
+        // A new process may get the ID of this child as soon as the child is reaped, here or
+        // elsewhere.
         self.is_reaped |= !matches!(self.process.try_wait(), Ok(None));
     }
 }
@@ -185,7 +188,7 @@ impl Process for Child {
     }
 
     fn kill(&mut self) {
-        // Until the process is reaped, no other process has its ID.
+        // Until the process is reaped, no other process can have its ID.
         if let Some(group) = pid(&self.process).filter(|_| !self.is_reaped) {
             // Ignore the error: all processes of the group may have exited.
             rustix::process::kill_process_group(group, Signal::KILL).ok();
@@ -193,7 +196,8 @@ impl Process for Child {
     }
 
     async fn exited(&mut self) {
-        // Ignore the error of a runtime that is being shut down: the drop kills the process.
+        // Ignore the error of a runtime that is being shut down, since dropping the value kills the
+        // process.
         drop(self.exit.readable().await);
         self.reap();
     }
@@ -205,8 +209,8 @@ impl Drop for Child {
     }
 }
 
-/// Sends the call to the process, after registering the process with the runtime, so that it can be
-/// killed and reaped without blocking.
+/// Registers the process with the runtime, so that the process can be killed and reaped without
+/// blocking, and then sends the call to the process.
 pub(super) fn entrust(
     name: &'static str,
     mut process: StdChild,
@@ -232,8 +236,9 @@ pub(super) fn entrust(
             passed: None,
         }),
         Err(error) => {
-            // A process without a call waits for no server, so this wait is short. Ignore the
-            // errors: both calls fail only if the process was reaped.
+            // A killed process that has not received a call exits at once, since it does not wait
+            // for a server. Ignore the errors, since both calls fail only if the process was
+            // already reaped.
             process.kill().ok();
             process.wait().ok();
             Err(error)
@@ -255,7 +260,7 @@ fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
 }
 
-/// Appends the bytes that have arrived to `received`, and stores the descriptor that came with
+/// Appends the bytes that have arrived to `received`, and stores the descriptor that was sent with
 /// them.
 fn read(
     socket: &UnixStream,
@@ -269,8 +274,8 @@ fn read(
     let into = &mut [IoSliceMut::new(&mut bytes)];
     let read = rustix::net::recvmsg(socket.as_fd(), into, &mut messages, flags)?;
     if read.flags.contains(ReturnFlags::CTRUNC) {
-        // The kernel has dropped the descriptor, since this process has reached its limit of
-        // descriptors.
+        // The kernel has dropped the received descriptor, since this process has reached its limit
+        // of open descriptors.
         return Err(Errno::MFILE.into());
     }
     received.extend_from_slice(&bytes[..read.bytes]);
@@ -282,8 +287,8 @@ fn read(
     Ok(read.bytes)
 }
 
-/// Describes the end of a process that has sent no result: its status, and the last line of its
-/// standard error, except for the notes after a panic's message.
+/// Describes the exit of a process that has sent no result. The text contains the exit status and
+/// the last line of standard error, without the notes that follow a panic's message.
 pub(super) fn ending(status: Option<ExitStatus>, errors: &[u8]) -> String {
     let status = status.map_or_else(|| "it has not exited".to_owned(), |it| it.to_string());
     let errors = String::from_utf8_lossy(errors);

@@ -5,12 +5,12 @@ use metrics::{Gauge, gauge};
 /// The names and limits of a program's helper processes.
 #[derive(Debug)]
 pub struct Spec {
-    /// The word before "process" in messages.
+    /// The word before "process" in error messages.
     pub name: &'static str,
     /// Name of the gauge that counts processes, by `state`.
     pub processes: &'static str,
-    /// Name of the gauge that counts calls that wait until a process may be started. `None` if
-    /// these calls are not counted.
+    /// Name of the gauge for the number of calls that are waiting until a process may be started.
+    /// `None` if waiting calls are not counted.
     pub waiting: Option<&'static str>,
     /// Name of the counter of killed processes.
     pub kills: &'static str,
@@ -33,7 +33,7 @@ pub struct Group {
 
 impl Group {
     /// Creates a group of at most `slots` processes. The `purpose` identifies the group, and
-    /// appears in messages.
+    /// appears in error messages.
     #[must_use]
     pub const fn new(slots: usize, purpose: &'static str) -> Self {
         Self {
@@ -61,15 +61,16 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Creates a lane whose calls take a slot of each of these groups, in this order, and are
-    /// refused if `killed_max` killed processes of the server, of any lane, have not exited.
+    /// Creates a lane. Each call takes a slot of each of these groups, in this order. A call is
+    /// refused if `killed_max` killed processes of the server, in all lanes together, have not
+    /// exited.
     #[must_use]
     pub const fn new(groups: &'static [Group], killed_max: usize) -> Self {
         Self { groups, killed_max }
     }
 }
 
-/// Increments a gauge by one, and decrements it when dropped.
+/// Increments a gauge by one, and decrements the gauge when this value is dropped.
 pub(super) struct More(Gauge);
 
 impl More {

@@ -1,7 +1,8 @@
 //! Limits the number of helper processes, for each server and in total, and follows each process
-//! until it has exited. A server that does not respond must neither accumulate processes nor delay
-//! the calls for another server. A process beyond its deadline is killed, and no call waits for its
-//! exit, since the process may remain until its server responds.
+//! until it has exited. If a storage server does not respond, the number of its processes must not
+//! grow without limit, and calls for other servers must not be delayed. A process that exceeds its
+//! deadline is killed. No call waits for the exit of that process, since the process may remain
+//! until its server responds.
 
 use super::lane::{Group, Lane, More, Spec};
 use crate::call::{Failure, Kind};
@@ -14,29 +15,29 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Maximum number of processes of a [`Spec`] for all servers together, not counting killed
-/// processes.
+/// Maximum number of processes of a [`Spec`] for all servers together, without killed processes.
 pub const TOTAL: usize = 64;
 /// Maximum time for a process to exit after its connection was closed.
 pub(super) const EXIT_MAX: Duration = Duration::from_secs(5);
 
 /// A process that can be killed.
 pub trait Process: Send + 'static {
-    /// Closes the connection. A process that has sent its result then exits.
+    /// Closes the connection. A process that has sent its result exits when its connection is
+    /// closed.
     fn close(&mut self);
-    /// Sends SIGKILL. The process may remain until its server answers.
+    /// Sends SIGKILL. The process may remain until its server responds.
     fn kill(&mut self);
     /// Waits until the process has exited, and reaps it.
     fn exited(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// A call without a result.
+/// The failure of a call that has no result.
 #[derive(Debug)]
 pub struct Unanswered {
     /// The failure, for the caller.
     pub failure: Failure,
-    /// Whether the server is to blame, since it did not respond to this or to earlier calls.
-    /// Otherwise this host had no process or no time to query it.
+    /// Whether the server is to blame, since it did not respond to this call or to earlier calls.
+    /// If false, this host had no free process, or no time, to query the server.
     pub by_server: bool,
 }
 
@@ -58,7 +59,7 @@ pub(super) struct Server {
     groups: Lock<HashMap<&'static str, Arc<Semaphore>>>,
     /// Number of killed processes that have not exited.
     pub(super) killed: AtomicUsize,
-    /// Number of calls to which the server has not responded in time, so far.
+    /// Number of calls so far to which the server has not responded in time.
     unanswered: AtomicUsize,
 }
 
@@ -74,22 +75,22 @@ pub struct Slot {
     unanswered_before: usize,
 }
 
-/// A running process with its slot. When this is dropped, the connection is closed, and a task
-/// waits for the exit.
+/// A running process with its slot. When this value is dropped, the connection is closed, and a
+/// task waits for the exit of the process.
 pub struct Running<P: Process>(Option<Followed<P>>);
 
 struct Followed<P> {
     process: P,
     slot: Slot,
     running: More,
-    /// Whether the process has sent its result. If not, the process is killed at once when it is
-    /// dropped.
+    /// Whether the process has sent its result. If the process has sent no result, it is killed at
+    /// once when this value is dropped.
     has_answered: bool,
 }
 
 impl Helpers {
-    /// Creates the limits of a program that runs no helper process yet. Describes the metrics, and
-    /// sets them to 0.
+    /// Creates the limits of a program that runs no helper process yet. Registers the help texts of
+    /// the metrics, and sets the metrics to 0.
     #[must_use]
     pub fn new(spec: &'static Spec) -> Self {
         metrics::describe_gauge!(spec.processes, "Processes that ask servers, by state.");
@@ -114,7 +115,7 @@ impl Helpers {
     ///
     /// # Errors
     /// Returns `Unreachable` at once if too many killed processes remain; `Timeout` if no slot was
-    /// free in time. The failure blames the server unless processes for other servers had all
+    /// free in time. The failure blames the server, unless processes for other servers occupied all
     /// slots.
     pub async fn slot(
         &self,
@@ -130,8 +131,8 @@ impl Helpers {
         let mut groups = Vec::new();
         for group in lane.groups {
             let permit = permit(server.slots(group), end).await;
-            // If no slot is free in total, the calls that hold the server's slots may themselves
-            // wait for a slot, so the server is not to blame.
+            // If all slots of the program are in use, the calls that hold the server's slots may
+            // themselves be waiting for a slot, so the server is not to blame.
             let of_server = self.all.available_permits() > 0;
             let blamed = of_server.then_some(group);
             let permit = permit.ok_or_else(|| self.occupied(&server, blamed, within))?;
@@ -140,7 +141,8 @@ impl Helpers {
         let all = permit(Arc::clone(&self.all), end).await;
         let all = all.ok_or_else(|| self.occupied(&server, None, within))?;
         drop(waiting);
-        // Check again, since processes may have been killed during the wait.
+        // Check the number of killed processes again, since processes may have been killed during
+        // the wait.
         server.refuse_hung(lane)?;
         Ok(Slot {
             spec: self.spec,
@@ -175,7 +177,7 @@ impl Helpers {
         Arc::clone(found)
     }
 
-    /// Returns the number of processes that run, or are being started.
+    /// Returns the number of processes that are running or being started.
     #[must_use]
     pub fn running(&self) -> usize {
         TOTAL - self.all.available_permits()
@@ -189,7 +191,7 @@ impl Helpers {
         killed.sum()
     }
 
-    /// Returns the failure of a call that got no slot of the group. `None` stands for the slots
+    /// Returns the failure of a call that got no slot of this group. `None` stands for the slots
     /// that all servers share.
     fn occupied(&self, server: &Server, group: Option<&Group>, within: Duration) -> Unanswered {
         let (server, name, within) = (&server.name, self.spec.name, within.as_secs());
@@ -233,7 +235,7 @@ impl Server {
 }
 
 impl Slot {
-    /// Assigns the slot to the process, and follows the process until it exits.
+    /// Assigns the slot to the process, and tracks the process until it exits.
     pub fn run<P: Process>(self, process: P) -> Running<P> {
         Running(Some(Followed {
             process,
@@ -256,18 +258,18 @@ impl<P: Process> Running<P> {
         Ok(&mut followed.process)
     }
 
-    /// Records that the process has sent its result, so that it has time to exit when this is
-    /// dropped. Without this record, the drop kills the process at once, since its call is overdue
-    /// or the caller has disconnected.
+    /// Records that the process has sent its result, so that the process has time to exit when this
+    /// value is dropped. Otherwise, dropping this value kills the process at once, since its call
+    /// is overdue or the caller has disconnected.
     pub fn answered(&mut self) {
         if let Some(followed) = &mut self.0 {
             followed.has_answered = true;
         }
     }
 
-    /// Returns the error for a call that had no result `within` this time. The server is blamed if
-    /// the process had at least half of the time, or if the server has not responded to another
-    /// call since this call began to wait for a slot.
+    /// Returns the error for a call that had no result within the time `within`. The server is
+    /// blamed if the process had at least half of the time, or if the server has failed to respond
+    /// to a different call since this call began to wait for a slot.
     pub fn overdue(&mut self, within: Duration) -> Unanswered {
         let Some(followed) = &self.0 else {
             let (failure, by_server) = (Failure::bug("a process has ended twice"), false);
@@ -298,7 +300,8 @@ impl<P: Process> Drop for Running<P> {
             return;
         };
         followed.process.close();
-        // Without a runtime, this program is exiting, and the helper process is killed with it.
+        // If there is no runtime, this program is exiting, and the helper process is killed with
+        // it.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             drop(runtime.spawn(followed.until_exit()));
         }
@@ -307,8 +310,8 @@ impl<P: Process> Drop for Running<P> {
 
 impl<P: Process> Followed<P> {
     /// Waits until the process has exited. Kills the process at once if it has sent no result, and
-    /// after [`EXIT_MAX`] otherwise. The process holds its slot until it is killed, and counts as
-    /// killed after that.
+    /// after [`EXIT_MAX`] otherwise. The process holds its slot until it is killed. After the kill,
+    /// the process is counted as a killed process.
     async fn until_exit(self) {
         let Self {
             mut process,

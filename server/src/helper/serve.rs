@@ -1,5 +1,5 @@
-//! The child's side of a helper process. Its standard input is a socket to its parent. The process
-//! is killed when its parent exits.
+//! The child's side of a helper process. The standard input of a helper process is a socket to its
+//! parent. The process is killed when its parent exits.
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::retry_on_intr;
@@ -13,8 +13,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 
-/// Maximum length of a line, in bytes: a call with two maps of 4 KiB, and room for the escapes of
-/// JSON.
+/// Maximum length of a line, in bytes: enough for a call with two maps of 4 KiB, and for JSON
+/// escapes.
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// The connection of a helper process with its parent.
@@ -22,7 +22,7 @@ pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 pub struct Parent(());
 
 /// Runs `work` if the first argument of this process is `subcommand`, and returns the exit code.
-/// Returns `None` in any other process. Must be called before anything else.
+/// Returns `None` in any other process. Must be called first in `main`.
 #[must_use]
 pub fn serve(subcommand: &str, work: impl FnOnce(&Parent) -> io::Result<()>) -> Option<ExitCode> {
     if std::env::args_os().nth(1).as_deref() != Some(OsStr::new(subcommand)) {
@@ -31,7 +31,7 @@ pub fn serve(subcommand: &str, work: impl FnOnce(&Parent) -> io::Result<()>) -> 
     Some(match end_with_parent().and_then(|()| work(&Parent(()))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The parent reads this message and the exit status.
+            // The parent process reads this message and the exit status.
             writeln!(io::stderr(), "{error}").ok();
             ExitCode::FAILURE
         }
@@ -42,7 +42,7 @@ impl Parent {
     /// Waits for the next line.
     ///
     /// # Errors
-    /// Returns an error if the connection is closed, or if the line is not a `T`.
+    /// Returns an error if the connection is closed, or if the line cannot be parsed as a `T`.
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<T> {
         let mut line = Vec::new();
         let mut input = io::stdin().lock().take(LINE_BYTES_MAX as u64);

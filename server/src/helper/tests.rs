@@ -1,5 +1,5 @@
-//! Processes of a shell in the place of a helper, and the limits with processes that only the test
-//! ends.
+//! Tests with shell processes instead of helper processes, and tests of the limits with processes
+//! that exit only when the test says so.
 
 use super::child::{ending, entrust};
 use super::*;
@@ -75,7 +75,7 @@ async fn a_line_is_bounded() {
     );
 }
 
-/// A process may start others, and one of them may keep its connection.
+/// A helper process may start other processes, which may keep its connection open.
 #[tokio::test]
 async fn the_whole_group_of_a_process_is_killed() {
     let mut child = shell("sleep 1000 & echo \"\\\"$!\\\"\"; wait");
@@ -104,8 +104,8 @@ async fn a_process_that_cannot_be_watched_is_reaped_and_gets_no_call() {
     assert_eq!(errno, Some(Errno::MFILE.raw_os_error()));
     assert!(!Path::new(&process).exists(), "running, or not reaped");
     drop(command);
-    // Wait, since a process that another test forks has a copy of this end until it executes its
-    // program.
+    // Wait, since a process that a different test forks has a copy of this end of the connection
+    // until it executes its program.
     let received = rustix::net::recv(&seen, &mut [0; 64][..], rustix::net::RecvFlags::empty());
     assert_eq!(received.map(|(bytes, _)| bytes), Ok(0), "it has a call");
 }

@@ -2,8 +2,7 @@
 //! socket exists for as long as the driver is served, and is recreated if it is lost or if the
 //! kubelet refuses the driver. This module does not depend on the driver's services.
 //!
-//! The kubelet's behaviour is from Kubernetes 1.35, `pkg/kubelet/pluginmanager` and
-//! `pkg/volume/csi`.
+//! The comments describe Kubernetes 1.35, `pkg/kubelet/pluginmanager` and `pkg/volume/csi`.
 
 use super::watch::Watch;
 use crate::call::{CallLayer, start_of};
@@ -27,9 +26,9 @@ use wire::registration_server::{Registration as Calls, RegistrationServer};
 /// The type of plugin (`CSIPlugin` in the kubelet's `pluginregistration` package).
 const PLUGIN_TYPE: &str = "CSIPlugin";
 
-/// The version of the plugin, not of CSI. The kubelet accepts any 1.x, and prefers the higher
-/// version if two drivers have one name. node-driver-registrar reports the same version for all
-/// drivers, so that a migration works in both directions.
+/// The version of the plugin, not of CSI. The kubelet accepts any 1.x. If two drivers have the same
+/// name, the kubelet prefers the higher version. node-driver-registrar reports the same version for
+/// all drivers, so that a migration works in both directions.
 const SUPPORTED_VERSION: &str = "1.0.0";
 
 /// Maximum size of a request, in bytes. An error from the kubelet may quote several other errors.
@@ -52,25 +51,25 @@ const REGISTERED: &str = "belay_kubelet_registered";
 /// A driver to register.
 #[derive(Clone, Debug)]
 pub struct Registration {
-    /// The kubelet's plugin directory, as this process sees it.
+    /// The path of the kubelet's plugin directory in this process.
     pub directory: PathBuf,
     /// The driver.
     pub driver: DriverName,
-    /// The driver's CSI socket, as the kubelet sees it.
+    /// The driver's CSI socket, with its path on the host, where the kubelet runs.
     pub endpoint: Endpoint,
-    /// The driver's own part of readiness: a driver that is still starting is not registered. The
+    /// The driver's own readiness. A driver that is still starting is not registered. The
     /// registration adds a part, which is not ready until the kubelet has registered the driver.
     pub readiness: Readiness,
 }
 
-/// Keeps a driver registered until dropped.
+/// Keeps a driver registered until this value is dropped.
 pub(crate) struct Registrar {
     /// The socket in the plugin directory.
     endpoint: Endpoint,
     server: Server,
     state: Arc<RegistrationState>,
     driver: Readiness,
-    /// The first socket. `None` while the driver starts.
+    /// The first socket. `None` while the driver is starting.
     open: Option<OpenSocket>,
 }
 
@@ -78,13 +77,13 @@ pub(crate) struct Registrar {
 struct OpenSocket {
     listener: UnixListener,
     file: SocketFile,
-    /// The watch on the file. `None` if the file cannot be watched.
+    /// The watch on the socket file. `None` if the file cannot be watched.
     watch: Option<Watch>,
 }
 
 impl Registrar {
-    /// Creates the socket, unless the driver is still starting. From now on the kubelet may
-    /// connect, so the driver must already be served.
+    /// Creates the socket, unless the driver is still starting. The driver must already be served,
+    /// since the kubelet may connect at once.
     ///
     /// # Errors
     /// Returns the error of [`Socket::bind`] if the socket cannot be created.
@@ -130,7 +129,8 @@ impl Registrar {
         RegistrationView(self.state.verdict.subscribe())
     }
 
-    /// Serves, and recreates the socket if it is lost. Dropping the future removes the socket.
+    /// Serves calls, and recreates the socket if it is lost. Dropping the future removes the
+    /// socket.
     pub(crate) async fn run(self) -> Infallible {
         let Self {
             endpoint,
@@ -145,7 +145,7 @@ impl Registrar {
             None => driver.started().await,
         }
         loop {
-            // The watch starts before the attempt to open the socket, so that it misses no event.
+            // Start the watch before the attempt to open the socket, so that no event is missed.
             let watch = Watch::new(&endpoint.path).ok();
             match open(&endpoint, Socket::bind_at_once, &state) {
                 Ok(socket) => {
@@ -164,7 +164,7 @@ impl Registrar {
     }
 }
 
-/// A view of the kubelet's verdict on a driver.
+/// A view of the state of a driver's registration with the kubelet.
 #[derive(Clone, Debug)]
 pub(crate) struct RegistrationView(Receiver<Verdict>);
 
@@ -229,13 +229,13 @@ async fn serve_until_lost(
 
 /// Waits until the socket file is removed or replaced.
 async fn lost(file: &SocketFile, watch: &Option<Watch>) {
-    // The first check covers the time before the watch started.
+    // The first check detects a change that happened before the watch started.
     while file.stands() {
         changed(watch).await;
     }
 }
 
-/// Waits until the watch reports an event. Waits forever if there is no watch, or if it fails.
+/// Waits until the watch reports an event; waits forever if no watch exists or the watch fails.
 async fn changed(watch: &Option<Watch>) {
     if let Some(watch) = watch {
         match watch.changed().await {
@@ -248,8 +248,8 @@ async fn changed(watch: &Option<Watch>) {
 
 /// Waits until the kubelet has refused the driver and has not retried for a while.
 ///
-/// The kubelet retries after some refusals, but not after a failed NodeGetInfo or CSINode update:
-/// then it only reacts to a new socket.
+/// The kubelet retries after some refusals. But after a failed NodeGetInfo call or CSINode update,
+/// it reacts only to a new socket.
 async fn refused(mut verdict: Receiver<Verdict>, pauses: &mut Pauses) {
     loop {
         let now = verdict.borrow_and_update().clone();
@@ -268,7 +268,7 @@ async fn refused(mut verdict: Receiver<Verdict>, pauses: &mut Pauses) {
     }
 }
 
-/// The pauses between attempts, each twice as long as the previous one, up to [`LONGEST_PAUSE`].
+/// The pauses between attempts. Each pause is twice the previous pause, up to [`LONGEST_PAUSE`].
 #[derive(Debug, Default)]
 struct Pauses(Duration);
 
@@ -283,7 +283,7 @@ impl Pauses {
     }
 }
 
-/// The kubelet's verdict on a driver.
+/// The state of a driver's registration with the kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     /// The kubelet has not replied yet.
@@ -342,7 +342,7 @@ impl RegistrationState {
         self.verdict.send_replace(Verdict::Refused);
     }
 
-    /// Records that the socket was removed. Returns whether the driver was registered until then.
+    /// Records that the socket was removed. Returns whether the driver was registered before.
     fn lost(&self) -> bool {
         let driver = self.driver.as_str();
         tracing::warn!(
@@ -409,7 +409,7 @@ mod tests {
 
     const NAME: &str = "test.csi.belay.dev";
 
-    /// A driver that registers itself, without its services.
+    /// A driver that registers itself, but does not serve CSI calls.
     struct Bed {
         directory: TempDir,
         readiness: Readiness,
@@ -440,7 +440,8 @@ mod tests {
             self.directory.path().join(format!("{NAME}-reg.sock"))
         }
 
-        /// Waits for the next state of the driver. Returns the state, and the seconds until then.
+        /// Waits for the next state of the driver. Returns the state, and the number of seconds
+        /// until the state changed.
         async fn next(&self) -> (Verdict, u64) {
             let begun = Instant::now();
             let mut verdicts = self.state.verdict.subscribe();

@@ -16,7 +16,7 @@ pub(super) struct Watch {
     watched: Vec<Watched>,
 }
 
-/// A watched directory, and the name in it whose events are reported.
+/// A watched directory, and the name of the file in it whose events are reported.
 #[derive(Debug)]
 struct Watched {
     descriptor: i32,
@@ -24,8 +24,8 @@ struct Watched {
 }
 
 impl Watch {
-    /// Starts to watch a file. If its directory does not exist, the creation of the directory is
-    /// reported.
+    /// Starts to watch a file. If the file's directory does not exist, the watch reports the
+    /// creation of the directory.
     ///
     /// # Errors
     /// Returns the kernel's error, most likely a lack of inotify instances, or an error if the
@@ -75,8 +75,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Whether an event concerns a watched name. An event without a name concerns the directory
-    /// itself.
+    /// Whether an event concerns the watched file or its directory. An event without a name
+    /// concerns the directory itself.
     fn concerns(&self, descriptor: i32, name: Option<&CStr>) -> bool {
         let name = name.map(|name| OsStr::from_bytes(name.to_bytes()));
         self.watched.iter().any(|watched| {
@@ -92,10 +92,10 @@ mod tests {
     use std::fs;
     use tempfile::TempDir;
 
-    /// Whether the watch reports what `act` does: inotify has it at once.
+    /// Whether the watch reports the change that `act` makes. inotify queues the event at once.
     async fn reports(watch: &Watch, act: impl FnOnce()) -> bool {
         act();
-        // The runtime must have polled for events since.
+        // The runtime must poll for events after the change.
         tokio::task::yield_now().await;
         let reported = tokio::time::timeout(std::time::Duration::ZERO, watch.changed()).await;
         while watch.changed().now_or_never().is_some() {}

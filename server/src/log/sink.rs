@@ -1,6 +1,6 @@
-//! Non-blocking standard error: a stalled reader of the log must not stop the program. A line that
-//! cannot be written at once is dropped and counted; the count is written when the log accepts
-//! lines again. Handles bytes, not events.
+//! Writes to standard error without blocking, since a stalled reader of the log must not stop the
+//! program. A line that cannot be written at once is dropped and counted. The count is written when
+//! the log accepts lines again. Handles bytes, not events.
 
 use crate::lock::Lock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
-/// Maximum number of bytes that wait for the thread that writes to a file or a terminal.
+/// Maximum number of bytes in the queue of the thread that writes to a file or a terminal.
 const QUEUE_BYTES_MAX: usize = 64 << 10;
 
-/// Stack size of the log thread, in bytes. The thread formats nothing, and calls only write(2).
+/// Stack size of the log thread, in bytes. The log thread formats no text, and calls only write(2).
 const STACK_BYTES: usize = 64 << 10;
 
-/// Maximum number of bytes per write to a pipe without non-blocking writes. This number of bytes
-/// fits if poll(2) reports that the pipe is writable (pipe(7), `PIPE_BUF`).
+/// Maximum number of bytes per write to a pipe without non-blocking writes. If poll(2) reports that
+/// the pipe is writable, this number of bytes fits (pipe(7), `PIPE_BUF`).
 const PIPE_BYTES_MAX: usize = 4096;
 
 /// Maximum time that a program waits at its exit until its last log lines are written.
@@ -70,8 +70,8 @@ pub(super) fn flush() {
     }
 }
 
-/// Reports dropped lines as JSON objects. Call this before the first line, if lines are JSON
-/// objects.
+/// Reports dropped lines as JSON objects. Call this function before the first line is logged, if
+/// lines are JSON objects.
 pub(super) fn report_in_json() {
     IN_JSON.store(true, Ordering::Relaxed);
 }
@@ -85,13 +85,13 @@ pub(super) fn dropped() -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Pipe,
-    /// A pipe of a kernel without non-blocking writes (before Linux 6.4).
+    /// A pipe, on a kernel that does not support non-blocking writes to pipes (before Linux 6.4).
     OldPipe,
     Socket,
     /// A memory device such as `/dev/null`, which never blocks a write.
     Null,
-    /// A file or a terminal. No flag prevents a write from waiting for a disk, or for Ctrl-Q on a
-    /// terminal whose output is stopped.
+    /// A file or a terminal. No flag prevents a write to a file from blocking on a disk, or a write
+    /// to a terminal whose output is stopped from blocking until Ctrl-Q.
     Waits,
 }
 
@@ -113,12 +113,12 @@ impl Kind {
 struct Sink<F> {
     file: F,
     kind: Kind,
-    /// The rest of a line that was partly written. The rest is written later, since only whole
-    /// lines are dropped.
+    /// The rest of a line that was partly written. The rest of this line is written later, since
+    /// only whole lines are dropped.
     rest: Vec<u8>,
     /// Number of lines dropped since the last report.
     missed: u64,
-    /// The queue of the thread, if there is one.
+    /// The queue of the log thread, if there is one.
     queue: Option<Arc<Queue>>,
 }
 
@@ -141,8 +141,8 @@ impl<F: AsFd> Sink<F> {
         DROPPED.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Writes the rest of the last line and the report of dropped lines. Returns whether both are
-    /// written.
+    /// Writes the rest of the last line and the report of dropped lines. Returns whether the rest
+    /// and the report were written completely.
     fn take_up(&mut self) -> bool {
         let rest = std::mem::take(&mut self.rest);
         if !rest.is_empty() && !self.try_line(&rest) {
@@ -161,14 +161,14 @@ impl<F: AsFd> Sink<F> {
         self.rest.is_empty()
     }
 
-    /// Writes a line. Returns whether at least a part of the line is written.
+    /// Writes a line. Returns whether at least a part of the line was written.
     fn try_line(&mut self, line: &[u8]) -> bool {
         let mut written = 0;
         while written < line.len() {
             match self.write_some(&line[written..]) {
                 Ok(some) if some > 0 => written += some,
                 Err(Errno::INTR) => {}
-                // The buffer is full, or the reader is gone.
+                // The buffer is full, or the reader has closed its end.
                 _ => break,
             }
         }
@@ -202,7 +202,7 @@ impl<F: AsFd> Sink<F> {
             }
             (Kind::Socket, _) => send(file, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
             (Kind::Waits, Some(queue)) => queue.push(bytes),
-            // The thread starts before calls are served, so waiting is allowed until then.
+            // Until the log thread starts, no calls are served, so the write may block.
             (Kind::Null | Kind::Waits, _) => write(file, bytes),
         }
     }
@@ -228,7 +228,7 @@ impl Sink<io::Stderr> {
 fn report(missed: u64, in_json: bool) -> String {
     let mut time = String::new();
     if SystemTime.format_time(&mut Writer::new(&mut time)).is_err() {
-        // A line without a timestamp is better than none.
+        // A line without a timestamp is better than no line.
         time.clear();
     }
     let message = format!("{missed} log lines were dropped, because stderr was not read in time");
@@ -256,7 +256,7 @@ struct Waiting {
 }
 
 impl Queue {
-    /// Queues all bytes, or returns `AGAIN` if they do not fit.
+    /// Queues all bytes, or returns `AGAIN` if the bytes do not fit into the queue.
     fn push(&self, bytes: &[u8]) -> Result<usize, Errno> {
         let mut waiting = self.waiting.lock();
         if waiting.bytes.len() + bytes.len() > QUEUE_BYTES_MAX {
@@ -311,7 +311,7 @@ mod tests {
 
     const LINE: &str = "a line that is long enough to fill every buffer some day\n";
 
-    /// Writes lines until one is dropped. Returns how many were taken.
+    /// Writes lines until one is dropped. Returns the number of lines that were written.
     fn fill<F: AsFd>(sink: &mut Sink<F>) -> u64 {
         (0..)
             .find(|_| {

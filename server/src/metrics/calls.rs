@@ -9,16 +9,17 @@ use std::time::Duration;
 pub(crate) struct Calls {
     /// Number of calls that returned OK.
     pub(crate) succeeded: u64,
-    /// Number of calls that returned another code.
+    /// Number of calls that returned a code other than OK.
     pub(crate) failed: u64,
-    /// Upper bounds of the buckets in seconds, each with the number of successful calls that took
-    /// no longer.
+    /// Upper bounds of the histogram's buckets in seconds, each with the number of successful calls
+    /// whose duration was at most the bound.
     buckets: Vec<(f64, u64)>,
 }
 
 impl Calls {
-    /// Returns the upper bound of the duration of this share (from 0 to 1) of the successful calls.
-    /// Returns `None` if no call succeeded, or if the duration exceeds the last finite bound.
+    /// Returns an upper bound of the duration of successful calls: the given share of them (from 0
+    /// to 1) took at most this time. Returns `None` if no call succeeded, or if the duration
+    /// exceeds the last finite bound.
     pub(crate) fn within(&self, share: f64) -> Option<Duration> {
         let wanted = self.succeeded as f64 * share;
         let mut reached = self.buckets.iter().filter(|(_, count)| *count > 0);
@@ -27,7 +28,7 @@ impl Calls {
     }
 }
 
-/// Reads the calls from `page`, in the text format of Prometheus, by driver and RPC.
+/// Parses the statistics of calls, by driver and RPC, from `page` in the text format of Prometheus.
 pub(crate) fn calls(page: &str) -> BTreeMap<(String, String), Calls> {
     let mut all: BTreeMap<_, Calls> = BTreeMap::new();
     for line in page.lines() {

@@ -1,5 +1,5 @@
-//! The standard process metrics of Prometheus clients, under their usual names. Values are read on
-//! request; values that cannot be read are omitted.
+//! The standard process metrics of Prometheus clients, under their usual names. The values are read
+//! when the metrics are requested, and values that cannot be read are omitted.
 
 use rustix::process::Resource;
 use std::fmt::Display;
@@ -40,7 +40,7 @@ pub(super) fn write(page: &mut String) {
         let help = "Number of open file descriptors.";
         family(page, "process_open_fds", "gauge", help, open);
     }
-    // The metric is omitted if there is no limit.
+    // The metric is omitted if the process has no such limit.
     if let Some(most) = rustix::process::getrlimit(Resource::Nofile).current {
         let help = "Maximum number of open file descriptors.";
         family(page, "process_max_fds", "gauge", help, most);
@@ -79,8 +79,8 @@ impl Stat {
     }
 }
 
-/// Returns the start time of the process, in seconds since the Unix epoch. Computed once, since the
-/// wall clock may be set later.
+/// Returns the start time of the process, in seconds since the Unix epoch. The time is computed
+/// only once, since the wall clock may be set later.
 ///
 /// Does not use rustix's `clock_gettime`, which panics once if the vDSO has no such function, as in
 /// User-mode Linux 7.

@@ -7,7 +7,7 @@ use csi::volume_capability::AccessType;
 use csi::volume_capability::access_mode::Mode;
 use std::fmt;
 
-/// Maximum number of bytes of all mount flags of a capability in total (CSI 1.13,
+/// Maximum total size of the mount flags of a capability, in bytes (CSI 1.13,
 /// `MountVolume.mount_flags`).
 const MOUNT_FLAGS_BYTES_MAX: usize = 4096;
 
@@ -20,12 +20,12 @@ pub struct Capability {
     pub mode: AccessMode,
 }
 
-/// The form in which a workload sees the volume.
+/// The form in which a workload accesses the volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// The workload sees a device node.
+    /// The workload gets a block device node.
     Block,
-    /// The workload sees a mounted filesystem.
+    /// The workload gets a mounted filesystem.
     Mount {
         /// The type of the filesystem, e.g. `ext4`; empty if not specified.
         fs_type: String,
@@ -106,7 +106,7 @@ impl AccessMode {
     }
 }
 
-/// Mount options. The options are never printed, since some filesystems accept credentials as
+/// Mount options. The mount options are never printed, since some filesystems accept credentials as
 /// options.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct MountFlags(Vec<String>);
@@ -249,7 +249,8 @@ mod tests {
     #[test]
     fn every_mode_is_known_by_its_number_and_has_the_properties_of_the_specification() {
         use AccessMode::*;
-        // Mode, read-only, several nodes, several targets on one node.
+        // Each row has the mode, and whether it is read-only, allows several nodes, and allows
+        // several targets on one node.
         let modes = [
             (SingleNodeWriter, false, false, false),
             (SingleNodeReaderOnly, true, false, false),

@@ -6,7 +6,7 @@ use super::text::{STRING_BYTES_MAX, VolumeId};
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 
-/// Bounds for the size of a volume, in bytes; at least one of them is set.
+/// Bounds for the size of a volume, in bytes; at least one of the two is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CapacityRange {
     /// Minimum size in bytes; 0 means no lower bound.
@@ -92,7 +92,8 @@ impl TryFrom<csi::ControllerExpandVolumeRequest> for ControllerExpand {
 pub struct ControllerModify {
     /// The ID of the volume.
     pub id: VolumeId,
-    /// The parameters of the VolumeAttributesClass. Other parameters of the volume stay unchanged.
+    /// The parameters of the VolumeAttributesClass. All other parameters of the volume remain
+    /// unchanged.
     pub mutable_parameters: Context,
     /// The credentials in the request.
     pub secrets: Secrets,

@@ -1,6 +1,6 @@
 //! The string maps of requests: contexts, parameters, secrets and topologies. Only the keys of
-//! contexts and parameters are printed, since a value may be the secret of a format mark or a token
-//! of the kubelet. This module does not depend on the topologies that exist.
+//! contexts and parameters are printed, since a value may be the secret of a format mark on a disk,
+//! or a token from the kubelet. This module does not depend on particular topologies.
 
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
@@ -55,7 +55,8 @@ impl fmt::Debug for Context {
 }
 
 /// The credentials in a request. The credentials cannot be printed, only read by key. Clones share
-/// the map. The order of two values has no meaning, but allows credentials to be the key of a map.
+/// the map. `Ord` has no meaning for credentials, but is implemented so that credentials can be the
+/// key of a map.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Secrets(Arc<BTreeMap<String, String>>);
 
@@ -72,8 +73,8 @@ impl Secrets {
 }
 
 impl Secrets {
-    /// Returns the secret with this key, ignoring case; the first in sorted order if there are
-    /// several.
+    /// Returns the secret with this key, ignoring case. If several keys match, returns the secret
+    /// with the first key in sorted order.
     #[must_use]
     pub fn get_ignoring_case(&self, key: &str) -> Option<&str> {
         let mut found = self
@@ -94,8 +95,8 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// Collects the entries, or returns `Invalid` for more than [`MAP_BYTES_MAX`] bytes. Never prints a
-/// key or a value: the map may hold secrets.
+/// Collects the entries, or returns `Invalid` for more than [`MAP_BYTES_MAX`] bytes. The failure
+/// contains no key and no value, since the map may hold secrets.
 pub(super) fn bounded(
     field: &str,
     entries: impl IntoIterator<Item = (String, String)>,
@@ -116,13 +117,13 @@ pub type Segments = BTreeMap<String, String>;
 /// empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TopologyRequirement {
-    /// The volume must be reachable from at least one of these.
+    /// The volume must be reachable from at least one of these topologies.
     pub requisite: Vec<Segments>,
     /// Preferred topologies, in order of preference.
     pub preferred: Vec<Segments>,
 }
 
-/// Reads a topology requirement. Returns `None` if both of its lists are empty.
+/// Reads a topology requirement. Returns `None` if both lists of the request are empty.
 pub(super) fn topology_requirement(
     asked: Option<csi::TopologyRequirement>,
 ) -> Result<Option<TopologyRequirement>, Failure> {

@@ -17,8 +17,8 @@ pub struct CreateVolume {
     pub name: Name,
     /// The bounds for the size; `None` requests the driver's default size.
     pub range: Option<CapacityRange>,
-    /// The uses that the volume must all support. The list is not empty, and its elements do not
-    /// contradict each other.
+    /// The capabilities, all of which the volume must support. The list is not empty, and the
+    /// capabilities do not contradict each other.
     pub capabilities: Vec<Capability>,
     /// The parameters of the StorageClass.
     pub parameters: Context,
@@ -249,11 +249,11 @@ pub struct ValidateCapabilities {
     pub id: VolumeId,
     /// The capabilities to check; never empty.
     pub capabilities: Vec<Capability>,
-    /// The volume context to compare with the volume's.
+    /// The volume context to compare with the context of the volume.
     pub volume_context: Context,
-    /// The parameters to compare with the volume's.
+    /// The parameters to compare with the parameters of the volume.
     pub parameters: Context,
-    /// The mutable parameters to compare with the volume's.
+    /// The mutable parameters to compare with the mutable parameters of the volume.
     pub mutable_parameters: Context,
     /// The credentials in the request.
     pub secrets: Secrets,
@@ -311,7 +311,7 @@ impl TryFrom<csi::ListVolumesRequest> for ListVolumes {
 /// A request to get the free capacity for new volumes.
 #[derive(Clone, Debug)]
 pub struct GetCapacity {
-    /// The uses that the volumes must all support.
+    /// The capabilities, all of which the volumes must support.
     pub capabilities: Vec<Capability>,
     /// The parameters of the StorageClass.
     pub parameters: Context,
@@ -332,8 +332,8 @@ impl TryFrom<csi::GetCapacityRequest> for GetCapacity {
     }
 }
 
-/// Checks an ID in a field such as `source_volume_id`, whose name must be in the failure instead of
-/// the name that the ID's type uses.
+/// Checks an ID in a field such as `source_volume_id`. The failure names this field instead of the
+/// usual field for this type of ID.
 pub(super) fn identifying(field: &str, id: &str) -> Result<(), Failure> {
     identifying_at_most(field, id, STRING_BYTES_MAX)
 }
@@ -347,7 +347,7 @@ pub(super) fn most(max_entries: i32) -> Result<Option<usize>, Failure> {
     Ok((most != 0).then_some(most))
 }
 
-/// Returns the text, or `None` if it is empty, which means that the field is not set.
+/// Returns the text, or `None` if the text is empty, which means that the field is not set.
 pub(super) fn given(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }

@@ -8,7 +8,7 @@ use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use std::path::PathBuf;
 
-/// A request for the health of a volume, as the storage system sees it.
+/// A request to the controller for the health of a volume, as reported by the storage system.
 #[derive(Clone, Debug)]
 pub struct GetVolumeHealth {
     /// The ID of the volume.
@@ -51,8 +51,8 @@ impl TryFrom<csi::ControllerListVolumeHealthRequest> for ListVolumeHealth {
     }
 }
 
-/// A request for the health of a volume, as this node sees it. The volume need not be staged or
-/// published.
+/// A request to the node agent for the health of a volume on this node. The volume need not be
+/// staged or published.
 #[derive(Clone, Debug)]
 pub struct NodeVolumeHealth {
     /// The ID of the volume.
@@ -89,7 +89,7 @@ impl NodeVolumeHealth {
     }
 }
 
-/// A request for the health of the storage behind all volumes, as this node sees it.
+/// A request to the node agent for the health of the storage behind all volumes on this node.
 #[derive(Clone, Debug)]
 pub struct StorageHealth {
     /// The credentials in the request.

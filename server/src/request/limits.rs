@@ -1,5 +1,5 @@
-//! Tests the size limits of the specification and of the kernel: each field passes at its limit,
-//! and is refused by name if it has one more byte.
+//! Tests the size limits of the specification and of the kernel. A value of the maximum size is
+//! accepted. If the value has one more byte, the request is refused with the name of the field.
 
 use super::*;
 use crate::call::{Failure, Kind};
@@ -15,7 +15,8 @@ const NODE: usize = 256;
 /// PATH_MAX of limits.h includes the terminating NUL.
 const PATH: usize = 4095;
 
-/// Asserts that a field of `most` bytes passes, and that one more byte is refused.
+/// Asserts that a field of `most` bytes is accepted, and that a field with one more byte is
+/// refused.
 fn assert_limit<T, R>(field: &str, most: usize, request: impl Fn(usize) -> R)
 where
     T: TryFrom<R, Error = Failure>,
@@ -31,8 +32,8 @@ where
     }
 }
 
-/// Declares one check per field: the type, the name in the refusal, the limit, and a valid request
-/// in which the field has `n` bytes.
+/// Declares one check per field. Each entry has the type, the name of the field in the refusal, the
+/// limit, and a valid request in which the field has `n` bytes.
 macro_rules! limits {
     ($(
         $typed:ty, $field:literal, $most:expr, |$n:ident| $good:expr, $part:ident = $long:expr;

@@ -74,7 +74,7 @@ pub struct Publish {
     pub publish_context: Context,
     /// The staging path; `None` if the driver does not stage volumes.
     pub staging: Option<AbsPath>,
-    /// The path where the workload will see the volume.
+    /// The path at which the workload will access the volume.
     pub target: AbsPath,
     /// The requested use of the volume.
     pub capability: Capability,
@@ -120,7 +120,7 @@ impl Publish {
 pub struct Unpublish {
     /// The ID of the volume.
     pub id: VolumeId,
-    /// The path where the workload sees the volume.
+    /// The path at which the workload accesses the volume.
     pub target: AbsPath,
 }
 

@@ -1,5 +1,6 @@
 //! Paths in requests. Staging and target paths must be plain absolute paths, so that later code
-//! need not handle `..`. Checks only the text of a path, not the filesystem.
+//! need not handle `..`. This module checks only the text of a path, and does not access the
+//! filesystem.
 
 use crate::call::Failure;
 use std::fmt;
@@ -81,9 +82,9 @@ impl fmt::Display for AbsPath {
     }
 }
 
-/// Reads the path of a volume that is only looked up. Accepts a relative path, since the
-/// specification requires NOT_FOUND for it, not INVALID_ARGUMENT. An absolute path must satisfy the
-/// rule of [`AbsPath`].
+/// Reads a path that is only used to look up a volume. Accepts a relative path, since the
+/// specification requires NOT_FOUND for a relative path, not INVALID_ARGUMENT. An absolute path
+/// must satisfy the rule of [`AbsPath`].
 pub(super) fn looked_up(field: &str, text: String) -> Result<PathBuf, Failure> {
     if text.starts_with('/') {
         return AbsPath::new(field, text).map(|path| path.0);

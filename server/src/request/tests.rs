@@ -1,4 +1,4 @@
-//! Tests complete requests: the required fields of each, and the typed values of a valid one.
+//! Tests the required fields of each request, and the typed values of a valid request.
 
 use super::*;
 use crate::call::{Failure, Kind};

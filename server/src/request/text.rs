@@ -1,11 +1,12 @@
 //! Rules for single strings, and types of identifiers and names that satisfy these rules. Each
-//! failure names the field; successful checks do not allocate. Slashes are allowed in identifiers,
-//! since some drivers use them; code that builds file names from identifiers has its own rules.
+//! failure names the invalid field. Successful checks do not allocate memory. Slashes are allowed
+//! in identifiers, since some drivers use them; code that builds file names from identifiers has
+//! its own rules.
 
 use crate::call::Failure;
 use std::fmt;
 
-/// Maximum length of a string in bytes, unless its field has another limit (CSI 1.13, "Size
+/// Maximum length of a string in bytes, unless its field has a different limit (CSI 1.13, "Size
 /// Limits").
 pub(super) const STRING_BYTES_MAX: usize = 128;
 

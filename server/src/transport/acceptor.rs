@@ -1,6 +1,7 @@
-//! Accepts connections to one listener, and limits their number. If there are too many, a
-//! connection without a running call is closed in favour of a new connection, so that no client can
-//! lock out others by holding connections. This module does not depend on the protocol.
+//! Accepts connections to one listener, and limits their number. If there are too many connections,
+//! a connection without a running call is closed in favour of a new connection, so that no client
+//! can lock out other clients by keeping connections open. This module does not depend on the
+//! protocol.
 
 use crate::lock::Lock;
 use metrics::Counter;
@@ -12,10 +13,10 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-/// The pause after a failed accept, which is nearly always a lack of descriptors.
+/// The pause after a failed accept(2), whose cause is nearly always a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Counter: connections closed to make room, by `listener`.
+/// Counter: connections closed in favour of a new connection, by `listener`.
 const CLOSED: &str = "belay_connections_closed_total";
 
 /// Accepts connections.
@@ -35,7 +36,7 @@ struct Table {
     freed: Notify,
 }
 
-/// The acceptor's view of one connection.
+/// The acceptor's data about one connection.
 struct Slot {
     table: Arc<Table>,
     source: Option<IpAddr>,
@@ -66,8 +67,9 @@ impl Acceptor {
         }
     }
 
-    /// Accepts the next connection. Returns it with its slot, which is freed when dropped. If there
-    /// is no free slot, waits only while each of the other connections has a running call.
+    /// Accepts the next connection. Returns the connection with its slot, which is freed when the
+    /// slot is dropped. If there is no free slot, waits only while every open connection has a
+    /// running call.
     pub(crate) async fn next<C, F>(&mut self, accept: impl Fn() -> F) -> (C, Connection)
     where
         F: Future<Output = io::Result<(C, Option<IpAddr>)>>,
@@ -114,14 +116,14 @@ impl Acceptor {
 }
 
 impl Table {
-    /// Waits until another connection may be accepted.
+    /// Waits until a further connection may be accepted.
     async fn room(&self) {
         if self.slots.lock().len() < self.max {
             return;
         }
-        // Give the latest connections time to read their requests before one of them is closed: in
-        // the first turn, the runtime polls for received data; in the second, the connections read
-        // it.
+        // Give the latest connections time to read their requests before one of them is closed. In
+        // the first turn, the runtime polls for received data. In the second turn, the connections
+        // read the data.
         for _ in 0..2 {
             tokio::task::yield_now().await;
         }
@@ -136,8 +138,9 @@ impl Table {
     }
 }
 
-/// Returns the index of the connection to close for a new one, which has no running call. Chooses
-/// the connection that is idle for longest, among the addresses with the most connections.
+/// Returns the index of the connection without a running call that must be closed for a new
+/// connection. Among the addresses with the most connections, selects the connection that has been
+/// idle for the longest time.
 fn least_in_use(slots: &[Arc<Slot>]) -> Option<usize> {
     let crowd = |source: IpAddr| {
         let same = slots.iter().filter(|slot| slot.source == Some(source));
@@ -161,7 +164,7 @@ impl Slot {
 pub(crate) struct Connection(Arc<Slot>);
 
 impl Connection {
-    /// Waits until the connection must be closed to make room.
+    /// Waits until the connection must be closed in favour of a new connection.
     pub(crate) async fn unwanted(&self) {
         let mut changes = self.0.is_unwanted.subscribe();
         // The slot holds the sender, so the channel is open.
@@ -185,7 +188,8 @@ impl Drop for Connection {
     }
 }
 
-/// Counts the calls on a connection, which is not closed for others while a call runs.
+/// Counts the calls on a connection. While a call is running, the connection is not closed in
+/// favour of a new connection.
 #[derive(Clone)]
 pub(crate) struct Calls(Arc<Slot>);
 
@@ -197,7 +201,7 @@ impl Calls {
     }
 }
 
-/// A call, which runs until dropped.
+/// A running call, which ends when this value is dropped.
 pub(crate) struct OpenCall(Arc<Slot>);
 
 impl Drop for OpenCall {
@@ -275,7 +279,8 @@ mod tests {
         all.push(next(&mut acceptor).await);
         all.push(next(&mut acceptor).await);
         assert_eq!(unwanted(&all), [] as [usize; 0]);
-        // The first was used since, so the second is idle for longest.
+        // The first connection was used since, so the second connection has been idle for the
+        // longest time.
         drop(all[0].calls().begin());
         all.push(next(&mut acceptor).await);
         assert_eq!(unwanted(&all), [1]);

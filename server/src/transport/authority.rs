@@ -4,18 +4,19 @@
 //! sends that path, percent-encoded, as the authority. That path is not a valid authority (RFC
 //! 3986, section 3.2), so h2 would reject the call. Since an authority has no meaning on a Unix
 //! socket, it is overwritten in place by the same number of valid bytes. Other clients in Go (the
-//! kubelet's CSI client, sidecars, csi-sanity, grpcurl) send `localhost`; clients of gRPC's C core
-//! need `grpc.default_authority`.
+//! kubelet's CSI client, sidecars, csi-sanity, grpcurl) send `localhost`. Clients with gRPC's C
+//! core must set the option `grpc.default_authority`.
 //!
-//! Parses only as much HTTP/2 as gRPC-Go sends: other frames and fields pass unchanged, and the
-//! HTTP library refuses malformed bytes.
+//! The parser handles only the frames and fields of HTTP/2 that gRPC-Go sends. All other bytes pass
+//! unchanged, and the HTTP library refuses malformed bytes.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// The byte that replaces each byte of an authority: any string of letters is valid.
+/// The byte that replaces each byte of an authority, since any string of letters is a valid
+/// authority.
 const VALID: u8 = b'x';
 
 /// The length of a frame's header (RFC 9113, section 4.1).
@@ -67,9 +68,10 @@ impl<R: AsyncRead + Unpin> AsyncRead for SanitizedAuthority<R> {
 struct Frames {
     header: [u8; FRAME_HEADER_BYTES],
     header_bytes: usize,
-    /// Bytes of the current frame that are still to come.
+    /// The number of bytes of the current frame that have not arrived yet.
     rest: usize,
-    /// The header fields of the current frame; `None` in a frame without any.
+    /// The parser of the header fields of the current frame; `None` in a frame without header
+    /// fields.
     block: Option<Block>,
 }
 
@@ -112,12 +114,13 @@ struct Block {
     is_literal: bool,
     /// Whether the current field is the authority.
     is_authority: bool,
-    /// Strings of the current field that are still to come: name and value, or only the value.
+    /// The number of strings of the current field that have not been parsed yet: two for name and
+    /// value, or one for only the value.
     strings: u8,
-    /// Bytes of the current string that are still to come.
+    /// The number of bytes of the current string that have not arrived yet.
     left: usize,
-    /// An index or a length that continues in the next byte (section 5.1), and the number of its
-    /// bits so far.
+    /// An index or a length that continues in the next byte (section 5.1), and the number of bits
+    /// that have been read.
     number: Option<(usize, u32)>,
 }
 
@@ -137,13 +140,13 @@ impl Block {
             self.strings -= 1;
             self.left = number;
         } else if self.is_literal {
-            // If the field has no index of a name, the name follows as a string.
+            // If the index is 0, the name of the field follows as a string.
             self.strings = if number == 0 { 2 } else { 1 };
             self.is_authority = number == AUTHORITY;
         }
     }
 
-    /// Parses a byte of the index of a field or of the length of a string. Returns the number at
+    /// Parses a byte of the index of a field or of the length of a string. Returns the number after
     /// its last byte.
     fn number(&mut self, byte: &mut u8) -> Option<usize> {
         let (number, bits, is_over) = if let Some((number, bits)) = self.number.take() {

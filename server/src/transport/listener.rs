@@ -1,6 +1,6 @@
 //! Accepts, checks and serves the connections to one socket. A connection must begin with the
-//! HTTP/2 preface, and is closed when the server shuts down or another connection needs its slot.
-//! This module does not depend on the services.
+//! HTTP/2 preface. The connection is closed when the server shuts down, or when a new connection
+//! needs its slot. This module does not depend on the services.
 
 use super::acceptor::{Acceptor, Connection};
 use super::authority::SanitizedAuthority;
@@ -26,32 +26,37 @@ use tower::Layer as _;
 /// The first bytes of an HTTP/2 client (RFC 9113, section 3.4).
 const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Maximum time in which a client must send the preface. All known clients send it at once.
+/// Maximum time in which a client must send the preface. All known clients send the preface at
+/// once.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Maximum time for sending the last responses and the HTTP/2 shutdown once no call runs.
+/// Maximum time for sending the last responses and the HTTP/2 shutdown, after the last call has
+/// ended.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The flow-control window: the number of bytes that a client may send before the server has
-/// consumed them. CSI requests are small. HTTP/2's default (RFC 9113, section 6.9.2) saves a frame
-/// on each of the kubelet's many connections.
+/// consumed them. CSI requests are small. With the default of HTTP/2 (RFC 9113, section 6.9.2), no
+/// frame that sets the window is needed on each of the kubelet's many connections.
 const WINDOW_BYTES: u32 = 65_535;
 
-/// The state that all connections to one socket share. Dropping it shuts them down.
+/// The state that all connections to one socket share. Dropping this state shuts the connections
+/// down.
 pub(crate) struct Server {
     service: CallService<Routes>,
-    /// A channel with one receiver for each running call, which counts the calls.
+    /// A channel with one receiver for each running call; the number of receivers is the number of
+    /// calls.
     running: Arc<watch::Sender<()>>,
     http2: http2::Builder<TokioExecutor>,
-    /// A channel with one receiver for each connection, which counts the connections.
+    /// A channel with one receiver for each connection; the number of receivers is the number of
+    /// connections.
     ending: watch::Sender<()>,
     connections_max: usize,
     callers: Callers,
 }
 
 impl Server {
-    /// Creates a server of these services, inside the layer, with at most this many connections at
-    /// a time.
+    /// Creates a server of these services, wrapped in the call layer, with at most this number of
+    /// connections at a time.
     pub(crate) fn new(routes: Routes, layer: &CallLayer, connections_max: usize) -> Self {
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
@@ -100,7 +105,8 @@ impl Server {
                 let stream = tokio::select! {
                     biased;
                     greeted = greeted(stream) => TokioIo::new(greeted?),
-                    // A connection without a preface has no call, so it is closed at once.
+                    // A connection that has not sent its preface has no running call, so it is
+                    // closed at once.
                     _ = ending.changed() => return Ok::<_, Box<dyn Error + Send + Sync>>(()),
                 };
                 let mut connection = pin!(http2.serve_connection(stream, service));
@@ -111,13 +117,15 @@ impl Server {
                 Ok(connection.await?)
             };
             let ended = tokio::select! {
-                // The response to a call that has just ended is written first.
+                // Before the connection is closed, the response to a call that has just ended is
+                // written.
                 biased;
                 ended = served => ended,
                 () = slot.unwanted() => Err("closed to make room for others".into()),
             };
             if let Err(error) = ended {
-                // The client does not use HTTP/2, or has ended early: not an error of the server.
+                // The client does not use HTTP/2, or has disconnected early, which is not an error
+                // of the server.
                 tracing::debug!(error, "a connection broke");
             }
         });
@@ -133,7 +141,7 @@ impl Server {
                 () = self.ending.closed() => return 0,
                 () = tokio::time::sleep(GOODBYE_TIMEOUT) => {}
             }
-            // Also wait for a call that arrived when the shutdown began.
+            // Also wait for a call that arrived at the moment when the shutdown began.
             if self.running.receiver_count() == 0 {
                 return self.ending.receiver_count();
             }

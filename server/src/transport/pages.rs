@@ -24,30 +24,30 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Maximum number of connections; beyond that, the oldest connection of an address with the most
-/// connections is closed. The port may be open to a whole cluster, so the memory of its connections
-/// is limited.
+/// Maximum number of connections. If there are more connections, the oldest connection of an
+/// address with the most connections is closed. The port may be open to a whole cluster, so the
+/// memory of its connections is limited.
 const CONNECTIONS_MAX: usize = 32;
 
 /// Maximum time in which a client must send the head of its request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum size of the head of a request, in bytes. A probe sends 100 bytes, a Prometheus with a
-/// token a few thousand.
+/// Maximum size of the head of a request, in bytes. A probe sends 100 bytes, and a Prometheus with
+/// a token sends a few thousand bytes.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 
 /// Maximum size of hyper's buffer, in bytes. hyper accepts no less than 8 KiB.
 const PARSER_BYTES_MAX: usize = 2 * HEAD_BYTES_MAX;
 
-/// Maximum time in which a client must read its page: the default timeout of a Prometheus. The
-/// kernel keeps data that a client does not acknowledge for the same time.
+/// Maximum time in which a client must read its page, equal to the default timeout of Prometheus.
+/// The kernel keeps data that a client does not acknowledge for the same time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROMETHEUS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// The headers of every page. Browsers must neither cache the page nor guess its type. Browsers may
-/// apply the style in the status page, and must not load or run anything else.
+/// The headers of every page. Browsers must not cache the page or guess its type. Browsers may
+/// apply the style in the status page, but must not load other resources or run scripts.
 const HEADERS: [(HeaderName, &str); 3] = [
     (CACHE_CONTROL, "no-store"),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -66,9 +66,9 @@ const TAKEN: &str = "belay_http_port_taken_total";
 /// The content of the pages, except for the metrics.
 #[derive(Clone)]
 pub(crate) struct PageContent {
-    /// The readiness that /healthz and /readyz report.
+    /// The readiness that is reported by /healthz and /readyz.
     pub(crate) readiness: Readiness,
-    /// The facts, measured again before each /metrics and / page.
+    /// The facts, which are measured again before each response to /metrics and /.
     pub(crate) facts: AllFacts,
     /// Creates the status page. Must not wait.
     pub(crate) status: Arc<dyn Fn(&State) -> String + Send + Sync>,
@@ -82,18 +82,18 @@ impl fmt::Debug for PageContent {
     }
 }
 
-/// The HTTP port of the pages, before it is served.
+/// The HTTP port of the pages, before the pages are served.
 #[derive(Debug)]
 pub struct Pages {
     address: SocketAddr,
-    /// The listener. `None` while another process uses the port, most likely a killed predecessor;
-    /// CSI calls are served nevertheless.
+    /// The listener. `None` while a different process uses the port, most likely a killed earlier
+    /// process of this program. CSI calls are served nevertheless.
     listener: Option<TcpListener>,
     metrics: Metrics,
 }
 
 impl Pages {
-    /// Listens, unless the port is taken; then [`Pages::serve`] waits for it.
+    /// Listens on the port. If the port is taken, [`Pages::serve`] waits until the port is free.
     ///
     /// # Errors
     /// Returns an error if the address does not belong to this machine, or if this process may not
@@ -136,7 +136,8 @@ async fn serve(
             break listener;
         }
         tokio::time::sleep(PORT_PAUSE).await;
-        // Ignore errors other than a taken port, which will recur and have no remedy here.
+        // Errors other than a taken port will recur, and this function cannot repair them, so
+        // ignore them.
         listener = listen(address).await.ok().flatten();
     };
     let mut acceptor = Acceptor::new("http", CONNECTIONS_MAX);
@@ -163,13 +164,13 @@ async fn listen(address: SocketAddr) -> io::Result<Option<TcpListener>> {
         }
         listener => listener?,
     };
-    // Port 0 selects a free port, which only this log line shows.
+    // Port 0 selects a free port, which only this log line reports.
     tracing::info!(address = %listener.local_addr()?, "serving /metrics, /healthz and /livez");
     Ok(Some(listener))
 }
 
-/// Makes the kernel drop data that a client has not acknowledged in time, also after the connection
-/// was closed. Otherwise the kernel would keep whole pages for clients that do not read.
+/// Makes the kernel drop data that a client has not acknowledged in time, even after the connection
+/// was closed. By default, the kernel would keep whole pages for clients that do not read.
 fn bound_unacknowledged(stream: &TcpStream) {
     let milliseconds = u32::try_from(ANSWER_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
     if let Err(error) = set_tcp_user_timeout(stream, milliseconds) {
@@ -177,8 +178,8 @@ fn bound_unacknowledged(stream: &TcpStream) {
     }
 }
 
-/// Serves one request and closes the connection. Closes it sooner if another connection needs the
-/// slot.
+/// Serves one request and closes the connection. Closes the connection earlier if a new connection
+/// needs the slot.
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     content: Content,
@@ -231,7 +232,7 @@ async fn head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
             let blank = head.len() - head.trim_ascii_start().len();
             head.drain(..blank);
         }
-        // An empty line may start in the last three bytes of the previous read.
+        // The line end and the empty line may start in the last three bytes of the previous read.
         if has_empty_line(&head[known.saturating_sub(3).min(head.len())..]) {
             return Ok(head);
         }
@@ -262,8 +263,8 @@ async fn page(method: &Method, path: &str, content: &Content) -> Response<Full<B
                 text(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n"))
             }
         },
-        // Any response shows that this thread works. A problem that a restart does not solve, such
-        // as a kubelet that refuses the driver, must not cause a restart.
+        // Any response to /livez shows that this thread is alive. A problem that a restart does not
+        // solve, such as a kubelet that refuses the driver, must not cause a restart.
         (&Method::GET, "/livez") => text(StatusCode::OK, TEXT, "ok\n"),
         _ => text(
             StatusCode::NOT_FOUND,
@@ -426,7 +427,7 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(4096);
         let served = tokio::spawn(serve(server));
         let long = format!("GET /livez HTTP/1.1\r\nX: {}", "y".repeat(HEAD_BYTES_MAX));
-        // The connection is closed while this is still being sent.
+        // The server closes the connection while the client is still sending this request.
         assert!(client.write_all(long.as_bytes()).await.is_err());
         served.await.unwrap();
     }
@@ -436,7 +437,7 @@ mod tests {
         let half = "GET /healthz HTTP/1.1\r\n";
         let whole = "GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n";
         for (request, seconds) in [("", 1), (half, 1), (whole, 10)] {
-            // The buffer is too small for any page, and the other end does not read.
+            // The buffer is too small for any page, and the client does not read.
             let (mut client, server) = tokio::io::duplex(64);
             client.write_all(request.as_bytes()).await.unwrap();
             let begun = tokio::time::Instant::now();

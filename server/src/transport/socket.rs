@@ -19,18 +19,21 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Maximum number of connections that wait to be accepted. The kubelet connects for each call, and
-/// at its start for all volumes at once. The kernel lowers the number to net.core.somaxconn.
+/// Maximum number of connections that wait to be accepted. The kubelet opens a connection for each
+/// call, and at its start, it makes calls for all volumes at once. The kernel lowers the number to
+/// net.core.somaxconn.
 const BACKLOG: i32 = 1024;
 
-/// Number of attempts to lock the directory. Another process holds the lock for a few system calls.
+/// Number of attempts to lock the directory. A different process holds the lock only for the
+/// duration of a few system calls.
 const LOCK_TRIES: u32 = 10;
 /// Number of attempts to lock the directory on a thread that already serves other callers.
 const LOCK_TRIES_WHILE_SERVING: u32 = 1;
 /// Pause between two attempts to lock the directory.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Number of attempts to bind: another process may replace the dead socket first.
+/// Number of attempts to bind the socket, since a different process may replace the dead socket
+/// first.
 const BIND_TRIES: u32 = 3;
 
 /// The mode of a socket that only root may connect to, since the callers of a CSI driver can mount
@@ -49,7 +52,7 @@ pub struct Socket {
 
 impl Socket {
     /// Binds and listens. A socket without a live server is replaced, even if a thread that hangs
-    /// in the kernel keeps a killed server's socket open.
+    /// in the kernel keeps the socket of a killed server open.
     ///
     /// # Errors
     /// Returns an error with the path in its text if the directory is missing, another kind of file
@@ -81,7 +84,7 @@ impl Socket {
                     file,
                 });
             }
-            // Other processes may need the lock meanwhile.
+            // Release the lock, since other processes may need it meanwhile.
             drop(directory);
             if let Attempt::Theirs(seen) = listening {
                 expect_dead(path, patience)?;
@@ -97,8 +100,8 @@ impl Socket {
         &self.file.path
     }
 
-    /// Lets a group connect as well. Without `CAP_CHOWN`, this process must be a member of the
-    /// group.
+    /// Lets the members of a group connect as well. Without `CAP_CHOWN`, this process must be a
+    /// member of the group.
     ///
     /// # Errors
     /// Returns an error with the path in its text. After an error, the group cannot connect.
@@ -108,7 +111,7 @@ impl Socket {
         chownat(CWD, path, None, Some(Gid::from_raw(group)), none).map_err(|error| {
             explain(path, format!("cannot give it to the group {group}"), error)
         })?;
-        // Widen the mode last: until then, the socket is private, whatever its group is.
+        // Widen the mode last, so that the socket remains private until its group is set.
         chmodat(CWD, path, SHARED, none)
             .map_err(|error| explain(path, "cannot let its group connect", error))
     }
@@ -122,7 +125,8 @@ impl Socket {
     }
 }
 
-/// The file of a socket. When dropped, the file is removed if it is still the same socket.
+/// The file of a socket. When this value is dropped, the file is removed if it is still the same
+/// socket.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
@@ -163,9 +167,9 @@ fn identity(found: &Stat) -> (u64, u64) {
 }
 
 /// Locks the directory of the socket, so that two servers cannot replace each other's socket at the
-/// same time. Waits briefly if another server holds the lock. A separate lock file is not possible,
-/// since CSI forbids other files next to the socket. The lock is released when the result is
-/// dropped.
+/// same time. Waits briefly if a different server holds the lock. A separate lock file is not
+/// possible, since CSI forbids other files next to the socket. The lock is released when the result
+/// is dropped.
 fn lock_directory_of(path: &Path, tries: u32) -> io::Result<OwnedFd> {
     let directory = path.parent().unwrap_or(path);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -194,12 +198,13 @@ fn pause() {
 /// The result of an attempt to listen.
 enum Attempt {
     Ours(OwnedFd),
-    /// The file of another socket exists, whose process must be inspected first.
+    /// The file of a different socket exists. The process that listens on that socket must be
+    /// inspected first.
     Theirs(SocketState),
 }
 
-/// The state of a socket file when it was inspected. Includes the time of its last change, since
-/// the socket of another server may get the same inode number later.
+/// The state of a socket file when it was inspected. The state includes the time of the file's last
+/// change, since the socket of a different server may get the same inode number later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SocketState {
     identity: (u64, u64),
@@ -215,7 +220,7 @@ impl SocketState {
     }
 }
 
-/// Listens, replacing the `dead` socket if it is still there.
+/// Listens on the socket, and replaces the `dead` socket if it still exists.
 fn listen(path: &Path, dead: Option<SocketState>) -> Result<Attempt, Errno> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -241,7 +246,7 @@ fn listen(path: &Path, dead: Option<SocketState>) -> Result<Attempt, Errno> {
     Ok(Attempt::Ours(socket))
 }
 
-/// Fails with the reason, unless the process that listens is dead.
+/// Fails with the reason, unless the process that listens on the socket is dead.
 fn expect_dead(path: &Path, patience: Patience) -> io::Result<()> {
     let address = SocketAddrUnix::new(path).map_err(|error| cannot_listen(path, error))?;
     match rival::look(&address, patience) {
@@ -336,8 +341,8 @@ mod tests {
         let endpoint = endpoint(&directory);
         let dying = UnixListener::bind(&endpoint.path).unwrap();
         std::thread::scope(|scope| {
-            // This server accepts the first connection of the new server, and then closes its
-            // socket.
+            // The old server accepts the first connection of the new server, and then closes its
+            // own socket.
             scope.spawn(move || dying.accept().map(drop));
             let socket = Socket::bind(&endpoint).unwrap();
             UnixStream::connect(socket.path()).unwrap();

@@ -1,8 +1,9 @@
-//! Runs operations as jobs that outlive their requests. A job owns its key, and runs to its end
-//! even if the caller disconnects. An identical request joins the job; a different request for the
-//! same key is refused. No caller waits beyond a deadline. A job that exceeds the deadline without
-//! progress is *hung*: it keeps its key, and callers get errors with its age and current work. This
-//! module does not depend on volumes.
+//! Runs operations as jobs that outlive their requests. A job (a running operation) owns its key,
+//! e.g. the volume's ID, and runs to its end even if the caller disconnects. An identical request
+//! joins the job; a different request for the same key is refused. No caller waits beyond a
+//! deadline. A job that exceeds the deadline without progress is *hung*. A hung job keeps its key,
+//! and callers get errors with the job's age and current work. This module does not depend on
+//! volumes.
 
 mod ownership;
 mod report;
@@ -30,15 +31,15 @@ use tokio::sync::oneshot;
 use tracing::Instrument as _;
 
 /// Maximum time that the caller of a changing call waits for its response. The kubelet's timeout of
-/// two minutes ends later, so the kubelet receives the cause of a hang as an error, and reports it
-/// as an event. Sidecars with a shorter timeout (`--timeout`, 15 s by default) retry and join the
-/// job.
+/// two minutes is longer, so the kubelet receives the cause of a hang as an error, and reports the
+/// error as an event. Sidecars with a shorter timeout (`--timeout`, 15 s by default) retry and join
+/// the job.
 pub const CHANGE_DEADLINE: Duration = Duration::from_secs(100);
 
-/// Returns a hash that is the same for identical requests. Pass all fields that matter (identifier,
-/// path, capability, contexts), and leave out fields that may differ in a retry. Leave out the
-/// secrets of calls to the node, but pass the secrets of calls to the controller, since they select
-/// the account.
+/// Returns a hash that is the same for identical requests. Pass all fields that determine the
+/// result (identifier, path, capability, contexts), and omit fields that may differ in a retry.
+/// Omit the secrets of calls to the node, but pass the secrets of calls to the controller, since
+/// these select the account.
 #[must_use]
 pub fn fingerprint(parts: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -46,17 +47,17 @@ pub fn fingerprint(parts: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// A class of calls. Calls of the same class exclude each other on an object, calls of different
-/// classes do not.
+/// A class of calls. Two calls of the same class for one object cannot run at the same time; two
+/// calls of different classes can.
 pub trait Class: Copy + fmt::Debug + Eq + Hash + Send + 'static {
-    /// Returns the maximum time that a caller waits for its response.
+    /// Returns the maximum time that a caller of this class waits for a response.
     fn deadline(self) -> Duration;
 }
 
 /// The key of a job in the table of all jobs of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key<C> {
-    /// The class of the call.
+    /// The class of the call. Calls of different classes can run at the same time.
     pub class: C,
     /// The ID or the name of the object.
     pub id: Arc<str>,
@@ -91,7 +92,7 @@ impl<C> fmt::Display for Key<C> {
     }
 }
 
-/// The running jobs of a service, one per key. Clones share the same jobs.
+/// The running jobs of a service, one per key. Clones of this table share the same jobs.
 #[derive(Debug)]
 pub struct Jobs<C, T> {
     running: Arc<JobMap<C, T>>,
@@ -135,8 +136,8 @@ impl<C: Class, T: Clone + Send + 'static> Default for Jobs<C, T> {
 impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
     /// Runs `work` as the job of `key`, in its own task, which starts before the result is awaited.
     /// If a job of the same call with the same fingerprint is running, drops `work` and awaits the
-    /// result of that job. A call that undoes the running job, such as an unstage for a stage,
-    /// replaces the job if it only waits.
+    /// result of that job. A call that undoes the running job, e.g. NodeUnstageVolume during
+    /// NodeStageVolume, replaces the job if the job is only waiting.
     ///
     /// # Errors
     /// Returns the failure of the job. Returns `Busy` if another job owns the key, or if a call
@@ -161,14 +162,16 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
                 start(work, deadline, ownership, rpc);
             }
         });
-        // The future does not contain the work, so that it uses little memory while a caller waits.
+        // The future does not contain the work, so that the future uses little memory while a
+        // caller waits.
         async move {
             begun?;
             result.await.unwrap_or_else(|_| Err(ended_early(rpc)))
         }
     }
 
-    /// Shares the key with other calls of the same RPC, so that no job can own the key meanwhile.
+    /// Shares the key with other calls of the same RPC. While the key is shared, no job can own the
+    /// key.
     ///
     /// # Errors
     /// Returns `Busy` if a job owns the key, or if calls of another RPC share it.
@@ -176,7 +179,7 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
         Share::new(&self.running, key, rpc)
     }
 
-    /// Returns the job of this key, if one runs.
+    /// Returns the running job with this key, if there is one.
     #[must_use]
     pub fn view(&self, key: &Key<C>) -> Option<JobView> {
         self.running.0.lock().get(key).map(Job::view)
@@ -203,7 +206,7 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
         hung.count()
     }
 
-    /// Begins a job, or returns `None` if the caller has joined a running one.
+    /// Begins a job, or returns `None` if the caller has joined a running job.
     fn begin(
         &self,
         key: Key<C>,
@@ -225,7 +228,8 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
                 }
                 let undone = undoes(rpc) == Some(job.rpc);
                 if !(undone && job.ticket.cancel(|_| cancelled(job.rpc, rpc))) {
-                    // Ask the work to end early if it can, so that a retry is not refused.
+                    // Ask the work to end early if possible, so that a retry of the call is not
+                    // refused.
                     let _ends = undone && job.ticket.give_up();
                     return Err(Failure::busy(busy(&key, &job.view(), rpc)));
                 }
@@ -253,7 +257,8 @@ impl<T> Job<T> {
         }
     }
 
-    /// Creates the table entry of a shared key, which is not a job, with its first sharer.
+    /// Creates the table entry of a key that calls share and no job owns, with the first of these
+    /// calls.
     fn shared(rpc: Rpc) -> Self {
         Self {
             sharers: 1,
@@ -262,7 +267,7 @@ impl<T> Job<T> {
     }
 }
 
-/// The work of a job. The work is boxed, so that the code around it is compiled only once per
+/// The work of a job. The future is boxed, so that the surrounding code is compiled only once per
 /// service.
 type Work<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
@@ -276,7 +281,7 @@ fn start<C: Class, T: Clone + Send + 'static>(
     tokio::spawn(job.in_current_span());
 }
 
-/// Runs a job to its end, and responds to its callers at every deadline before that.
+/// Runs a job to its end. At every deadline before the end, responds to the callers with an error.
 async fn tend<C: Class, T: Clone>(
     work: Work<T>,
     deadline: Duration,
@@ -304,7 +309,7 @@ fn answer_all<T: Clone>(
     }
 }
 
-/// Returns the call whose waiting job this call may cancel.
+/// Returns the RPC whose job this call may cancel while the job is waiting.
 const fn undoes(rpc: Rpc) -> Option<Rpc> {
     match rpc {
         Rpc::NodeUnstageVolume => Some(Rpc::NodeStageVolume),
@@ -321,7 +326,7 @@ fn cancelled(rpc: Rpc, for_rpc: Rpc) -> Failure {
 }
 
 fn busy<C>(key: &Key<C>, running: &JobView, asked: Rpc) -> String {
-    // Only a call of the same RPC can differ by its arguments alone.
+    // If the RPC is the same, the call differs from the running job only in its arguments.
     let how = if running.rpc == asked {
         " with other arguments"
     } else {

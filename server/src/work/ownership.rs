@@ -1,5 +1,5 @@
-//! The ownership of a key by a job, and the shares of a key among calls. Both end when dropped,
-//! however the job or the call ends.
+//! The ownership of a key by a job, and the sharing of a key by several calls. Ownership and
+//! sharing end when the value is dropped, however the job or the call ends.
 
 use super::ticket::Ticket;
 use super::{Class, Job, JobMap, JobView, Key, answer_all, busy};
@@ -10,14 +10,15 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Minimum number of bytes per second that work of a known amount must process; slower work counts
-/// as hung. Any healthy disk is faster.
+/// as hung. All healthy disks are faster.
 const HEADWAY: u64 = 1 << 20;
 
-/// Frees the key when dropped, so that the key is free again however the job ends.
+/// Frees the key when this value is dropped, so that the key is free again however the job ends.
 pub(super) struct Ownership<C: Class, T> {
     running: Arc<JobMap<C, T>>,
     key: Key<C>,
-    /// The ticket of the job, which distinguishes it from a later job with the same key.
+    /// The ticket (handle) of the job, which distinguishes the job from a later job with the same
+    /// key.
     ticket: Ticket,
 }
 
@@ -34,7 +35,7 @@ impl<C: Class, T> Ownership<C, T> {
         self.ticket.clone()
     }
 
-    /// Frees the key and returns the waiting callers.
+    /// Frees the key, and returns the callers that are waiting for the job.
     pub(super) fn release(&self) -> Vec<oneshot::Sender<Result<T, Failure>>> {
         let mut running = self.running.0.lock();
         let is_ours = |job: &Job<T>| job.ticket.is(&self.ticket);
@@ -54,8 +55,9 @@ impl<C: Class, T> Ownership<C, T> {
 }
 
 impl<C: Class, T: Clone> Ownership<C, T> {
-    /// Handles a deadline of the job: cancels the job if it only waits, or marks it as hung unless
-    /// it makes [`HEADWAY`], and returns an error to all callers.
+    /// Handles a deadline of the job, and returns an error to all callers. If the job is only
+    /// waiting, cancels the job. If the job is working, marks the job as hung unless it processes
+    /// data at least as fast as [`HEADWAY`].
     pub(super) fn overdue(&self, deadline: Duration) {
         let seconds = deadline.as_secs();
         let mut running = self.running.0.lock();
@@ -110,9 +112,9 @@ fn late<C>(key: &Key<C>, view: &JobView, is_hung: bool) -> Failure {
     Failure::timeout(message).may_be_running()
 }
 
-/// A share of a key, which ends when dropped. Several calls of one RPC can share a key. Each of
-/// these calls runs as a job with another key, and uses the object of the shared key without
-/// changing it.
+/// A share of a key, which ends when this value is dropped. Several calls of one RPC can share a
+/// key. Each of these calls runs as a job with a different key, and uses the object of the shared
+/// key without changing the object.
 #[derive(Debug)]
 pub struct Share<C: Class, T> {
     running: Arc<JobMap<C, T>>,

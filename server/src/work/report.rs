@@ -1,5 +1,5 @@
 //! Reports the running jobs: single jobs, totals as metrics, and a list as lines of text for tools.
-//! Everything is computed only on request.
+//! All reports are computed only on request.
 
 use super::{Amount, Class, Doing, Job, JobMap};
 use crate::call::Rpc;
@@ -15,7 +15,7 @@ const RUNNING: &str = "belay_jobs_running";
 const HUNG: &str = "belay_jobs_hung";
 /// Gauge: age of the oldest job in seconds; 0 while no job runs.
 const OLDEST: &str = "belay_jobs_oldest_age_seconds";
-/// Gauge: bytes that running jobs must still read, for jobs that know the amount.
+/// Gauge: bytes that running jobs must still read, as far as the amount is known.
 const LEFT: &str = "belay_jobs_left_bytes";
 
 /// Maximum number of jobs in the list; at most 64 changes and 16 reads may hang per driver.
@@ -33,7 +33,7 @@ pub struct JobView {
     pub is_hung: bool,
     /// The current work; `None` if unknown.
     pub doing: Option<Doing>,
-    /// The event that the job waits for; `None` if the job is working.
+    /// The event for which the job is waiting; `None` if the job is working.
     pub awaited: Option<&'static str>,
 }
 
@@ -68,24 +68,24 @@ trait JobTable: Send + Sync {
     fn list(&self) -> Vec<(String, JobView)>;
 }
 
-/// The jobs of a service or of the process, in figures.
+/// Statistics of the jobs of a service or of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     /// The number of running jobs.
     pub(crate) running: u32,
     /// The number of jobs that have exceeded their deadline without visible progress.
     pub(crate) hung: u32,
-    /// The number of bytes that jobs must still read, for jobs that know the amount.
+    /// The number of bytes that jobs must still read, as far as the amount is known.
     pub(crate) left_bytes: u64,
     /// The age of the oldest job.
     pub(crate) oldest: Duration,
 }
 
-/// The job tables of the process. A program has a few tables, which exist until it exits; tests
-/// have more.
+/// The job tables of the process. A program has a few tables, which exist until the program exits.
+/// A test process has more.
 static ALL: Lock<Vec<Weak<dyn JobTable>>> = Lock::new(Vec::new());
 
-/// Includes these jobs in all reports from now on.
+/// Includes this job table in all reports from now on.
 pub(super) fn register<C: Class, T: Send + 'static>(running: &Arc<JobMap<C, T>>) {
     let running: Weak<JobMap<C, T>> = Arc::downgrade(running);
     let mut all = ALL.lock();
@@ -107,7 +107,7 @@ pub(crate) fn describe() {
     );
 }
 
-/// Returns the figures of all jobs of this process.
+/// Returns the statistics of all jobs of this process.
 pub(crate) fn totals() -> Totals {
     sum(&ALL.lock())
 }
@@ -135,7 +135,7 @@ fn show(all: &[Weak<dyn JobTable>]) {
     metrics::gauge!(RUNNING).set(sum.running);
     metrics::gauge!(HUNG).set(sum.hung);
     metrics::gauge!(OLDEST).set(sum.oldest.as_secs_f64());
-    // A gauge is a floating-point number.
+    // The value of a gauge is a floating-point number.
     #[expect(clippy::cast_precision_loss, reason = "exact up to 8 PiB")]
     metrics::gauge!(LEFT).set(sum.left_bytes as f64);
 }
@@ -143,7 +143,7 @@ fn show(all: &[Weak<dyn JobTable>]) {
 impl<C: Class, T: Send> JobTable for JobMap<C, T> {
     fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        // A call that shares a key is counted as a job with another key.
+        // A call that shares a key is already counted as a job, with a different key.
         for job in self.0.lock().values().filter(|job| job.sharers == 0) {
             totals.running += 1;
             totals.hung += u32::from(job.is_hung);
@@ -163,9 +163,9 @@ impl<C: Class, T: Send> JobTable for JobMap<C, T> {
     }
 }
 
-/// Returns one line per job of this process, the oldest first: age in seconds, state, call, key and
-/// current work, separated by tabs. The state is `running`, `waiting` or `hung`; the work may be
-/// empty.
+/// Returns one line per job of this process, with the oldest job first. A line has the age in
+/// seconds, the state, the call, the key and the current work, separated by tabs. The state is
+/// `running`, `waiting` or `hung`; the work may be empty.
 pub(crate) fn lines() -> String {
     let all = ALL.lock();
     let tables = all.iter().filter_map(Weak::upgrade);
@@ -184,7 +184,7 @@ fn text(mut jobs: Vec<(String, JobView)>) -> String {
         let awaited = job.awaited.map(str::to_owned);
         let work = awaited.or(job.doing.map(|doing| doing.to_string()));
         let work = work.unwrap_or_default();
-        // The key contains text from a caller, which must not add lines.
+        // The key contains text from a caller, which must not add lines to the report.
         let key = key.replace(char::is_control, "\u{fffd}");
         let (age, call) = (job.age.as_secs_f64(), job.rpc.name());
         // Writing to a String cannot fail.
@@ -225,8 +225,8 @@ mod tests {
         }))
     }
 
-    /// Returns the running and hung jobs, the bytes left, and the age of the oldest job, as on the
-    /// page.
+    /// Returns the number of running and hung jobs, the remaining bytes, and the age of the oldest
+    /// job, as the metrics page reports them.
     fn shown(measure: impl FnOnce()) -> [f64; 4] {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, measure);
@@ -275,7 +275,7 @@ mod tests {
         yield_now().await;
         assert_eq!(counted(&jobs), (2, 1));
         assert!(jobs.running.totals().oldest > Duration::ZERO);
-        // Other tests in this process may have more.
+        // Other tests in this process may add further jobs.
         let [running, hung, _, oldest] = shown(measure);
         assert!(running >= 2.0 && hung >= 1.0 && oldest > 0.0);
     }
@@ -316,7 +316,7 @@ mod tests {
         let running = jobs.clone();
         tokio::spawn(async move { running.run(key, Rpc::NodeStageVolume, 0, work).await });
         yield_now().await;
-        // Other tests in this process may have more.
+        // Other tests in this process may add further jobs.
         assert!(lines().contains("\trunning\tNodeStageVolume\tlisted-while-it-runs\t\n"));
     }
 }

@@ -1,4 +1,5 @@
-//! Jobs: which calls join, which are refused, when callers stop waiting, and what still runs then.
+//! Tests of jobs: which calls join a job, which calls are refused, when callers stop waiting, and
+//! which work continues after that.
 
 use super::*;
 use crate::call::{Certainty, Kind};
@@ -44,7 +45,7 @@ async fn begun(jobs: &Jobs<u32>, rpc: Rpc, fingerprint: u64) -> (oneshot::Sender
     (end, caller)
 }
 
-/// A job that waits for a slot, and is done once it has it.
+/// A job that waits for a slot, and ends as soon as it has the slot.
 async fn waiting(jobs: &Jobs<u32>, rpc: Rpc, slots: &Arc<Semaphore>) -> Caller {
     let (jobs, slots) = (jobs.clone(), Arc::clone(slots));
     let caller = tokio::spawn(async move {
@@ -162,7 +163,7 @@ async fn a_job_past_its_deadline_is_hung_and_its_key_stays_taken_until_it_ends()
     let refused = run(&jobs, Rpc::NodeStageVolume, 7).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Busy);
 
-    // A retry waits for the end, and again only until a deadline.
+    // A retry also waits for the end of the job, but only until a deadline.
     let (_unused, second) = begun(&jobs, Rpc::NodeUnstageVolume, 7).await;
     assert_eq!(second.await.unwrap().unwrap_err().kind, Kind::Timeout);
     let (_unused, third) = begun(&jobs, Rpc::NodeUnstageVolume, 7).await;
@@ -294,7 +295,7 @@ fn a_key_is_its_class_object_and_path_and_is_printed_without_its_class() {
     assert_ne!(there, key("vol-1"));
 }
 
-/// Changes, and queries with another deadline.
+/// The classes of the test: changes, and queries with a different deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Two {
     Change,
@@ -330,7 +331,7 @@ async fn calls_of_two_classes_do_not_exclude_each_other_and_each_has_its_deadlin
     assert_eq!(keys(&jobs), 2);
 }
 
-/// Work of a known amount. The test sets the amount that is done.
+/// Work whose amount is known. The test sets the completed amount.
 #[derive(Clone, Default)]
 struct Reading {
     done: Arc<AtomicU64>,

@@ -1,5 +1,5 @@
-//! A job's handle on itself. The job waits for events through the handle, and can be cancelled
-//! while it waits. The handle also shows the job's current work to others.
+//! A ticket is a job's handle on itself. The job waits for events through the handle, and can be
+//! cancelled while it waits. The handle also gives reports access to the job's current work.
 
 use crate::call::Failure;
 use crate::lock::Lock;
@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::{Arc, MutexGuard};
 use tokio::sync::Notify;
 
-/// Shows the current work of a running job.
+/// Gives reports access to the current work of a running job.
 pub trait Watch: Send {
     /// Returns the current work, or `None` between two steps.
     fn doing(&self) -> Option<Doing>;
@@ -25,14 +25,14 @@ pub trait Watch: Send {
 pub struct Doing {
     /// The name of the step, as in "now in `unmount`".
     pub step: &'static str,
-    /// The amount of work, if known. While the part that is done grows, the work is not hung.
+    /// The amount of work, if known. While the completed part grows, the work is not hung.
     pub amount: Option<Amount>,
 }
 
 /// An amount of work, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {
-    /// The part that is done.
+    /// The completed part, in bytes.
     pub done: u64,
     /// The total amount.
     pub total: u64,
@@ -52,7 +52,7 @@ impl fmt::Display for Doing {
     }
 }
 
-/// A job's handle on itself. Clones belong to the same job.
+/// A job's handle on itself. Clones of a ticket belong to the same job.
 #[derive(Clone)]
 pub struct Ticket(Arc<Shared>);
 
@@ -66,9 +66,9 @@ struct Shared {
 enum Step {
     /// The job is working, and will run to its end.
     Working,
-    /// The job waits for the event with this name.
+    /// The job is waiting for the event with this name.
     Waiting(&'static str),
-    /// The job was cancelled while it waited. Contains the reason.
+    /// The job was cancelled while it was waiting. Contains the reason.
     Cancelled(Failure),
 }
 
@@ -81,12 +81,12 @@ impl Ticket {
         }))
     }
 
-    /// Waits for `event`, which messages call `name`. The job may be cancelled meanwhile, so it
-    /// must call this function only before it has made changes that would remain.
+    /// Waits for `event`, which messages call `name`. The job may be cancelled while it waits. A
+    /// job must therefore call this function only before it has made lasting changes.
     ///
     /// # Errors
-    /// Returns the reason if the job was cancelled. If `event` has happened as well, its result is
-    /// dropped.
+    /// Returns the reason if the job was cancelled. If the job is cancelled and `event` happens at
+    /// the same time, the result of `event` is dropped.
     pub async fn wait<T>(
         &self,
         name: &'static str,
@@ -110,13 +110,13 @@ impl Ticket {
         }
     }
 
-    /// Sets the `window` through which messages and reports show the current work of the job.
+    /// Sets the `window` from which messages and reports read the current work of the job.
     pub fn watched_by(&self, window: impl Watch + 'static) {
         *self.0.window.lock() = Some(Box::new(window));
     }
 
-    /// Cancels the job if it only waits; returns `false` if it works. `why` creates the reason from
-    /// the name of the event.
+    /// Cancels the job if it is only waiting; returns `false` if the job is working. `why` creates
+    /// the reason from the name of the event.
     pub(super) fn cancel(&self, why: impl FnOnce(&str) -> Failure) -> bool {
         let mut step = self.step();
         let Step::Waiting(name) = *step else {
@@ -147,7 +147,7 @@ impl Ticket {
         window.as_ref().is_some_and(|window| window.give_up())
     }
 
-    /// Returns the name of the event that the job waits for, if any.
+    /// Returns the name of the event for which the job is waiting, if any.
     pub(super) fn awaited(&self) -> Option<&'static str> {
         match *self.step() {
             Step::Waiting(name) => Some(name),

@@ -1,5 +1,5 @@
-//! A whole server on a socket in its own directory, with scripted services, and its log line by
-//! line.
+//! A complete server with scripted services, on a socket in its own directory. The test reads the
+//! server's log line by line.
 
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Callers, Failure, Rpc, answer};
@@ -26,13 +26,14 @@ use tonic_prost::ProstCodec;
 use tracing::Level;
 use tracing::subscriber::DefaultGuard;
 
-/// Longest drain; long enough that only a stopped clock ever reaches it.
+/// The maximum drain time, so long that it is reached only in tests with a paused clock.
 pub(crate) const DRAIN: Duration = Duration::from_secs(3600);
 
 /// The driver's name.
 pub(crate) const NAME: &str = "test.csi.belay.dev";
 
-/// A running server. Its log belongs to the thread of the test, and ends with this.
+/// A running server. The server's log belongs to the thread of the test, and ends when this value
+/// is dropped.
 pub(crate) struct Bed {
     directory: TempDir,
     pub(crate) readiness: Readiness,
@@ -43,7 +44,7 @@ pub(crate) struct Bed {
     _log: DefaultGuard,
 }
 
-/// Blocks a call until the test opens it.
+/// Blocks a call until the test opens the gate.
 #[derive(Default)]
 pub(crate) struct Gate {
     entered: Notify,
@@ -69,7 +70,7 @@ impl Bed {
         Self::start(level, http, Callers::Any)
     }
 
-    /// A server for these callers only.
+    /// Starts a server that accepts only these callers.
     pub(crate) fn only_for(callers: Callers) -> Self {
         Self::start(Level::INFO, None, callers)
     }
@@ -132,7 +133,7 @@ impl Bed {
         self.directory.path().join("csi.sock")
     }
 
-    /// A new connection, as the kubelet makes one for every call.
+    /// Opens a new connection, as the kubelet does for every call.
     pub(crate) async fn connect(&self) -> Channel {
         let uri = format!("unix:{}", self.path().display());
         tonic::transport::Endpoint::from_shared(uri)
@@ -142,12 +143,12 @@ impl Bed {
             .unwrap()
     }
 
-    /// The node service, on a new connection.
+    /// Returns a client of the node service, on a new connection.
     pub(crate) async fn node(&self) -> NodeClient<Channel> {
         NodeClient::new(self.connect().await)
     }
 
-    /// Sends a message to a path, matching or not.
+    /// Sends a message to a path, which need not match the type of the message.
     pub(crate) async fn send<M>(&self, path: &'static str, message: M) -> Result<(), Status>
     where
         M: prost::Message + 'static,
@@ -165,7 +166,7 @@ impl Bed {
         self.asks.send(()).unwrap();
     }
 
-    /// The next line of the log, as soon as it is written.
+    /// Waits for the next line of the log, and returns it.
     pub(crate) async fn line(&mut self) -> String {
         self.lines.recv().await.unwrap()
     }
@@ -176,13 +177,13 @@ impl Bed {
     }
 }
 
-/// Sends every line, without its time, to the test.
+/// Sends every log line, without its time, to the test.
 struct Lines(mpsc::UnboundedSender<String>);
 
 impl io::Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8(line.to_vec()).map_err(io::Error::other)?;
-        // After the end of the test the receiver is gone.
+        // Ignore the error, since the receiver is dropped at the end of the test.
         drop(self.0.send(text));
         Ok(line.len())
     }
@@ -208,7 +209,7 @@ struct TestNode {
 
 #[tonic::async_trait]
 impl Node for TestNode {
-    /// Does what the volume id says.
+    /// Performs the action that the volume ID names.
     async fn node_stage_volume(
         &self,
         request: Request<csi::NodeStageVolumeRequest>,
@@ -228,7 +229,7 @@ impl Node for TestNode {
         .await
     }
 
-    /// For the metrics, which all servers of a process share: no other test counts these calls.
+    /// All servers of a process share the metrics, so this call is made by no other test.
     async fn node_unstage_volume(
         &self,
         request: Request<csi::NodeUnstageVolumeRequest>,

@@ -6,12 +6,12 @@ use belay_server::file;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The default URL of the API.
+/// The default URL of Civo's API.
 const URL: &str = "https://api.civo.com";
 /// The maximum size of a file, in bytes.
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// The API key. Its `Debug` output omits the key.
+/// The API key. The `Debug` output of this type omits the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey(String);
 
@@ -34,7 +34,7 @@ impl fmt::Debug for ApiKey {
 }
 
 /// The sources of the settings. A file in the directory takes precedence over the corresponding
-/// other value.
+/// environment variable.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// The directory at which the Secret `civo-api-access` is mounted, with the files `api-key`,

@@ -1,6 +1,6 @@
-//! Attaches volumes to instances, and detaches them. Both calls read the volume first. A detach
-//! call of Civo does not name the instance, so a delayed call could detach the volume from another
-//! instance that uses the volume by then.
+//! Attaches volumes to instances, and detaches them. Attach and detach calls of this module read
+//! the volume first. A detach call of Civo does not name the instance, so a delayed call could
+//! detach the volume from another instance that uses the volume by then.
 
 use super::changes::Change;
 use super::wire::{CivoVolume, Status};
@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum time between a read that shows the instance of a volume and the detach call that relies
-/// on it. Another controller, or Kubernetes, needs more time to detach the volume and attach it to
-/// another instance.
+/// Maximum time between a read of a volume's instance and the detach call that relies on the result
+/// of the read. Another controller, or Kubernetes, needs more time to detach the volume and attach
+/// it to another instance.
 const SEEN_AGE_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of times that a detach is read and requested again because Civo limits the rate
 /// of calls.
@@ -153,8 +153,8 @@ impl Civo {
                 return Ok(Some(Progress::Begun));
             }
             Status::Deleting => return Ok(Some(Progress::Done(()))),
-            // Request the detach even for such a status: Civo knows whether the volume can be
-            // detached.
+            // Request the detach despite these statuses, since only Civo knows whether the volume
+            // can be detached.
             Status::Attached | Status::Available | Status::Failed(_) => {}
         }
         let change = Change::Detach(instance.to_owned());
@@ -191,8 +191,9 @@ impl Civo {
 }
 
 /// Returns the attachment. The serial number of the disk is the volume's ID. Only a volume context
-/// of this driver records whether the volume was created empty, and nothing records whether it was
-/// attached before. So a node reads the whole disk of a new volume before it formats the disk.
+/// of this driver records whether the volume was created empty, and no record shows whether the
+/// volume was attached before. A node therefore reads the whole disk of a new volume before it
+/// formats the disk.
 fn attachment(order: &AttachOrder, bytes: u64, volume: &CivoVolume) -> Attachment {
     let content = match order.context.get(BEGAN) {
         Some(EMPTY) => Content::Used,

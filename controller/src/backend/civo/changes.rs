@@ -1,10 +1,10 @@
 //! Changes of volumes that Civo has accepted from this process. A read may return stale data. If a
 //! read does not show a change, the driver waits and does not request the change again: a second
-//! detach could detach the volume from another instance that uses it by then.
+//! detach request could detach the volume from a different instance that uses the volume by then.
 //!
-//! A volume has no data if its creation was accepted and no later read has shown it as usable,
-//! since no caller has received it. Civo cannot store marks, so only this process has this
-//! information.
+//! A volume has no data if Civo has accepted its creation and no later read has reported the volume
+//! as usable, since no caller has received the volume's ID. Civo cannot store marks, so only this
+//! process knows which volumes have no data.
 
 use super::wire::{CivoVolume, Status};
 use crate::backend::{Attempt, Mark};
@@ -15,13 +15,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum time for which reads may not show a change that Civo has accepted. After this time, the
-/// change is requested again.
+/// Maximum time until reads show a change that Civo has accepted. If a change is not visible after
+/// this time, the driver requests the change again.
 pub(super) const STALE_MAX: Duration = Duration::from_secs(10);
-/// Maximum time for which reads may not show a change whose response was lost.
+/// Maximum time until reads show a change whose response was lost.
 const LOST_MAX: Duration = Duration::from_secs(2);
-/// The time after which a new volume may have been returned by another controller, even if this
-/// process has never read it as usable.
+/// The time after which another controller may have returned a new volume to its caller, even if no
+/// read in this process has reported the volume as usable.
 const NEW_MAX: Duration = Duration::from_secs(3600);
 
 /// A requested change of a volume.
@@ -38,7 +38,7 @@ pub(super) enum Change {
     Resize(u64),
 }
 
-/// The progress of a change, as a read of the volume shows it.
+/// The progress of a change, according to a read of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Nothing,
@@ -54,10 +54,10 @@ pub(super) struct Changes(Lock<BTreeMap<String, Entry>>);
 #[derive(Debug)]
 struct Entry {
     change: Change,
-    /// The time until which reads may not show the change.
+    /// The time until which a read may be stale and lack the change.
     until: Instant,
-    /// Whether a read has shown that the change is complete. A later read may be stale and not show
-    /// the change.
+    /// Whether a read has shown that the change is complete. A later read may be stale and lack the
+    /// change.
     is_done: bool,
 }
 
@@ -67,7 +67,7 @@ impl Changes {
         let mut all = self.0.lock();
         all.retain(|_, entry| now < entry.until);
         // Civo may have responded to a creation with the ID of another volume, which is being
-        // changed. Keep the record of that change.
+        // changed. Keep the record of the earlier change.
         let is_creation = |change: &Change| matches!(change, Change::Create(..));
         let known = all.get(id.as_str());
         if is_creation(&change) && known.is_some_and(|known| !is_creation(&known.change)) {
@@ -97,8 +97,8 @@ impl Changes {
         }
     }
 
-    /// Returns the status word for a recent change that this read of the volume does not show;
-    /// `None` if the read is current.
+    /// Returns the status word for a recent change that this read of the volume lacks; `None` if
+    /// the read is current.
     pub(super) fn hidden(&self, volume: &CivoVolume) -> Option<&'static str> {
         let mut all = self.0.lock();
         let entry = all.get_mut(&volume.id)?;
@@ -154,7 +154,7 @@ impl Change {
     fn shown(&self, volume: &CivoVolume) -> Shown {
         match (self, volume.status(), volume.instance()) {
             (Self::Attach(to), Status::Attached, Some(on)) if to == on => Shown::Done,
-            // This read may be stale, and show the instance that used the volume before.
+            // A stale read contains the instance that used the volume before.
             (Self::Attach(_), Status::Available | Status::Attached, _) => Shown::Nothing,
             (Self::Detach(from), Status::Attached, Some(on)) if from == on => Shown::Nothing,
             (Self::Detach(_), Status::Available | Status::Attached, _) => Shown::Done,
@@ -194,7 +194,7 @@ mod tests {
                 "detaching",
                 volume("attached", "node", 1),
                 volume("detaching", "node", 1),
-                // Another controller has completed the change first.
+                // A different controller has completed the change first.
                 volume("attached", "other", 1),
             ),
             (
@@ -220,7 +220,7 @@ mod tests {
                 assert_eq!(changes.hidden(seen), hidden, "{change:?} {seen:?}");
             }
             tokio::time::advance(STALE_MAX).await;
-            // From here on, the record belongs to the next change of the volume.
+            // From this point, the record belongs to the next change of the volume.
             assert_eq!(changes.hidden(&before), None);
             changes.accepted(&id, change.clone());
             tokio::time::advance(STALE_MAX).await;

@@ -1,5 +1,5 @@
-//! Calls of Civo's API, and the interpretation of its errors. The client never repeats a change;
-//! its caller reads the result.
+//! Calls of Civo's API, and the interpretation of its errors. The client never repeats a request
+//! for a change; the caller reads the volume to learn the result.
 
 mod clusters;
 
@@ -46,7 +46,7 @@ struct Request {
     /// Additional query parameters, which begin with `&`.
     query: Cow<'static, str>,
     body: Option<Value>,
-    /// The time after which the call must not be sent; `None` if it may be sent at any time.
+    /// The time after which the call must not be sent; `None` if the call may be sent at any time.
     until: Option<Instant>,
 }
 
@@ -105,7 +105,7 @@ impl Request {
 
 impl Client {
     /// Creates a client that reads the key again when Civo refuses it. Blocks the calling thread.
-    /// Region and cluster remain the same, since cached data refers to them.
+    /// The region and the cluster are never changed, since cached data refers to them.
     ///
     /// # Errors
     /// Returns `Precondition` if the key cannot be read.
@@ -134,8 +134,8 @@ impl Client {
         self.account.key()
     }
 
-    /// Makes a call. If Civo refuses the current key and the file contains another one, repeats the
-    /// call with that key. Makes no call until Civo has accepted a key.
+    /// Makes a call. If Civo refuses the current key and the file contains a different key, repeats
+    /// the call with the new key. The call is made only after Civo has accepted a key.
     async fn answer(&self, request: Request) -> Result<Answer, Failure> {
         self.account.confirm(self).await?;
         let access = self.access();
@@ -250,10 +250,10 @@ impl Client {
         self.change(request).await
     }
 
-    /// Detaches a volume from its current instance. The caller must have read the instance shortly
-    /// before, and trusts that read until `until`. The call is neither sent later nor repeated.
-    /// Returns false if Civo has not accepted the call, because it was too late or because of the
-    /// rate limit.
+    /// Detaches a volume from its current instance. The caller must have read shortly before which
+    /// instance uses the volume; the result of that read is valid until `until`. The request is not
+    /// sent after `until`, and is never repeated. Returns false if Civo has not accepted the
+    /// request, because `until` has passed or because of the rate limit.
     pub(super) async fn detach(&self, id: &VolumeId, until: Instant) -> Result<bool, Failure> {
         let request = Request {
             until: Some(until),
@@ -344,8 +344,8 @@ impl Client {
     }
 }
 
-/// Returns the API path of a volume. An ID is used in a path only if it is a UUID, since a server
-/// in front of the API may resolve `../` even if it is encoded.
+/// Returns the API path of a volume. An ID is used in a path only if the ID is a UUID, since a
+/// server in front of the API may resolve `../` in a path even if the dots are encoded.
 ///
 /// # Errors
 /// Returns `NotFound` for an ID that no volume can have.

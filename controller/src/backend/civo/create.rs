@@ -1,5 +1,5 @@
-//! Creates volumes. Civo enforces unique names: if the name exists, the existing volume is
-//! returned.
+//! Creates volumes. Creates volumes. Civo enforces unique names: if a volume with the name exists,
+//! the existing volume is returned.
 
 use super::changes::Change;
 use super::client::Client;
@@ -37,7 +37,7 @@ impl Reads for All {
 
 impl Civo {
     /// Returns the volumes that a request with this name may have created, sorted by ID. The name
-    /// in Civo depends on the [`Promise`].
+    /// of a volume in Civo depends on its [`Promise`], which selects the size that is its capacity.
     pub(super) async fn named(&self, name: &Name) -> Result<Vec<CivoVolume>, Failure> {
         let names = name::of_any(name);
         let all = self.lists.next(()).await?;

@@ -1,5 +1,5 @@
 //! Expands volumes, which Civo supports only while a volume is detached. The node expands the
-//! filesystem the next time it stages the volume.
+//! filesystem during the next NodeStageVolume call for the volume.
 
 use super::Civo;
 use super::changes::Change;
@@ -15,8 +15,8 @@ use belay_server::request::{Secrets, VolumeId};
 
 impl Expansion for Civo {
     /// Returns the capacities to which the volume can be expanded. If the current capacity is in
-    /// whole GiB, it is the size of the Civo volume ([`Promise::Volume`]). Otherwise, it is the
-    /// size of the disk.
+    /// whole GiB, the capacity is the size of the Civo volume ([`Promise::Volume`]). Otherwise, the
+    /// capacity is the size of the disk.
     fn grown_sizes(&self, volume: &Volume) -> Sizes {
         match volume.bytes % GIB {
             0 => Promise::Volume.sizes(),

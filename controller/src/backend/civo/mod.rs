@@ -40,12 +40,12 @@ const CLOUD: &str = "civo";
 const TYPE: &str = "type";
 
 /// The key of the volume context that records whether the volume was created empty ([`EMPTY`]) or
-/// from a snapshot ([`COPY`]). Civo cannot store this itself.
+/// from a snapshot ([`COPY`]). Civo cannot store this information.
 const BEGAN: &str = "belay.dev/began";
 const EMPTY: &str = "empty";
 const COPY: &str = "copy";
 
-/// The start of a page token. The ID of the last volume or snapshot before the page follows.
+/// The prefix of a page token, before the ID of the last volume or snapshot of the previous page.
 const AFTER: &str = "after:";
 
 /// The settings of the backend.
@@ -57,7 +57,7 @@ pub struct Config {
     pub topology_key: Option<&'static str>,
 }
 
-/// The backend for Civo. Ignores the secrets of calls.
+/// The backend for Civo. The secrets of calls are ignored.
 pub struct Civo {
     client: Arc<Client>,
     lists: Lists,
@@ -92,13 +92,13 @@ impl Civo {
         })
     }
 
-    /// Returns the volume as Civo's API returns it; `None` if it does not exist.
+    /// Returns the volume as Civo's API returns it; `None` if the volume does not exist.
     async fn read_volume(&self, id: &VolumeId) -> Result<Option<CivoVolume>, Failure> {
         self.client.volume(id).await
     }
 
     /// Converts a volume of the API to the type of the backend. A volume with the status
-    /// `available` counts as detached, even if the API still shows an instance.
+    /// `available` is treated as detached, even if the API still reports an instance.
     fn seen(&self, volume: &CivoVolume) -> Result<Volume, Failure> {
         let status = volume.status();
         let instance = match status {
@@ -173,7 +173,8 @@ impl Backend for Civo {
         Traits {
             default_bytes: size::DEFAULT_BYTES,
             reads_back: true,
-            // The first of the three attempts may only wait for another change.
+            // The first of the three attempts may be spent on waiting until a different change has
+            // ended.
             begins_max: 3,
             records_spec: false,
             ..Traits::default()
@@ -280,8 +281,8 @@ impl Backend for Civo {
 }
 
 impl Capacity for Civo {
-    /// Returns the unused part of the account's quota. The quota counts GiB of volumes, whose disks
-    /// are smaller.
+    /// Returns the unused part of the account's quota. The quota limits the total size of Civo
+    /// volumes in GiB; the disks of the volumes are smaller.
     fn available_bytes(&self, planned: Planned) -> Answer<'_, u64> {
         measured(Verb::Available, async move {
             if let (Some(here), Some(asked)) = (&self.place, planned.topology)
@@ -295,7 +296,7 @@ impl Capacity for Civo {
     }
 }
 
-/// Returns the error for a volume with this status, which is final.
+/// Returns the error for a volume with this status, which will not change.
 pub(super) fn failed(word: &str) -> Failure {
     Failure::precondition(format!(
         "Civo reports the status {word:?}; ask Civo, or delete the volume if none of its data is \

@@ -9,13 +9,13 @@ use ring::digest::{SHA256, digest};
 const DISK_SUFFIX: &str = "-disk";
 /// The prefix of a hashed name, which replaces a CSI name that Civo may refuse.
 const HASHED_PREFIX: &str = "csi-";
-/// Maximum length of a name that is not hashed, in bytes. Civo does not document its limit; 63 is
-/// the limit for a label of a host name.
+/// Maximum length of a name that is not hashed, in bytes. Civo does not document the maximum length
+/// of a name; 63 is the limit for a label of a host name.
 const BYTES_MAX: usize = 63 - DISK_SUFFIX.len();
 /// The number of bytes of the SHA-256 in a hashed name.
 const HASH_BYTES: usize = 16;
 
-/// Returns the name in Civo of the volume for a CSI name.
+/// Returns the name that the volume with a CSI name has in Civo.
 pub(super) fn of_volume(name: &Name, promise: Promise) -> String {
     let name = safe(name.as_str());
     match promise {
@@ -24,12 +24,12 @@ pub(super) fn of_volume(name: &Name, promise: Promise) -> String {
     }
 }
 
-/// Returns the names in Civo that the volume for a CSI name can have, one for each [`Promise`].
+/// Returns the names that the volume with a CSI name can have in Civo, one for each [`Promise`].
 pub(super) fn of_any(name: &Name) -> [String; 2] {
     [Promise::Volume, Promise::Disk].map(|promise| of_volume(name, promise))
 }
 
-/// Returns the name in Civo of the snapshot for a CSI name.
+/// Returns the name that the snapshot with a CSI name has in Civo.
 pub(super) fn of_snapshot(name: &Name) -> String {
     safe(name.as_str())
 }
@@ -43,8 +43,8 @@ pub(super) fn promise(name: &str) -> Promise {
     }
 }
 
-/// Returns the name unchanged if Civo accepts it and it cannot collide with another name in Civo.
-/// Otherwise returns its hash.
+/// Returns the name unchanged if Civo accepts the name and the name cannot collide with a different
+/// name in Civo. Otherwise returns its hash.
 fn safe(name: &str) -> String {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric();
     let is_plain = name.len() <= BYTES_MAX

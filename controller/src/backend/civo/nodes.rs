@@ -1,7 +1,8 @@
 //! Finds the Civo instance for a node ID. A node agent reports the ID of its instance, or else the
 //! name of its node, which must be the host name of an instance in the configured cluster. A host
-//! name that is only similar does not match (civo-csi would accept it), since it belongs to another
-//! node. The same host name in another cluster of the account does not match, either.
+//! name that is only similar does not match (civo-csi would accept it), since it is the name of a
+//! different node. An instance with the same host name in another cluster of the account does not
+//! match, either.
 
 use super::changes::STALE_MAX;
 use super::client::{Client, Owner};
@@ -27,21 +28,22 @@ impl Reads for Instances {
     }
 }
 
-/// The relation of an instance to a node, as far as Civo shows it.
+/// The relation of an instance to a node, according to Civo's lists.
 enum Shown {
     /// The instance is the node.
     Node,
     /// The instance is another node, or belongs to another cluster.
     Other,
-    /// The instance no longer exists, neither by its ID nor in any cluster.
+    /// The instance no longer exists: Civo does not find its ID, and no cluster contains the
+    /// instance.
     Nowhere,
 }
 
 /// The nodes of the configured cluster.
 pub(super) struct Nodes {
     client: Arc<Client>,
-    /// The node IDs by which calls have named instances. The backend reports volumes with these
-    /// IDs, so that they match the node IDs in Kubernetes.
+    /// The node IDs that calls have used for instances. The backend reports volumes with these IDs,
+    /// so that the reported node IDs match the node IDs in Kubernetes.
     names: Lock<BTreeMap<String, NodeId>>,
     /// The IDs of instances that are known not to belong to another cluster. An instance never
     /// moves to another cluster.
@@ -73,8 +75,8 @@ impl Nodes {
         self.named(node, &self.client.instances().await?)
     }
 
-    /// Refuses the ID of an instance of another cluster: the node agent may be configured for
-    /// another cluster, and the ID does not show that.
+    /// Refuses the ID of an instance of another cluster: the node agent may belong to another
+    /// cluster, and the cluster of an instance is not visible in its ID.
     async fn refuse_another_cluster(&self, node: &NodeId) -> Result<(), Failure> {
         let ours = || self.ours.lock();
         let id = node.as_str();
@@ -120,12 +122,11 @@ impl Nodes {
     }
 
     /// Whether the instance to which a volume is attached is this node, even if the instance has
-    /// left the cluster. Returns true for an instance that no longer exists, since no process can
-    /// use the volume there. Returns false for an instance of another cluster, whatever its host
-    /// name is.
+    /// left the cluster. Returns true for an instance that no longer exists, since no process on a
+    /// deleted instance can use the volume. Returns false for an instance of another cluster,
+    /// whatever its host name is.
     pub(super) async fn is(&self, node: &NodeId, instance: &str) -> Result<bool, Failure> {
-        // The last call that named this instance named it by this node ID, and the volume is still
-        // attached.
+        // The last call for this instance used this node ID, and the volume is still attached.
         if self.names.lock().get(instance) == Some(node) {
             return Ok(true);
         }
@@ -160,9 +161,9 @@ impl Nodes {
             // The instance has another host name.
             return Ok(Shown::Other);
         }
-        // The cluster may have another, new instance with this host name. An instance may be
-        // missing from the API's answer for its ID but be listed with its cluster, so check the
-        // clusters before treating it as deleted.
+        // The cluster may have another, new instance with this host name. A read by the ID may not
+        // find an instance that is still listed with its cluster, so check the clusters before
+        // treating the instance as deleted.
         let shown = match self.client.instance(instance).await? {
             Some(left) => match left.hostname.is_some_and(|it| is_called(&it, node)) {
                 true => Shown::Node,
@@ -185,7 +186,7 @@ impl Nodes {
         }
     }
 
-    /// Whether calls have named the instance by another node ID.
+    /// Whether calls have used a different node ID for the instance.
     fn is_another(&self, instance: &str, node: &NodeId) -> bool {
         let names = self.names.lock();
         names.get(instance).is_some_and(|name| name != node)
@@ -198,8 +199,8 @@ impl Nodes {
     }
 }
 
-/// Whether the host name belongs to the node name. A domain in the host name, and case, are
-/// ignored.
+/// Whether the host name of an instance matches the name of a node. The comparison ignores case,
+/// and the domain of the host name.
 fn is_called(host: &str, node: &NodeId) -> bool {
     let node = node.as_str();
     let first = host.split('.').next().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The capacity of a volume, which README.md explains. The disk of a Civo volume is smaller than
-//! the volume itself: a volume of 10 GiB had a disk of 9.45 GiB. So a capacity is either the size
-//! of the volume, as in civo-csi, or the minimum size of its disk; the [`Promise`] determines
-//! which. Sizes in bytes in this module are capacities.
+//! the volume itself: a volume of 10 GiB had a disk of 9.45 GiB. A capacity is therefore either the
+//! size of the Civo volume, as in civo-csi, or the minimum size of its disk; the [`Promise`]
+//! selects one of them. Sizes in bytes in this module are capacities.
 
 use crate::backend::{Sizes, Usage};
 use belay_server::call::Failure;
@@ -32,7 +32,8 @@ pub(super) const LEAST_PER_MILLE: u64 = 900;
 /// reason.
 const GIB_MAX: u64 = 1 << 16;
 
-/// The object whose size is the capacity of a volume.
+/// Selects the size that is the capacity of a volume: the size of the Civo volume, or the size of
+/// its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Promise {
     /// The capacity is the size of the Civo volume. The disk is smaller.
@@ -82,9 +83,9 @@ impl Promise {
     }
 
     /// Returns the minimum capacity, in bytes, that a PersistentVolumeClaim for a copy of a volume
-    /// of `gib` GiB must request. If the capacity is the size of the disk, this is the smallest
-    /// capacity that results in a volume of `gib` GiB, since the claim of the source may have
-    /// requested it.
+    /// of `gib` GiB must request. If the capacity is the size of the disk, the result is the
+    /// smallest capacity that requires a volume of `gib` GiB, since the PersistentVolumeClaim of
+    /// the source may have requested this capacity.
     pub(super) fn least_of_copy(self, gib: u64) -> u64 {
         match (self, gib.checked_sub(1)) {
             (Self::Volume, _) | (Self::Disk, None) => self.bytes(gib),

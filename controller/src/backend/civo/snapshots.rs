@@ -50,7 +50,7 @@ impl Civo {
                 name: snapshot.name.clone(),
                 phase: match snapshot.is_ready() || damage.is_some() {
                     true => Phase::Ready,
-                    // Civo does not show the time at which the data is captured.
+                    // Civo does not report the time at which the data is captured.
                     false => Phase::Busy("creating".to_owned()),
                 },
                 mark: Mark::None,
@@ -65,7 +65,7 @@ impl Civo {
         Ok(all)
     }
 
-    /// Returns the snapshot to which the name refers; `None` if there is none.
+    /// Returns the snapshot to which the name refers; `None` if no snapshot has the name.
     async fn snapshot_named(&self, name: &str) -> Result<Option<Snapshot>, Failure> {
         let mut found = self.client.snapshots().await?;
         found.retain(|snapshot| snapshot.name.as_deref() == Some(name));
@@ -73,8 +73,9 @@ impl Civo {
     }
 
     /// Refuses to restore a snapshot to a volume with fewer GiB than its source volume, since Civo
-    /// does not document its response. This can happen if the capacity of the new volume is the
-    /// size of the volume, and the capacity of the source was the size of the disk.
+    /// does not document the effect of such a request. The new volume can have fewer GiB if its
+    /// capacity is the size of the Civo volume, while the capacity of the source was the size of
+    /// the disk.
     async fn refuse_smaller(&self, order: &Order, from: &SnapshotId) -> Result<(), Failure> {
         let promise = Promise::of(&order.parameters, &order.usage)?;
         if promise == Promise::Disk {

@@ -1,6 +1,6 @@
 //! The messages of Civo's API, and their conversion to the types of the backend. Members may be
-//! null or absent. Civo does not document its HTTP statuses, so the member `code` of an error
-//! determines its meaning.
+//! null or absent. Civo does not document its HTTP statuses, so the member `code` determines the
+//! meaning of an error.
 
 use crate::backend::cloud::ids;
 use crate::http::Answer;
@@ -53,7 +53,7 @@ impl CivoVolume {
         self.size_gb.unwrap_or(0)
     }
 
-    /// Returns the ID of the instance to which the volume is attached, which the API shows until
+    /// Returns the ID of the instance to which the volume is attached, which the API reports until
     /// the volume is detached. A detached volume has `""`, null, or in old responses the text
     /// `null`.
     pub(super) fn instance(&self) -> Option<&str> {
@@ -69,7 +69,7 @@ impl CivoVolume {
     pub(super) fn status(&self) -> Status {
         match self.status.as_deref().unwrap_or_default() {
             "available" => Status::Available,
-            // The API shows the instance later.
+            // The instance appears in a later response of the API.
             "attached" if self.instance().is_none() => Status::Other("attached".to_owned()),
             "attached" => Status::Attached,
             "attaching" => Status::Attaching,
@@ -132,7 +132,7 @@ impl CivoSnapshot {
     }
 
     /// Returns the size of the volume in GiB, if `restore_size` is a plausible number of GiB. A
-    /// larger number may be in bytes.
+    /// larger number may be a size in bytes.
     pub(super) fn gib(&self) -> Option<u64> {
         const NO_GIB: u64 = 1 << 20;
         self.restore_size.filter(|size| (1..NO_GIB).contains(size))
@@ -194,7 +194,8 @@ pub(super) struct Member {
 }
 
 impl ClusterId {
-    /// Returns the instance with this ID, if the list of clusters shows it for this cluster.
+    /// Returns the instance with this ID, if the list of clusters contains the instance for this
+    /// cluster.
     pub(super) fn member(&self, instance: &str) -> Option<&Member> {
         let mut all = self.instances.iter().flatten();
         all.find(|it| it.id.as_deref() == Some(instance))
@@ -215,7 +216,7 @@ pub(super) struct Instance {
     pub(super) hostname: Option<String>,
 }
 
-/// The quota of the account for all regions. Civo updates it with a delay of minutes.
+/// The quota of the account for all regions. Civo updates the quota with a delay of minutes.
 #[derive(Debug, Deserialize)]
 pub(super) struct Quota {
     disk_gb_limit: u64,
@@ -258,8 +259,8 @@ pub(super) enum Object {
 }
 
 impl Object {
-    /// Returns the word in a code that stands for the object, and a word that must not be in the
-    /// code.
+    /// Returns the word in an error code that stands for the object, and a word that must not be in
+    /// the code.
     fn words(self) -> (&'static str, Option<&'static str>) {
         match self {
             // Exclude codes about a snapshot of a volume.

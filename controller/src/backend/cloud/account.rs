@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(in crate::backend) enum Identity {
     /// The name of the account, such as `team 1234`.
     Known(String),
-    /// The credentials do not show their account. Contains a description of it, with the reason.
+    /// The account is unknown, since the credentials do not permit the query. Contains a
+    /// description of the account, with the reason.
     Hidden(&'static str),
 }
 
@@ -30,7 +31,7 @@ impl Identity {
 pub(in crate::backend) struct Guard {
     /// The setting that contains the credentials, for messages.
     setting: &'static str,
-    /// The account that owns the volumes. `None` if it is not yet known.
+    /// The account that owns the volumes. `None` if the account is not yet known.
     identity: Lock<Option<Identity>>,
 }
 
@@ -43,7 +44,7 @@ impl Guard {
     }
 
     /// Compares the account of credentials with the account that owns the volumes. Records the
-    /// account if it is not yet known.
+    /// account of the credentials if the owning account is not yet known.
     ///
     /// # Errors
     /// Returns `Precondition` if the accounts differ, or may differ.
@@ -71,8 +72,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Records that the account can no longer become known, since the first credentials are
-    /// refused.
+    /// Records that the account cannot be determined, since the cloud refuses the first
+    /// credentials.
     fn hide(&self) {
         let mut known = self.identity.lock();
         if known.is_none() {
@@ -135,7 +136,7 @@ impl<K: Clone + PartialEq + Send + Sync + 'static> Account<K> {
     }
 
     /// Makes sure that the cloud has once accepted the credentials, and has reported their account
-    /// if they permit that.
+    /// if the credentials permit the query.
     ///
     /// # Errors
     /// Returns the cloud's refusal, and the errors of the query and of [`Guard::check`].
@@ -155,8 +156,8 @@ impl<K: Clone + PartialEq + Send + Sync + 'static> Account<K> {
         Ok(())
     }
 
-    /// Reads the credentials again, and uses them from now on. Returns `None` if the credentials
-    /// cannot be read, or are still the refused credentials.
+    /// Reads the credentials again, and uses the new credentials for all further calls. Returns
+    /// `None` if the credentials cannot be read, or are still the refused credentials.
     ///
     /// # Errors
     /// Returns the cloud's refusal, and the errors of the query and of [`Guard::check`].

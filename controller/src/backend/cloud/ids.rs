@@ -1,8 +1,9 @@
 //! IDs in responses of clouds. Each backend defines the form of its IDs.
 //!
 //! CSI callers return an ID in later requests, and the path of a request to the cloud contains the
-//! ID. A response that contains an ID of another form is therefore refused when it is read. The
-//! response to a read by ID is also refused if it shows an object other than the requested one.
+//! ID. A response that contains an ID of a different form is therefore refused when the response is
+//! read. The response to a read by ID is also refused if the response contains a different object
+//! than requested.
 
 use crate::http::Answer;
 use belay_server::call::{Failure, Kind};
@@ -10,10 +11,10 @@ use belay_server::request::{SnapshotId, VolumeId};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Maximum number of characters that an error quotes of a wrong ID or name.
+/// Maximum number of characters of a wrong ID or name that an error message quotes.
 const QUOTED_MAX: usize = 64;
 
-/// Whether the text has the form of a UUID (RFC 9562), in any case.
+/// Whether the text has the form of a UUID (RFC 9562), in upper or lower case.
 pub(in crate::backend) fn is_uuid(text: &str) -> bool {
     const LENGTHS: [usize; 5] = [8, 4, 4, 4, 12];
     let parts = text.split('-');
@@ -85,8 +86,8 @@ pub(in crate::backend) fn object<T: DeserializeOwned>(
     Ok(object)
 }
 
-/// Refuses the response to a read by ID if it shows another object. The comparison ignores case, as
-/// databases may.
+/// Refuses the response to a read by ID if it contains a different object. The comparison of the
+/// IDs ignores case, since a database behind the API may do so.
 ///
 /// # Errors
 /// Returns `System`, and reports the effect of the call as unknown.
@@ -101,7 +102,7 @@ pub(in crate::backend) fn same(what: &str, asked: &str, answered: &str) -> Resul
 }
 
 /// Returns the entry if it can be parsed; otherwise logs a warning and returns `None`, so that the
-/// rest is still listed.
+/// other entries are still listed.
 pub(in crate::backend) fn listed<T>(read: Result<T, Failure>) -> Option<T> {
     read.inspect_err(
         |failure| tracing::warn!(%failure, "an object with an invalid ID is not listed"),

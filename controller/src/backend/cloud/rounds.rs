@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// Maximum time for which a round delays the next round. If a response takes longer, only the
-/// callers in that round wait for it.
+/// callers in that round wait until it arrives.
 const ROUND_MAX: Duration = Duration::from_secs(1);
 
 /// A storage service whose reads can serve several calls together.
@@ -103,7 +103,7 @@ impl<R: Reads> Shared<R> {
 }
 
 impl<R: Reads> State<R> {
-    /// Returns the callers of the next round, or `None` if there are none, so that the task ends.
+    /// Returns the callers of the next round; `None` if no caller is waiting, which ends the task.
     fn callers(&mut self) -> Option<Vec<Caller<R>>> {
         self.waiting.retain(|caller| !caller.answer.is_closed());
         self.runs = !self.waiting.is_empty();

@@ -1,5 +1,5 @@
 //! Attaches volumes to droplets, and detaches them. The cloud changes only one volume of a droplet
-//! at a time, and refuses other changes meanwhile.
+//! at a time, and refuses other changes of the droplet's volumes during that time.
 
 use super::client::Refused;
 use super::pending::{Change, ChangeLookup, VolumeState};
@@ -93,8 +93,8 @@ impl Attachments for DigitalOcean {
 
 impl DigitalOcean {
     /// Returns the attachment of a volume that is attached to the requested droplet although this
-    /// process has not recorded an attach. If an action of the volume is running, waits for its
-    /// end, since another controller may be detaching the volume.
+    /// process has not recorded an attach. If an action of the volume is running, waits until the
+    /// action has ended, since another controller may be detaching the volume.
     async fn found_here(
         &self,
         order: &AttachOrder,
@@ -132,8 +132,8 @@ impl DigitalOcean {
     }
 
     /// Returns the content of the volume, and the time of the attachment. The volume is new if this
-    /// process has attached it for the first time, and no other attach followed. So a retry returns
-    /// the same content as the first call.
+    /// process has attached it for the first time, and no further attach has followed. A retry
+    /// therefore returns the same content as the first call.
     async fn word(
         &self,
         id: &VolumeId,
@@ -159,8 +159,8 @@ impl DigitalOcean {
         }
     }
 
-    /// Handles a refusal to attach a volume because it is already attached. The refusal does not
-    /// name the droplet.
+    /// Handles the cloud's refusal to attach a volume that is already attached. The refusal does
+    /// not name the droplet.
     async fn attached_already(
         &self,
         order: &AttachOrder,
@@ -181,7 +181,7 @@ impl DigitalOcean {
         }
     }
 
-    /// Handles a refusal to detach a volume because it is not attached. A controller that was
+    /// Handles the cloud's refusal to detach a volume that is not attached. A controller that was
     /// killed may have begun to attach the volume to the droplet.
     async fn unless_coming(
         &self,
@@ -206,8 +206,8 @@ impl DigitalOcean {
 }
 
 /// Maximum number of detach attempts that the cloud refuses because the volume is not attached.
-/// After that, the caller receives the cloud's message. With the pauses in between, this takes a
-/// minute.
+/// After the last attempt, the caller receives the cloud's message. The attempts and the pauses
+/// between them take a minute.
 const TRIES_MAX: u32 = 8;
 
 fn attached_elsewhere(id: &VolumeId, droplets: &[u64]) -> Failure {

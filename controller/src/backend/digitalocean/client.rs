@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Maximum duration of a call. Responses are fast, since the cloud responds before an action is
-/// complete. But a call may have to wait until the rate limit per minute allows it.
+/// complete. However, a call may have to wait until the rate limit per minute allows the call.
 const DEADLINE: Duration = Duration::from_secs(75);
 
 /// Maximum number of entries of a page.
@@ -60,7 +60,8 @@ impl From<Failure> for Refused {
 }
 
 impl Refused {
-    /// Creates the cloud's error for a missing volume, for an ID that no volume can have.
+    /// Creates the error that the cloud returns for a missing volume, because no volume can have
+    /// this ID.
     fn no_volume(id: &VolumeId) -> Self {
         let (why, failure) = (Refusal::NotFound, no_volume(id));
         Self { why, failure }
@@ -91,8 +92,8 @@ impl Client {
         &self.region
     }
 
-    /// Makes a call. If the cloud refuses the current token and the file contains another one,
-    /// repeats the call with that token.
+    /// Makes a call. If the cloud refuses the current token and the file contains a different
+    /// token, repeats the call with the new token.
     async fn answer(
         &self,
         verb: &'static str,
@@ -179,7 +180,8 @@ impl Client {
         self.find("get_volume", what, id, path(what, id)).await
     }
 
-    /// Returns the volume with this name in the region; `None` if there is none.
+    /// Returns the volume with this name in the region; `None` if no volume in the region has the
+    /// name.
     pub(super) async fn named(&self, name: &str) -> Result<Option<DoVolume>, Failure> {
         let (encoded, region) = (encoded(name), encoded(&self.region));
         let path = format!("volumes?name={encoded}&region={region}");
@@ -350,9 +352,9 @@ fn made<T: DeserializeOwned>(answer: &Answer, pointer: &str) -> Result<T, Refuse
 }
 
 /// Returns the API path of an object; `None` if no object can have the ID. Volumes and their
-/// snapshots have UUIDs as IDs, and no other object that this client's paths can reach has one.
-/// Other IDs are never used in paths: with `../`, a path would lead to other objects, and a server
-/// in front of the API may resolve `../` even if it is encoded.
+/// snapshots have UUIDs as IDs, and they are the only objects with a UUID that this client's paths
+/// can reach. Other IDs are never used in paths: with `../`, a path would lead to other objects,
+/// and a server in front of the API may resolve `../` even if it is encoded.
 pub(super) fn path(what: &str, id: &str) -> Option<String> {
     is_uuid(id).then(|| format!("{what}s/{id}"))
 }

@@ -1,5 +1,5 @@
-//! The actions of a volume, which the cloud keeps for an undocumented time. They show whether an
-//! action is running, and whether the volume was attached before.
+//! The actions of a volume, which the cloud keeps for an undocumented time. The actions show
+//! whether one of them is running, and whether the volume was attached before.
 
 use super::client::{Client, PAGE_ENTRIES_MAX, path};
 use super::wire::{self, Action, Listed, Status};
@@ -11,7 +11,8 @@ use http::StatusCode;
 #[derive(Debug, Default)]
 pub(super) struct History {
     actions: Vec<Action>,
-    /// Whether the cloud has further actions between the latest and the earliest ones.
+    /// Whether the cloud has further actions of the volume, between the latest and the earliest
+    /// actions that were read.
     is_partial: bool,
 }
 
@@ -25,9 +26,9 @@ impl History {
         self.actions.iter().find(|action| action.id == id)
     }
 
-    /// Whether no action except this one may have attached the volume. Counts the actions of all
-    /// programs. An action with the status `errored` counts, too, since it may have attached the
-    /// volume.
+    /// Whether this action is the only action that may have attached the volume. The actions of all
+    /// programs are considered, including actions with the status `errored`, since a failed action
+    /// may have attached the volume, too.
     pub(super) fn is_only_attach(&self, id: u64) -> bool {
         let mut others = self.actions.iter().filter(|action| action.id != id);
         !self.is_partial && self.action(id).is_some() && !others.any(Action::is_attach)
@@ -36,7 +37,7 @@ impl History {
 
 impl Client {
     /// Returns the actions of a volume; empty if the volume does not exist. Reads the first and the
-    /// last page, since the latest actions are on one of them.
+    /// last page, since the latest actions are on one of these pages.
     pub(super) async fn history(&self, id: &VolumeId) -> Result<History, Failure> {
         let first = self.actions(id, 1).await?;
         let (mut actions, mut is_partial) = (first.items, false);

@@ -58,7 +58,7 @@ pub struct Config {
     pub region: String,
     /// The name of the cluster, with which volumes and snapshots are tagged.
     pub cluster: String,
-    /// Another tag for volumes and snapshots, which the operator selects.
+    /// An additional tag for volumes and snapshots, which the operator selects.
     pub tag: Option<String>,
     /// The topology key for regions.
     pub topology_key: &'static str,
@@ -106,8 +106,8 @@ impl DigitalOcean {
         })
     }
 
-    /// Returns the existing volume with the name of the order; `None` if there is none. Called if
-    /// the cloud has refused the name, or if the response to the creation was lost.
+    /// Returns the existing volume with the requested name; `None` if no volume has the name.
+    /// Called if the cloud has refused the name, or if the response to the creation was lost.
     async fn taken(&self, order: &Order) -> Result<Option<DoVolume>, Failure> {
         let in_cloud = names::in_cloud(&order.name);
         let found = self.client.named(&in_cloud).await;
@@ -162,10 +162,12 @@ impl DigitalOcean {
     }
 }
 
-/// Whether the volume belongs to this CSI name. The caller has found it by its name in the cloud.
+/// Whether the volume belongs to this CSI name. The caller has found the volume by its name in the
+/// cloud.
 fn is_of(volume: &DoVolume, name: &Name) -> bool {
     let recorded = volume.about().and_then(|about| about.name);
-    // If a hashed volume has no recorded CSI name, it matches no CSI name.
+    // A volume whose name is a hash, and whose description does not contain the CSI name, matches
+    // no CSI name.
     recorded.as_ref().unwrap_or(&volume.name) == name.as_str()
 }
 
@@ -223,8 +225,8 @@ impl Backend for DigitalOcean {
         })
     }
 
-    /// Omits a volume that was created from a snapshot and must still be expanded. If the creation
-    /// is repeated, it continues with the expansion.
+    /// Omits a volume that was created from a snapshot and must still be expanded. A repeated call
+    /// of the creation continues with the expansion.
     fn find(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
         measured(Verb::Find, async move {
             let found = self.client.named(&names::in_cloud(&name)).await?;

@@ -1,6 +1,7 @@
 //! Names of volumes and snapshots in the cloud, and the description of a volume, which records its
 //! creation. The names that CSI sidecars choose are used unchanged; other names may be replaced by
-//! their hashes. The cloud stores the description atomically with the volume, and never changes it.
+//! their hashes. The cloud stores the description atomically with the volume, and never changes the
+//! description.
 
 use belay_server::request::{ContentSource, Name, SnapshotId};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
@@ -25,9 +26,9 @@ pub(super) fn in_cloud(name: &Name) -> String {
     PREFIX.to_owned() + &digits.collect::<String>()
 }
 
-/// Whether the cloud accepts the name, and the name cannot be mistaken for the hash of another
-/// name. Volumes must have a lower-case letter, followed by lower-case letters, digits and dashes.
-/// Snapshots may have any name.
+/// Whether a CSI name can be used unchanged: the cloud must accept the name, and the name must not
+/// look like a hashed name. The name of a volume must be a lower-case letter, followed by
+/// lower-case letters, digits and dashes. Snapshots may have any name.
 fn is_plain(name: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     name.len() <= NAME_BYTES_MAX
@@ -51,7 +52,7 @@ const NAME: &str = "name";
 /// The data in the description of a volume that Belay has created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct About {
-    /// The snapshot from which the volume was created; `None` if it was created empty.
+    /// The snapshot from which the volume was created; `None` if the volume was created empty.
     pub(super) snapshot: Option<SnapshotId>,
     /// The size to which the volume must be expanded before it is complete, in GiB.
     pub(super) gib: Option<u64>,
@@ -138,7 +139,7 @@ mod tests {
         assert_ne!(mapped(&mapped("A")), mapped("A"));
         let other = "csi-7f8b1c2d-1111-4222-8333-444455556666";
         assert_eq!(mapped(other), other);
-        // Existing volumes have these names.
+        // The results must never change, since existing volumes have these names.
         assert_eq!(
             mapped("PVC-1"),
             "csi-fda6d975a1d042d343286af74e638951c4988071"

@@ -4,7 +4,7 @@
 use super::client::PAGE_ENTRIES_MAX;
 use belay_server::call::{Failure, Kind};
 
-/// A range of consecutive entries of a list. It is on one or two pages of the API.
+/// A range of consecutive entries of a list. The range is on one or two pages of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slice {
     first: usize,
@@ -58,8 +58,8 @@ impl Slice {
     }
 }
 
-/// Reads pages, up to the last page of the list. Returns their entries, and whether the list
-/// continues.
+/// Reads pages, up to the last page of the list. Returns the entries of the pages, and whether the
+/// list continues.
 ///
 /// # Errors
 /// Returns the errors of `get`, which reads one page and returns whether another page follows.

@@ -1,7 +1,7 @@
-//! Changes of volumes that this process has requested. The API does not show the running actions of
-//! a volume. So this module records each action until the method that requested it reads the
-//! result. A restart loses these records, which is harmless: the state of the volume and the
-//! cloud's errors provide the same information.
+//! Changes of volumes that this process has requested. DigitalOcean's API does not list the running
+//! actions of a volume. This module therefore records each action until the method that requested
+//! the action reads the result. A restart of the controller drops these records, which is harmless:
+//! the state of the volume and the cloud's errors provide the same information.
 
 use super::wire::DoVolume;
 use belay_server::call::{Failure, Kind};
@@ -14,9 +14,9 @@ use tokio::time::Instant;
 /// Maximum time for which the result of a change is kept until it is read.
 const RESULT_AGE_MAX: Duration = Duration::from_secs(10);
 /// The time for which a repeated attach reports the volume as new again. After this time, nodes no
-/// longer accept such a report.
+/// longer accept the report that a volume is new.
 const FIRST_AGE_MAX: Duration = Duration::from_secs(600);
-/// Maximum time after the completion of an action until the volume shows the change.
+/// Maximum time after the completion of an action until the change is visible in the volume.
 const LAG_MAX: Duration = Duration::from_secs(10);
 /// The interval between two reads of a running action, since the API limits the rate of calls. The
 /// first read follows after [`PAUSE`].
@@ -36,7 +36,7 @@ pub(super) enum Change {
 }
 
 impl Change {
-    /// Whether the volume shows the change.
+    /// Whether the change is visible in the volume.
     pub(super) fn is_done(self, volume: &DoVolume) -> bool {
         match self {
             Change::Attach(droplet) => volume.droplets().contains(&droplet),
@@ -73,7 +73,7 @@ enum State {
     /// The cloud could not begin the change, or the response was lost. The change is requested
     /// again at this time.
     Waiting(Instant),
-    /// The change is visible in the volume, or must be requested again, or its action has failed.
+    /// The change is complete, must be requested again, or its action has failed.
     Ended(Instant, Outcome),
     /// The action has failed, and the volume is incomplete. No method reads the result.
     Broken(String),
@@ -85,17 +85,17 @@ struct Running {
     action: u64,
     /// The time of the next read of the action.
     next: Instant,
-    /// Whether the last read of the volume has shown the change. The action may still be running,
-    /// since a volume may show a change as soon as the change is accepted.
+    /// Whether the change was visible in the last read of the volume. The action may still be
+    /// running, since a change may be visible as soon as the cloud accepts it.
     is_shown: bool,
-    /// The time at which the action was first read as completed, while the volume did not show the
-    /// change; `None` before.
+    /// The time at which the action was first read as completed while the change was not yet
+    /// visible in the volume; `None` before that time.
     completed: Option<Instant>,
 }
 
 impl Running {
-    /// Updates the state after a read of the volume. `is_done` states whether the volume shows the
-    /// change.
+    /// Updates the state after a read of the volume. `is_done` states whether the change is visible
+    /// in the volume.
     fn seen(&mut self, change: Change, is_done: bool) -> ChangeStatus {
         let now = Instant::now();
         match self.completed {
@@ -113,8 +113,8 @@ impl Running {
     }
 }
 
-/// The result of a change: the state of the volume, which may not show the change, or the error of
-/// the failed action, which has changed nothing.
+/// The result of a change: the state of the volume, in which the change may not be visible yet, or
+/// the error of the failed action, which has changed nothing.
 type Outcome = Result<VolumeState, String>;
 
 /// The state of a volume after a change, or before the first attempt.
@@ -148,7 +148,8 @@ pub(super) enum ChangeLookup {
     Nothing,
     /// This change, or another change of the volume, is in progress.
     Running,
-    /// The change has ended, and this is the state of the volume, which may not show the change.
+    /// The change has ended. Contains the state of the volume, in which the change may not be
+    /// visible.
     Ended(VolumeState),
 }
 
@@ -182,7 +183,8 @@ impl Pending {
         );
     }
 
-    /// Returns the first attach of the volume; `None` if this process has not made it recently.
+    /// Returns the first attach of the volume; `None` if this process has not recently attached the
+    /// volume for the first time.
     pub(super) fn first(&self, id: &VolumeId) -> Option<First> {
         let first = self.firsts.lock().get(id).copied();
         first.filter(|first| first.seen.elapsed() < FIRST_AGE_MAX)
@@ -195,7 +197,7 @@ impl Pending {
 
     /// Returns the state of this change, and drops its record once the change has ended. The record
     /// of another change of the volume is dropped, too, if that change has ended; until then the
-    /// volume may show an intermediate state.
+    /// volume may be in an intermediate state.
     ///
     /// # Errors
     /// Returns `Unreachable` if the action of the change has failed without effect.
@@ -274,7 +276,7 @@ impl Pending {
         }
     }
 
-    /// Records that the action is completed although the volume does not show the change yet.
+    /// Records that the action is completed although the change is not yet visible in the volume.
     pub(super) fn completed(&self, id: &VolumeId) {
         if let Some(entry) = self.entries.lock().get_mut(id)
             && let State::Running(running) = &mut entry.state
@@ -283,9 +285,9 @@ impl Pending {
         }
     }
 
-    /// Records that the change has ended or must be requested again, and the state of the volume
-    /// for the method that requested the change. Drops the record of a completed detach: a detach
-    /// needs no further step, and a later detach of the volume must not find the old result.
+    /// Records that the change has ended or must be requested again, and stores the state of the
+    /// volume for the method that requested the change. Drops the record of a completed detach: a
+    /// detach needs no further step, and a later detach of the volume must not find the old result.
     pub(super) fn ended(&self, id: &VolumeId, volume: DoVolume) {
         let mut all = self.entries.lock();
         let Some(entry) = all.get_mut(id) else { return };
@@ -331,11 +333,13 @@ pub(super) enum ChangeStatus {
     Busy(Change),
     /// The change is complete, or must be requested again.
     Ended,
-    /// The volume does not determine the state. The action with this ID must be read.
+    /// The state of the change does not follow from the volume. The action with this ID must be
+    /// read.
     Unknown(Change, u64),
-    /// The volume shows the change, but a running action of another process may undo it.
+    /// The change is visible in the volume, but a running action of another process may undo the
+    /// change.
     Unsure(Change),
-    /// The volume remains incomplete, for this reason.
+    /// The volume remains incomplete. Contains the reason.
     Broken(String),
 }
 
@@ -509,7 +513,7 @@ mod tests {
         pending.begin(&id(), ATTACH, 7, Some(5));
         pending.completed(&id());
         tokio::time::advance(LAG_MAX - Duration::from_millis(1)).await;
-        // The time counts from the first call of `completed`.
+        // The time is measured from the first call of `completed`.
         pending.completed(&id());
         let seen = pending.seen(&id(), &volume(&[]));
         assert!(matches!(seen, ChangeStatus::Busy(ATTACH)), "{seen:?}");

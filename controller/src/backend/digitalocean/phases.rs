@@ -39,9 +39,9 @@ impl DigitalOcean {
     }
 
     /// Returns the volume for a list, like [`Self::judged`]. A list must not fail because of one
-    /// volume: if the change of the volume cannot be read, the volume is busy. If the creation of
-    /// the volume has failed, returns `None`, so that the list omits the volume until it is created
-    /// again or deleted.
+    /// volume: if the change of the volume cannot be read, the volume is listed as busy. If the
+    /// creation of the volume has failed, returns `None`, so that the list omits the volume until
+    /// the volume is created again or deleted.
     pub(super) async fn listed(&self, volume: DoVolume) -> Result<Option<Volume>, Failure> {
         let (id, shown) = (volume.id()?, self.shown(&volume)?);
         match self.judged(volume).await {

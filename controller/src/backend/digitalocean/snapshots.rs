@@ -1,5 +1,5 @@
-//! Snapshots of volumes, which are full copies, and volumes that are created from them. Such a
-//! volume may have to be expanded before it is complete.
+//! Snapshots, which are full copies of volumes, and volumes that are created from snapshots. A
+//! volume from a snapshot may have to be expanded before it is complete.
 
 use super::client::PAGE_ENTRIES_MAX;
 use super::names::About;
@@ -29,7 +29,8 @@ impl Snapshots for DigitalOcean {
         measured(Verb::Cut, async move {
             let (name, source) = (names::in_cloud(&order.name), &order.source);
             // Search for the name first. For ten minutes after a snapshot, the cloud refuses
-            // another snapshot of the volume because of a rate limit, whatever its name is.
+            // another snapshot of the volume because of a rate limit, even if the names of the
+            // snapshots differ.
             let of_source = self.all_snapshots(Some(source)).await;
             let of_source = of_source.map_err(Failure::may_be_running)?;
             let is_named = |snapshot: &&DoSnapshot| snapshot.name == name;
@@ -103,8 +104,8 @@ impl Snapshots for DigitalOcean {
         })
     }
 
-    /// Creates a volume from a snapshot. The cloud may create it with the size of the snapshot.
-    /// Then it is incomplete until it is expanded to the requested size.
+    /// Creates a volume from a snapshot. The cloud may create the volume with the size of the
+    /// snapshot. In this case, the volume is incomplete until it is expanded to the requested size.
     fn restore(&self, order: Arc<Order>, from: SnapshotId) -> Answer<'_, Volume> {
         measured(Verb::Restore, async move {
             let gib = order.bytes.div_ceil(GIB);
@@ -133,8 +134,8 @@ impl Snapshots for DigitalOcean {
 }
 
 impl DigitalOcean {
-    /// Refuses the volume if the read by its ID shows another name: the response to the creation
-    /// may have contained the ID of another volume, which must not be expanded.
+    /// Refuses the volume if a read by its ID returns a volume with another name: the response to
+    /// the creation may have contained the ID of another volume, which must not be expanded.
     async fn refuse_other(&self, order: &Order, id: &VolumeId) -> Result<(), Failure> {
         let read = self.client.volume(id).await;
         let read = read.map_err(Failure::may_be_running)?;

@@ -39,7 +39,8 @@ pub(super) struct Region {
     slug: String,
 }
 
-/// A volume of the API. It has no status, so it does not show whether an action is running.
+/// A volume of the API. The API reports no status of a volume, so a volume does not reveal whether
+/// an action is running.
 #[derive(Debug, Deserialize)]
 pub(super) struct DoVolume {
     pub(super) id: String,
@@ -126,7 +127,7 @@ pub(super) enum Status {
 }
 
 impl Action {
-    /// Returns the status. An unknown status word counts as running.
+    /// Returns the status. An unknown status word is treated as running.
     pub(super) fn status(&self) -> Status {
         match self.status.as_str() {
             "completed" => Status::Completed,
@@ -241,7 +242,7 @@ impl DoSnapshot {
     }
 }
 
-/// An error of the cloud that is handled separately.
+/// An error of the cloud to which the driver reacts in a special way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// Another change of the droplet or of the volume is running.

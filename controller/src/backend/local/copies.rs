@@ -1,7 +1,7 @@
-//! The copies of data that are in progress or have failed. A volume can be neither staged nor
-//! deleted while its data is being copied; after the copy has failed, it can. The list is only in
-//! memory, because a single process uses the state directory. At start, the controller adds the
-//! unfinished copies from the ledger again.
+//! The copies of data that are in progress or have failed. A volume cannot be staged or deleted
+//! while its data is being copied. After the copy has failed, the volume can be staged and deleted
+//! again. The list of copies is kept only in memory, because a single process uses the state
+//! directory. At start, the controller adds the unfinished copies from the ledger again.
 
 use super::files::Backing;
 use belay_server::call::Failure;
@@ -32,7 +32,7 @@ struct Copy {
     stage: Stage,
     cancelled: bool,
     /// The lock on the source, which prevents the node from binding it to a loop device. `None` if
-    /// the copy needs no lock, or does not have it yet.
+    /// the copy needs no lock, or has not locked its source yet.
     lock: Option<Arc<Backing>>,
 }
 
@@ -41,7 +41,7 @@ enum Stage {
     /// The copy waits for the copier, the thread that makes copies in the background.
     Queued,
     Running,
-    /// The copy has failed with this failure.
+    /// The copy has failed, for this reason.
     Failed(Failure),
 }
 
@@ -87,7 +87,7 @@ impl Copies {
         self.enter(target, source, lock, Stage::Running);
     }
 
-    /// Adds a copy that the caller makes itself, and for which it will call [`Self::keep_lock`].
+    /// Adds a copy that the caller makes itself. The caller must then call [`Self::keep_lock`].
     /// Refuses the copy if the source is already being copied.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl Copies {
         all.by_target.get(target)?.lock.clone()
     }
 
-    /// Stores the lock on the source that a copy did not have yet.
+    /// Stores the lock on the source of a copy that was added without the lock.
     pub(super) fn keep_lock(&self, target: &str, lock: Arc<Backing>) {
         if let Some(copy) = self.all.lock().by_target.get_mut(target) {
             copy.lock = Some(lock);
@@ -176,8 +176,8 @@ impl Copies {
         );
     }
 
-    /// Whether the copy must continue: it was not cancelled, and the controller is not shutting
-    /// down.
+    /// Whether the copy must continue, since it was not cancelled and the controller is not
+    /// shutting down.
     pub(super) fn wanted(&self, target: &str) -> bool {
         let all = self.all.lock();
         let copy = all.by_target.get(target);
@@ -209,8 +209,8 @@ impl Copies {
         }
     }
 
-    /// Cancels a copy. Waits until no thread is working on it, which takes at most as long as one
-    /// piece of data.
+    /// Cancels a copy. Waits until no thread is working on the copy: at most until the current
+    /// piece of data is copied.
     pub(super) fn cancel(&self, target: &str) {
         let mut all = self.all.lock();
         while let Some(copy) = all.by_target.get_mut(target) {
@@ -230,8 +230,8 @@ impl Copies {
         self.all.lock().show();
     }
 
-    /// Stops the copier, and each running copy after its current piece of data. The next start
-    /// resumes the copies.
+    /// Stops the copier, the thread that makes copies in the background. Each running copy ends
+    /// after its current piece of data. The next start resumes the copies.
     pub(super) fn close(&self) {
         self.all.lock().closed = true;
         self.changed.notify_all();

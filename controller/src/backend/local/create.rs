@@ -1,6 +1,6 @@
 //! Creates a volume. One transaction looks up the name and records the intent to create the volume.
-//! Then this module creates the file, fills it if there is a source, and records that the volume is
-//! ready.
+//! This module then creates the volume's file, copies the data of the source (if the request names
+//! one) into the file, and records that the volume is ready.
 
 use super::fault::unread;
 use super::files::Backing;
@@ -40,7 +40,7 @@ impl Store {
                 Ok(()) => self.complete(&id),
                 Err(failure) => Err(give_up(failure, self.give_up(&id))),
             },
-            // The file was not created, so only the record must be removed.
+            // The volume's file was not created, so only the record must be removed.
             Err(failure) => Err(give_up(
                 failure,
                 self.ledger.change(|changes| changes.forget(&id)),
@@ -48,8 +48,8 @@ impl Store {
         }
     }
 
-    /// Looks up the name, and records the intent if no volume has it. If an earlier call has
-    /// failed, first completes or removes the volume of that call.
+    /// Looks up the name. If no volume has the name, records the intent to create the volume. If an
+    /// earlier call has failed, first completes or removes the volume of that call.
     fn intended(&self, order: &Order, source: Option<&ContentSource>) -> Result<Intent, Failure> {
         let intent = self.intend(order, source)?;
         let Intent::Remains(old, record) = intent else {
@@ -62,7 +62,8 @@ impl Store {
         self.intend(order, source)
     }
 
-    /// Fills the file from the source, if there is one, and enlarges it to the requested size.
+    /// Copies the data of the source (if the request names one) into the file, and enlarges the
+    /// file to the requested size.
     fn make(
         &self,
         id: &str,
@@ -80,8 +81,8 @@ impl Store {
         if source.is_some() {
             file.grow(bytes)?;
         } else {
-            // The file has no data that must be on disk before its recorded size, so one sync at
-            // the end suffices.
+            // An empty file has no data that must be on disk before the recorded size, so one sync
+            // at the end suffices.
             file.enlarge(bytes)?;
             file.record_bytes(bytes)?;
             file.sync()?;
@@ -89,7 +90,7 @@ impl Store {
         self.files.sync()
     }
 
-    /// Looks up the name; if no volume has it, records the intent to create a volume.
+    /// Looks up the name. If no volume has the name, records the intent to create a volume.
     pub(super) fn intend(
         &self,
         order: &Order,
@@ -112,7 +113,8 @@ impl Store {
                 return match record.state {
                     State::Ready => Ok(Intent::Exists(self.volume(&id, &record)?)),
                     // The call that began the creation has ended, since only one thread at a time
-                    // works on a name. A deletion may still run; it holds the lock of the file.
+                    // works on a name. A deletion may still be running; the deletion holds the lock
+                    // of the file.
                     State::Creating | State::Deleting => Ok(Intent::Remains(id, record)),
                 };
             }
@@ -128,7 +130,7 @@ impl Store {
     /// Refuses a new volume that must only be reachable from other topologies.
     ///
     /// # Errors
-    /// Returns `Quota`, so that the Kubernetes scheduler selects another node.
+    /// Returns `Quota`, so that the Kubernetes scheduler selects a different node.
     fn refuse_elsewhere(&self, order: &Order) -> Result<(), Failure> {
         match (&self.place, &order.topology) {
             (Some(here), Some(asked)) if !here.satisfies(asked) => Err(Failure::quota(format!(
@@ -139,7 +141,8 @@ impl Store {
         }
     }
 
-    /// Records that the volume is ready. If this fails, the record and the file remain.
+    /// Records that the volume is ready. If the change of the record fails, the record and the file
+    /// remain.
     pub(super) fn complete(&self, id: &str) -> Result<Volume, Failure> {
         let completed = self.ledger.change(|changes| {
             let mut record = changes
@@ -153,10 +156,10 @@ impl Store {
         completed.map_err(Failure::may_be_running)
     }
 
-    /// Completes a volume whose file is complete although its record is not. The record is older
-    /// than the file after a crash between the two steps, or after a restore of state.redb from an
-    /// older backup. Returns `None` if the file has no recorded size, and so is not known to be
-    /// complete.
+    /// Completes a volume whose file is complete although its record is not. The record is out of
+    /// date if a crash followed the completion of the file, or if state.redb was restored from an
+    /// older backup. Returns `None` if the file has no recorded size, since it may then be
+    /// incomplete.
     pub(super) fn complete_whole(
         &self,
         id: &str,
@@ -175,8 +178,9 @@ impl Store {
         self.complete(id).map(Some)
     }
 
-    /// Removes the file and the record of a failed creation. If that fails, too, the volume remains
-    /// marked for deletion; the next call with its name, or the next start, deletes it.
+    /// Removes the file and the record of a failed creation. If the removal fails, too, the volume
+    /// remains marked for deletion. The next call with the volume's name, or the next start of the
+    /// controller, deletes the volume.
     fn give_up(&self, id: &str) -> Result<(), Failure> {
         self.begin_delete(id)?;
         self.finish_delete(id)

@@ -12,7 +12,7 @@ use belay_server::call::{Failure, Kind};
 pub(super) enum Deletion {
     /// The volume no longer exists.
     Done,
-    /// The node uses the file. Nothing was changed.
+    /// The node is using the volume's file. Nothing was changed.
     InUse,
 }
 
@@ -55,8 +55,8 @@ impl Store {
         self.remove_and_forget(id).map(|()| Deletion::Done)
     }
 
-    /// Returns the error for a volume that the node uses. Before, asks the node agent to unstage
-    /// the volume if no pod uses it: a killed kubelet may have left it staged.
+    /// Returns the error for a volume that the node uses. Also asks the node agent to unstage the
+    /// volume if no pod uses it, since a killed kubelet may have left the volume staged.
     pub(super) fn refuse_used(&self, id: &str) -> Failure {
         self.want_back(id);
         Failure::precondition(format!(
@@ -78,7 +78,7 @@ impl Store {
         }
     }
 
-    /// Marks the volume as being deleted. From then on, no lookup returns it.
+    /// Marks the volume as being deleted. From then on, no lookup returns the volume.
     pub(super) fn begin_delete(&self, id: &str) -> Result<(), Failure> {
         self.ledger.change(|changes| {
             let Some(mut record) = changes.get(id)? else {
@@ -99,7 +99,7 @@ impl Store {
     }
 
     /// Refuses to delete a volume whose copy was begun before this process started and has not been
-    /// resumed yet. Such a copy has a claim on the file.
+    /// resumed yet. Such a copy has set a claim (an extended attribute) on the file.
     fn refuse_claimed(&self, id: &str, backing: &Backing) -> Result<(), Failure> {
         let Some(Claim::Copy(snapshot)) = backing.claimed()? else {
             return Ok(());
@@ -110,7 +110,8 @@ impl Store {
         }
     }
 
-    /// Unlinks the file and removes the record. Succeeds if either no longer exists.
+    /// Unlinks the file and removes the record. Succeeds even if the file or the record no longer
+    /// exists.
     pub(super) fn finish_delete(&self, id: &str) -> Result<(), Failure> {
         let backing = self.files.find(id)?;
         if let Some(backing) = &backing {
@@ -136,15 +137,15 @@ impl Store {
     }
 }
 
-/// Sets a claim on the file, which prevents the file from being staged if this process is killed
-/// before it removes the file.
+/// Sets a claim (an extended attribute) on the file. The claim prevents the node agent from staging
+/// the file if this process is killed before it removes the file.
 fn claim_deleting(id: &str, backing: &Backing) -> Result<(), Failure> {
     match backing
         .claim(&Claim::Deleting)
         .and_then(|()| backing.sync())
     {
-        // An xfs without free blocks accepts no extended attributes. The deletion must succeed
-        // anyway, since it frees blocks.
+        // An xfs without free blocks accepts no extended attributes. The deletion must succeed on a
+        // full xfs, too, since the deletion frees blocks.
         Err(failure) if failure.kind == Kind::Quota => {
             tracing::warn!(volume = id, "deleted without a claim: {failure}");
             Ok(())

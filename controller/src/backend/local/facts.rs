@@ -24,7 +24,8 @@ impl Store {
     /// # Errors
     /// Returns the errors of reading the ledger.
     pub(super) fn facts(&self, page_entries: usize) -> Result<(Known, Vec<Shown>), Failure> {
-        // If this fails, each volume is reported as unhealthy, so the failure can be ignored here.
+        // If the size of the filesystem cannot be read, each volume is reported as unhealthy, so
+        // the failure can be ignored here.
         let space = self.files.statvfs().ok().map(|stat| Space {
             free_bytes: stat.f_bfree.saturating_mul(stat.f_frsize),
             size_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
@@ -58,8 +59,8 @@ impl Store {
         }
     }
 
-    /// Adds names and sizes to the unhealthy volumes in `shown`, and appends healthy volumes. An
-    /// unhealthy volume whose record cannot be read gets neither.
+    /// Adds names and sizes to the unhealthy volumes in `shown`, and appends healthy volumes. If
+    /// the record of an unhealthy volume cannot be read, its name and size are omitted.
     fn name(&self, shown: &mut Vec<Shown>) -> Result<(), Failure> {
         let details = |volume: Volume| {
             let size = Rounded(volume.bytes).to_string();
@@ -101,7 +102,7 @@ impl Facts for Local {
     fn measure(self: Arc<Self>) -> Measuring {
         Box::pin(async move {
             // If no slot is free, many read-only calls are already waiting. The next request for
-            // the page measures again.
+            // the status page measures again.
             let Ok(slot) = self.slots.questions.take().await else {
                 return;
             };
@@ -112,7 +113,8 @@ impl Facts for Local {
             };
             match tokio::task::spawn_blocking(work).await {
                 Ok(Ok(known)) => *self.last.0.lock() = known,
-                // The readiness or the calls report the failure. The last results are kept.
+                // The readiness check or the next CSI call reports the failure. The last results
+                // are kept.
                 Ok(Err(failure)) => tracing::debug!("cannot measure storage and health: {failure}"),
                 Err(error) => tracing::error!("measuring storage and health: {error}"),
             }

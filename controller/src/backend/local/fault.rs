@@ -1,5 +1,5 @@
 //! Converts failed system calls to failures that name the call, the path, the errno and the remedy.
-//! Does not know the purpose of the call.
+//! The functions of this module do not know the purpose of the system call.
 
 use belay_contract::reason::volume;
 use belay_server::call::{Failure, Kind};
@@ -48,8 +48,8 @@ pub(super) fn emptied(path: impl Display) -> String {
 }
 
 /// Converts a failure to look up a name, or to complete or remove the object with the name. If the
-/// disk could not be read, an earlier call may have created the object. Then the failure must not
-/// be final, since the caller would forget the object.
+/// disk could not be read, an earlier call may have created the object. The failure must not be
+/// final in that case, since the caller would forget the object.
 pub(super) fn unread(failure: Failure) -> Failure {
     match failure.kind {
         Kind::Unreachable => failure.may_be_running(),

@@ -1,6 +1,6 @@
 //! The backing files `<state-dir>/volumes/<id>` and `<state-dir>/snapshots/<id>`: sparse, with mode
-//! 0600. Unless noted otherwise, the effect of a method is on disk when it returns. Contains no
-//! policy, and does not use the records in the ledger.
+//! 0600. Unless noted otherwise, the effect of a method is on disk when it returns. This module
+//!       contains no policy, and does not use the records in the ledger.
 
 mod attributes;
 mod copy;
@@ -34,8 +34,8 @@ use std::time::{Duration, SystemTime};
 /// another program writes to the file.
 pub(super) const UNCHECKED: &str = "belay_controller_unchecked_copies_total";
 
-/// Maximum number of attempts while another program uses a file. With [`BETWEEN_TRIES`], they take
-/// one second.
+/// Maximum number of attempts while another program uses a file. With the pause [`BETWEEN_TRIES`],
+/// all attempts together take one second.
 const TRIES: u32 = 50;
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 
@@ -57,7 +57,7 @@ pub(super) struct Room {
 }
 
 impl Files {
-    /// Opens the directory. If it is missing, creates it with mode 0700.
+    /// Opens the directory. If the directory is missing, creates it with mode 0700.
     ///
     /// # Errors
     /// Returns `Unreachable`, naming the path.
@@ -69,7 +69,7 @@ impl Files {
                 ErrorKind::AlreadyExists => Ok(()),
                 _ => Err(at("mkdir", &path, &error)),
             })?;
-        // The open of a FIFO would wait for another process. `O_DIRECTORY` refuses it.
+        // Opening a FIFO would block until another process opens it. `O_DIRECTORY` refuses it.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(&path, flags, Mode::empty());
         let dir = File::from(dir.map_err(|errno| os("open", &path, errno))?);
@@ -131,7 +131,8 @@ impl Files {
         let failed = |error: &std::io::Error| at("readdir", &self.path, error);
         for entry in std::fs::read_dir(&self.path).map_err(|error| failed(&error))? {
             let entry = entry.map_err(|error| failed(&error))?;
-            // A file that was removed after readdir(3) has returned its name has no blocks.
+            // The file may have been removed after readdir(3) returned its name; it then has no
+            // blocks.
             let blocks = entry.metadata().map_or(0, |metadata| metadata.blocks());
             // Per stat(2), st_blocks counts units of 512 bytes, regardless of the block size.
             see(
@@ -163,7 +164,7 @@ impl Files {
         last_accepted(|offset| rustix::fs::seek(any, SeekFrom::Start(offset)).is_ok())
     }
 
-    /// Writes the directory to disk, and with it the names of all files.
+    /// Syncs the directory, so that the names of all files are on disk.
     pub(super) fn sync(&self) -> Result<(), Failure> {
         #[cfg(test)]
         journal::note(Call::Sync(self.path.clone()));
@@ -171,7 +172,8 @@ impl Files {
     }
 }
 
-/// Returns the last accepted offset. Each offset before an accepted offset is accepted, too.
+/// Returns the largest offset that `is_accepted` accepts. All smaller offsets must be accepted,
+/// too.
 fn last_accepted(is_accepted: impl Fn(u64) -> bool) -> u64 {
     let (mut good, mut bad) = (0, i64::MAX.unsigned_abs());
     if is_accepted(bad) {
@@ -278,16 +280,16 @@ impl Backing {
         }
     }
 
-    /// Whether the file has lost all its data: it has none, but the volume was used.
+    /// Whether the file has lost all its data: the volume was used, but the file has no data.
     pub(super) fn is_emptied(&self) -> Result<bool, Failure> {
         Ok(!self.holds_data()? && self.use_so_far()? == Use::Used)
     }
 
-    /// Whether another program has the file open for writing without a lock on it. Ignores programs
-    /// that close the file within a second. Returns false if the file is locked, since a loop
-    /// device or a copy of Belay has it, and this process may have it open for writing itself. If
-    /// the filesystem does not report writers, increments a counter and returns false. The file
-    /// must be open read-only.
+    /// Whether another program has the file open for writing without a lock on it. Ignores a
+    /// program that closes the file within a second. Returns false if the file is locked: then a
+    /// loop device or a copy by Belay uses the file, and this process may itself have it open for
+    /// writing. If the filesystem does not report writers, increments a counter and returns false.
+    /// The file must be open read-only.
     pub(super) fn has_writer(&self) -> Result<bool, Failure> {
         let (mut writers, mut locked) = (Writers::Some, Ok(false));
         patiently(|| {

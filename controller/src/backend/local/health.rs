@@ -1,7 +1,8 @@
 //! The health of volumes: checks whether the backing file exists, is large enough and is a regular
 //! file, and whether the filesystem has space for the data that can still be written. Changes
-//! nothing. Reads no data; only checks whether a file with few allocated blocks contains any. If a
-//! file cannot be inspected, this is a health reason of its volume, and not an error of the call.
+//! nothing. The check reads no data. The check only determines whether a file with few allocated
+//! blocks contains data at all. If a file cannot be inspected, its volume is reported as unhealthy,
+//! and the call does not fail.
 
 use super::fault::{emptied, os, truncated};
 use super::files::{Files, foreign, names_of};
@@ -19,8 +20,8 @@ use rustix::io::Errno;
 use std::path::Path;
 
 /// Maximum number of bytes on disk with which a file may still be empty, since extended attributes
-/// also use space. A file with more is not opened to check whether it contains data, since the open
-/// would break a lease that the node agent may hold.
+/// also use space. A file with more allocated bytes is not opened to check whether it contains
+/// data, since the open would break a lease that the node agent may hold.
 pub(super) const HARDLY_ANY: u64 = 64 << 10;
 
 /// The state of the filesystem with the backing files.
@@ -28,7 +29,7 @@ pub(super) const HARDLY_ANY: u64 = 64 << 10;
 struct Storage {
     /// Free bytes, including bytes that are reserved for root. Loop devices write as root.
     free: u64,
-    /// The number of bytes that should be free.
+    /// The number of bytes that should be free on the filesystem.
     reserve: u64,
     read_only: bool,
 }
@@ -48,8 +49,8 @@ pub(super) enum Named {
 }
 
 impl Named {
-    /// Explains that the file may also belong to another volume or snapshot; `None` if the file has
-    /// only one name.
+    /// The warning that the file may also belong to another volume or snapshot; `None` if the file
+    /// has only one name.
     pub(super) fn linked(&self, path: &Path) -> Option<String> {
         match self {
             Self::File { names, .. } => names_refusal(path, *names),
@@ -62,8 +63,8 @@ impl Store {
     /// Returns the health of the volume; `None` if it does not exist or is not ready.
     ///
     /// # Errors
-    /// Returns `Unreachable` if the ledger cannot be read. If the file or the filesystem cannot be
-    /// read, this is not an error, but a health reason.
+    /// Returns `Unreachable` if the ledger cannot be read. A file or filesystem that cannot be read
+    /// does not make the call fail: it is reported as a health reason.
     pub(super) fn health(&self, id: &VolumeId) -> Result<Option<Conditions>, Failure> {
         match self.get(id) {
             Ok(None) => Ok(None),
@@ -142,15 +143,15 @@ impl Store {
             return Ok(Some(conditions));
         }
         // Read the record again, and inspect the file after that. The record shows whether an
-        // expansion must still enlarge the file: such a file is not truncated, nor is a file that
-        // was enlarged between the two steps.
+        // expansion must still enlarge the file: a file that is smaller for this reason is not
+        // truncated. A file that was enlarged after the record was read is not truncated either.
         let Some(record) = self.ledger.get(id.as_str())? else {
             return Ok(None);
         };
         let least_bytes = match record.growing_from {
             None => record.bytes,
-            // If the attribute cannot be read, the file cannot be inspected either, which is
-            // reported.
+            // If the attribute cannot be read, the file cannot be inspected either, and that
+            // failure is reported.
             Some(from) => {
                 record.least_bytes(self.files.recorded_bytes(id.as_str()).unwrap_or(from))
             }
@@ -164,8 +165,8 @@ impl Store {
                 &mut conditions,
             );
         }
-        // The file of a volume that is being deleted is not lost. The record is marked before the
-        // file is removed, so read the record after inspecting the file.
+        // If a volume is being deleted, its missing file is not lost. A deletion marks the record
+        // before it removes the file, so read the record after inspecting the file.
         if !conditions.is_empty() && self.get(id)?.is_none() {
             return Ok(None);
         }
@@ -184,7 +185,7 @@ impl Files {
         })
     }
 
-    /// Returns the object that has the name now, without opening it.
+    /// Returns the object that currently has the name of the file, without opening the object.
     pub(super) fn named(&self, id: &str) -> Result<Named, Failure> {
         match rustix::fs::statat(self.dir(), id, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
@@ -206,7 +207,7 @@ impl Files {
 /// Returns the health of a volume whose record cannot be read.
 ///
 /// # Errors
-/// Returns the failure if it affects all records, and not only this one.
+/// Returns the failure if it affects all records, and not only the record of this volume.
 fn record_unreadable(failure: Failure) -> Result<Conditions, Failure> {
     if failure.kind != Kind::Bug {
         return Err(failure);
@@ -263,7 +264,7 @@ fn judge_data(path: &str, is_emptied: Result<bool, Failure>, conditions: &mut Co
     match is_emptied {
         Ok(false) => {}
         Ok(true) => conditions.add(volume::BACKING_FILE_EMPTY, emptied(path)),
-        // The node agent holds a lease for a moment. The next call checks again.
+        // The node agent is holding a lease, which lasts only a moment. The next call checks again.
         Err(failure) if failure.kind == Kind::Busy => {}
         Err(failure) => conditions.add(volume::BACKING_FILE_UNREADABLE, failure.to_string()),
     }

@@ -1,6 +1,6 @@
-//! The ledger: the database of volumes and snapshots, `<state-dir>/state.redb`. Makes each change
-//! in one transaction, so that the records and their indexes remain consistent. Uses no other file,
-//! and does not interpret the states of volumes.
+//! The ledger: the database of volumes and snapshots, `<state-dir>/state.redb`. Each change is one
+//! transaction, so that the records and their indexes remain consistent. This module uses no other
+//! file, and does not interpret the states of volumes.
 
 #[cfg(test)]
 mod alone;
@@ -39,7 +39,7 @@ pub(super) struct Ledger {
     /// The database; `None` if reopening it failed.
     database: RwLock<Option<Database>>,
     callers: Callers,
-    /// Whether redb has panicked. Then the database must be reopened before further use.
+    /// Whether redb has panicked. After a panic, the database must be reopened before further use.
     is_suspect: AtomicBool,
 }
 
@@ -86,8 +86,8 @@ impl Ledger {
         state_file::is_there(&path_in(dir), remedy)
     }
 
-    /// Checks that a change can be written. If not, reopens the database: after a failed read or
-    /// write, redb refuses all further ones until the database is reopened.
+    /// Checks that a change can be written. If it cannot, reopens the database, because redb
+    /// refuses all reads and writes after a failed one until the database is reopened.
     ///
     /// # Errors
     /// Returns `Unreachable` if no change can be written. Reads may still succeed.
@@ -111,16 +111,17 @@ impl Ledger {
     }
 
     fn reopen(&self, database: &mut Option<Database>) -> Result<(), Failure> {
-        // Close the old database first, since redb holds a lock on its file.
+        // Close the old database first, since redb holds a lock on the database file.
         let before = database.take();
         state_file::caught(|| drop(before))?;
         *database = Some(state_file::caught(|| self.file.open()).flatten()?);
-        // This call holds the write lock, so no other call uses the database.
+        // This call holds the write lock, so no other call can be using the database.
         self.is_suspect.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Whether redb has panicked. If so, all calls fail until [`Self::mend`] reopens the database.
+    /// Whether redb has panicked. After a panic of redb, all calls fail until [`Self::mend`]
+    /// reopens the database.
     pub(super) fn is_suspect(&self) -> bool {
         self.is_suspect.load(Ordering::Relaxed)
     }
@@ -128,7 +129,7 @@ impl Ledger {
     /// Runs `work`, which uses the database, and catches a panic.
     ///
     /// # Errors
-    /// Fails if `work` panics. Then [`Self::mend`] must reopen the database.
+    /// Fails if `work` panics. After that, [`Self::mend`] must reopen the database.
     fn caught<T>(&self, work: impl FnOnce() -> T) -> Result<T, Failure> {
         state_file::caught(work).inspect_err(|_| self.is_suspect.store(true, Ordering::Relaxed))
     }
@@ -175,7 +176,7 @@ impl Ledger {
         lost.unwrap();
     }
 
-    /// Panics in a read, as redb may.
+    /// For tests: panics during a read, as redb may panic.
     #[cfg(test)]
     pub(super) fn break_read(&self) -> Result<(), Failure> {
         self.read(|_| panic!("as redb at some damage"))
@@ -206,7 +207,8 @@ impl Ledger {
     }
 
     /// Runs `work` on the state after the last transaction that is on disk. `work` must not use the
-    /// ledger again: the second use would deadlock if [`Self::mend`] is waiting for the first one.
+    /// ledger itself: the nested call would deadlock if [`Self::mend`] is waiting for `work` to
+    /// end.
     fn read<T>(
         &self,
         work: impl FnOnce(&ReadTransaction) -> Result<T, Failure>,
@@ -219,7 +221,7 @@ impl Ledger {
             .flatten()
     }
 
-    /// Returns the open database. Checks before reads, too, whether the file was replaced: a volume
+    /// Returns the open database. Reads, too, check whether the file was replaced, because a volume
     /// that is missing from the new file may still exist.
     fn opened(&self) -> Result<RwLockReadGuard<'_, Option<Database>>, Failure> {
         self.file.refuse_replaced()?;
@@ -231,7 +233,8 @@ impl Ledger {
     }
 }
 
-/// A transaction in progress. Its reads see its own changes.
+/// A transaction in progress. Reads in a transaction see the earlier changes of the same
+/// transaction.
 pub(super) struct Changes<'t> {
     volumes: Table<'t, &'static str, &'static [u8]>,
     names: Table<'t, &'static str, &'static str>,
@@ -303,8 +306,8 @@ impl Changes<'_> {
         })
     }
 
-    /// Removes a record and its index entries, and updates the totals. Does nothing if there is no
-    /// record.
+    /// Removes a record and its index entries, and updates the totals. Does nothing if the record
+    /// does not exist.
     pub(super) fn forget(&mut self, id: &str) -> Result<(), Failure> {
         let Some(record) = self.get(id)? else {
             return Ok(());
@@ -321,8 +324,8 @@ impl Changes<'_> {
     }
 }
 
-/// Creates an empty database under a temporary name, and then renames it. If the creation is
-/// interrupted under the final name, the database cannot be opened.
+/// Creates an empty database under a temporary name, and then renames it. If the creation were
+/// interrupted under the final name, the next start could not open the database.
 fn begin(dir: &Path) -> Result<(), Failure> {
     let (file, draft) = state_file::draft(dir)?;
     let made = builder().create_file(file).map_err(failed)?;

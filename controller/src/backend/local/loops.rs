@@ -1,6 +1,7 @@
-//! The loop devices of this machine, as sysfs shows them. Reading sysfs does not access the storage
-//! behind the devices, and opens no device. This module detects that a node still uses an earlier
-//! file of a volume. A file that replaced it is another inode, so its lock does not show the use.
+//! The loop devices of this machine, read from sysfs. Reading sysfs does not access the storage
+//! behind the devices, and opens no device. This module detects that a node is still using an
+//! earlier file of a volume. The file that replaced the earlier file is a different inode, so the
+//! lock of the new file does not reveal this use.
 
 use super::fault::at;
 use super::files::{Backing, patiently};
@@ -17,8 +18,8 @@ const SYSFS: &str = "/sys/block";
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Device {
     path: String,
-    /// The path of the backing file, as sysfs shows it. The same directory may have another path in
-    /// the mount namespace of the node agent.
+    /// The path of the backing file, read from sysfs. The same directory may have a different path
+    /// in the mount namespace of the node agent.
     file: String,
 }
 
@@ -32,8 +33,8 @@ impl Device {
 impl Store {
     /// Refuses `present` as the file of a volume while a loop device is bound to another file of
     /// the volume: pods write to that other file. Finds the device by the volume's ID in the name
-    /// of its file. If the node agent has bound `present` itself, `present` is locked. `is_held`
-    /// states whether the caller holds that lock.
+    /// of the device's backing file. If the node agent has bound `present` itself, `present` is
+    /// locked. `is_held` states whether the caller holds the lock of `present`.
     ///
     /// # Errors
     /// Returns `Precondition`, naming the device.
@@ -44,7 +45,8 @@ impl Store {
         is_held: bool,
     ) -> Result<(), Failure> {
         let mut found = Ok(None);
-        // A device that is being unbound is listed for a moment after it has released its lock.
+        // A loop device that is being unbound is listed for a moment after it has released the lock
+        // of its file.
         patiently(|| {
             found = other_file(id, present, is_held);
             matches!(found, Ok(Some(_)))
@@ -78,7 +80,7 @@ fn other_file(id: &str, present: &Backing, is_held: bool) -> Result<Option<Devic
 /// Returns the loop devices whose file has, or had, a name that begins with the volume's ID. IDs
 /// are random, so no unrelated file has such a name. If an operator moves a file aside
 /// (`vol-….bad`) or removes it (`vol-… (deleted)`), the device continues to use it. Returns no
-/// devices if the machine has no sysfs; then only the lock shows that a file is in use.
+/// devices if the machine has no sysfs; use of a file is then visible only by its lock.
 ///
 /// # Errors
 /// Returns `Unreachable` if sysfs cannot be read, since there may be devices.
@@ -115,7 +117,7 @@ fn backing_file(name: &str) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Whether the error means that the entry of sysfs is missing, or was removed while it was read.
+/// Whether the error means that the sysfs entry is missing, or was removed while it was being read.
 fn is_absent(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

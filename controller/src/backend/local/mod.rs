@@ -58,14 +58,14 @@ const STEP_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The directory that contains `state.redb`, `lock`, `volumes/` and `snapshots/`. The directory
-    /// must exist. Its content is created if it is missing.
+    /// must exist. Missing files and subdirectories are created.
     pub state_dir: PathBuf,
     /// The topology of the node; `None` if volumes report no topology.
     pub place: Option<Topology>,
     /// The maximum ratio of provisioned space to actual space.
     pub overcommit: Overcommit,
-    /// Whether the start fails if the directory contains no state. Set this after the first start:
-    /// then missing state means that the disk is not mounted.
+    /// Whether the start fails if the directory contains no state. Set this after the first start.
+    /// From then on, missing state means that the disk is not mounted.
     pub require_state: bool,
 }
 
@@ -79,9 +79,9 @@ pub struct Local {
 }
 
 impl Local {
-    /// Locks the state directory for this process, and recovers from an earlier crash. Blocks, so
-    /// it must be called before the server accepts calls. After this, `readiness` reports whether
-    /// the state can be read and written.
+    /// Locks the state directory for this process, and recovers from an earlier crash. This
+    /// function blocks, so it must be called before the server accepts calls. When it returns,
+    /// `readiness` reports whether the state can be read and written.
     ///
     /// # Errors
     /// Returns `Precondition` if the directory is missing, incomplete or used by another process,
@@ -161,8 +161,8 @@ impl Local {
     }
 }
 
-/// Runs `verb`. Before or after it, reopens the database if necessary, so that one failed read or
-/// write does not make all later ones fail.
+/// Runs `verb`. If necessary, reopens the database before or after `verb`, so that one failed read
+/// or write does not make all later reads and writes fail.
 fn checked<T>(
     store: &Store,
     readiness: &Readiness,
@@ -267,7 +267,7 @@ impl Backend for Local {
                 let attempt = move |store: &Store| store.try_delete(volume.as_str());
                 match self.work(self.slots.changes.take().await?, attempt).await? {
                     Deletion::Done => return Ok(Done(())),
-                    // No event reports that another process has closed the file, so poll.
+                    // The kernel sends no event when another process closes the file, so poll.
                     Deletion::InUse if Instant::now() < deadline => {
                         tokio::time::sleep(UNSTAGE_POLL).await;
                     }

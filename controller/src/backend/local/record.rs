@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// The version of the format. Records with another version are refused.
+/// The version of the format. Records with a different version are refused.
 pub(super) const VERSION: u32 = 2;
 
 /// The record of a volume in the ledger.
@@ -23,7 +23,7 @@ pub(super) struct Record {
     /// The source of the volume's data; `None` if the volume was created empty.
     pub(super) source: Option<StoredSource>,
     /// The size of the volume before an incomplete expansion to `bytes`. The file may still have
-    /// that size. `None` if no expansion is in progress.
+    /// the old size. `None` if no expansion is in progress.
     pub(super) growing_from: Option<u64>,
 }
 
@@ -45,13 +45,13 @@ struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum State {
-    /// The intent to create the volume is recorded. Its file may or may not exist. No caller has
-    /// received the volume yet.
+    /// The intent to create the volume is recorded. The volume's file may or may not exist. No
+    /// caller has received the volume yet.
     Creating,
     /// The file exists and is at least as large as recorded.
     Ready,
-    /// The volume is being deleted. Its file may or may not exist. No call returns the volume any
-    /// longer.
+    /// The volume is being deleted. The volume's file may or may not exist. No call returns the
+    /// volume any longer.
     Deleting,
 }
 
@@ -93,7 +93,7 @@ impl Record {
         self.growing_from.map_or(self.bytes, promised)
     }
 
-    /// Whether the volume has a filesystem. A raw block volume has none.
+    /// Whether the volume has a filesystem. A raw block volume has no filesystem.
     pub(super) fn is_filesystem(&self) -> bool {
         matches!(self.usage, StoredUsage::Filesystem(_))
     }
@@ -101,7 +101,7 @@ impl Record {
     /// Decodes a record from the result of [`Self::encode`].
     ///
     /// # Errors
-    /// Returns `Bug`, naming the volume, if the record is invalid or has another version.
+    /// Returns `Bug`, naming the volume, if the record is invalid or has a different version.
     pub(super) fn decode(id: &str, bytes: &[u8]) -> Result<Self, Failure> {
         decode(&format!("volume {id}"), bytes)
     }
@@ -138,8 +138,8 @@ impl Record {
         })
     }
 
-    /// Returns the number of volumes for which the record counts in the totals: 1 if the volume is
-    /// ready, else 0.
+    /// Returns the number of volumes that the record adds to the totals: 1 if the volume is ready,
+    /// else 0.
     pub(super) fn counts(&self) -> u64 {
         u64::from(self.state == State::Ready)
     }
@@ -148,7 +148,7 @@ impl Record {
 /// Decodes a record of any kind. `whose` names the object in errors.
 ///
 /// # Errors
-/// Returns `Bug` if the record is invalid or has another version.
+/// Returns `Bug` if the record is invalid or has a different version.
 pub(super) fn decode<T: DeserializeOwned>(whose: &str, bytes: &[u8]) -> Result<T, Failure> {
     let unreadable = |why: String| Failure::bug(format!("state.redb: {whose}: {why}"));
     let damaged = |error: serde_json::Error| {

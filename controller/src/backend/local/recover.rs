@@ -1,8 +1,8 @@
 //! Crash recovery at start. If the creation of a volume was interrupted, no caller has received the
-//! volume. So recovery deletes the volume, unless its file is marked as complete; then the volume
-//! becomes ready. Interrupted deletions are completed. Interrupted expansions are completed, too,
-//! unless the file was truncated meanwhile. If the file of an interrupted creation contains data
-//! anyway, it is kept. Files that belong to no volume are not changed.
+//! volume. Recovery therefore deletes the volume, unless its file is marked as complete: such a
+//! volume becomes ready. Interrupted deletions are completed. Interrupted expansions are completed,
+//! too, unless the file was truncated meanwhile. The file of an interrupted creation is kept if it
+//! contains data. Files that belong to no volume are not changed.
 
 use super::files::Backing;
 use super::record::{Record, State};
@@ -40,8 +40,8 @@ impl Recovered {
 }
 
 impl Store {
-    /// Recovers all volumes and snapshots. A problem with one of them does not prevent the use of
-    /// the others.
+    /// Recovers all volumes and snapshots. A problem with one volume or snapshot does not prevent
+    /// the use of the others.
     ///
     /// # Errors
     /// Fails only if the ledger or a directory cannot be read.
@@ -147,8 +147,8 @@ impl Store {
         Ok(())
     }
 
-    /// Ends a claim that a crash has left on the file: the claim of a copy that no longer runs, or
-    /// of a deletion that was not recorded yet.
+    /// Removes a claim (an extended attribute) that a crash has left on the file: the claim of a
+    /// copy that is no longer running, or of a deletion that was not recorded yet.
     fn end_stale_claim(&self, backing: &Backing) -> Result<(), Failure> {
         let Some(claim) = backing.claimed()? else {
             return Ok(());
@@ -170,7 +170,7 @@ impl Store {
     /// Returns `Precondition` if the file of an interrupted creation contains data that may exist
     /// nowhere else. The file is kept.
     pub(super) fn clear(&self, id: &str, record: &Record) -> Result<(), Failure> {
-        // If the volume has a source, the file may contain data, but the source has the same data.
+        // The file of a volume with a source may contain data, but the source has the same data.
         if record.state == State::Creating
             && record.source.is_none()
             && let Some(backing) = self.files.find(id)?

@@ -1,7 +1,7 @@
 //! Expands a volume: records the new size in the ledger, enlarges the file, and records that the
-//! expansion is complete. If a crash interrupts this, the next start or the next expansion
-//! completes it. A truncated file is never enlarged, since that would hide the loss of data. A file
-//! is not enlarged either if it replaced the file that is in use.
+//! expansion is complete. If a crash interrupts an expansion, the next start or the next expansion
+//! of the volume completes it. A truncated file is never enlarged, since that would hide the loss
+//! of data. A file is also not enlarged if it has replaced a file that is still in use.
 
 use super::files::Backing;
 use super::store::{Store, fits, ready, whole_bytes};
@@ -28,7 +28,7 @@ impl Store {
         self.follow(id, bytes, &backing)
     }
 
-    /// Completes an interrupted expansion of the volume, if there is one.
+    /// Completes the interrupted expansion of the volume, if there is one.
     pub(super) fn finish_growth(&self, id: &str, backing: &Backing) -> Result<(), Failure> {
         self.follow(id, 0, backing).map(drop)
     }
@@ -91,9 +91,9 @@ impl Store {
         fulfilled.map_err(Failure::may_be_running)
     }
 
-    /// Restores the old size in the record after enlarging the file has failed. If the file has the
-    /// new size anyway, keeps the new size, even if it may not be on disk, since callers may
-    /// already have seen it.
+    /// Restores the old size in the record after enlarging the file has failed. If the file
+    /// nevertheless has the new size, keeps the new size in the record, since callers may already
+    /// have seen it. The new size may then not be on disk.
     pub(super) fn settle(
         &self,
         id: &str,

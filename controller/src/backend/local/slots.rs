@@ -1,7 +1,7 @@
 //! Limits the number of methods that run concurrently, each on its own thread. If a disk does not
-//! respond, these threads are blocked, and each uses memory. Further methods wait in a bounded
-//! queue. Also tracks the names of volumes and snapshots on which threads are working. Does not
-//! depend on the methods.
+//! respond, the threads that use it are blocked, and each thread uses memory. Further methods wait
+//! in a bounded queue. This module also tracks the names of volumes and snapshots on which threads
+//! are working. The module does not depend on the methods that it runs.
 
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
@@ -11,10 +11,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Maximum number of concurrent read-only methods.
 pub(super) const QUESTIONS_MAX: usize = 16;
-/// Maximum number of concurrent changes. They can share one commit of the ledger.
+/// Maximum number of concurrent changes. Concurrent changes can share one commit of the ledger.
 const CHANGES_MAX: usize = 16;
-/// Maximum number of concurrent snapshots, restores and clones. Each may copy data for a long time,
-/// and must not block other changes.
+/// Maximum number of concurrent snapshots, restores and clones. Each of these may copy data for a
+/// long time, and must not block other changes.
 const COPIES_MAX: usize = 8;
 /// The number of threads for all methods.
 pub(crate) const THREADS_MAX: usize = QUESTIONS_MAX + CHANGES_MAX + COPIES_MAX;
@@ -39,7 +39,7 @@ pub(super) struct AllSlots {
     pub(super) copies: Slots,
 }
 
-/// The permission for one method to run, until it is dropped.
+/// The permission for one method to run, which ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Slot {
     _admitted: OwnedSemaphorePermit,
@@ -67,7 +67,7 @@ impl Slots {
     /// Waits for a slot. A caller that stops waiting leaves the queue.
     ///
     /// # Errors
-    /// Returns `Busy` if too many callers are waiting. The method has not started.
+    /// Returns `Busy` if too many callers are waiting. In this case, the method has not started.
     pub(super) async fn take(&self) -> Result<Slot, Failure> {
         let refused = || {
             Failure::busy(format!(
@@ -87,14 +87,14 @@ impl Slots {
 }
 
 /// The names of volumes, or of snapshots, on which threads of this process are working. If the
-/// ledger contains an incomplete creation or deletion of another name, the call that began it has
-/// failed, and so has its cleanup.
+/// ledger contains an incomplete creation or deletion of any other name, the call that began it has
+/// failed, and the cleanup of that call has failed, too.
 #[derive(Debug, Default)]
 pub(super) struct InProgress {
     names: Lock<HashSet<String>>,
 }
 
-/// The exclusive right to work on a name, until it is dropped.
+/// The exclusive right to work on a name, which ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct InProgressGuard<'m> {
     in_progress: &'m InProgress,

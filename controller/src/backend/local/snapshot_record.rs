@@ -1,4 +1,5 @@
-//! The record of a snapshot in the ledger. Its encoding is the same as for volumes. Opens no file.
+//! The record of a snapshot in the ledger. The encoding is the same as for the records of volumes.
+//! This module opens no file.
 
 use crate::backend::local::record::{Record, VERSION, decode};
 use crate::backend::{Mark, Phase, Snapshot};
@@ -27,16 +28,16 @@ pub(in crate::backend::local) struct SnapshotRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::backend::local) enum SnapshotState {
-    /// The intent to take the snapshot is recorded. Its file may or may not exist. No caller has
-    /// received the snapshot yet.
+    /// The intent to take the snapshot is recorded. The snapshot's file may or may not exist. No
+    /// caller has received the snapshot yet.
     Cutting,
-    /// The snapshot was taken, and its file is being filled from the volume's file. Until this has
-    /// ended, no process may write to the volume.
+    /// The snapshot was taken, and its file is being filled from the volume's file. Until the copy
+    /// has ended, no process may write to the volume.
     Copying,
     /// The file is complete.
     Ready,
-    /// The snapshot is being deleted. Its file may or may not exist. No call returns the snapshot
-    /// any longer.
+    /// The snapshot is being deleted. The snapshot's file may or may not exist. No call returns the
+    /// snapshot any longer.
     Deleting,
 }
 
@@ -69,7 +70,7 @@ impl SnapshotRecord {
     /// Decodes a record from the result of [`Self::encode`].
     ///
     /// # Errors
-    /// Returns `Bug`, naming the snapshot, if the record is invalid or has another version.
+    /// Returns `Bug`, naming the snapshot, if the record is invalid or has a different version.
     pub(in crate::backend::local) fn decode(id: &str, bytes: &[u8]) -> Result<Self, Failure> {
         decode(&format!("snapshot {id}"), bytes)
     }
@@ -82,8 +83,8 @@ impl SnapshotRecord {
         serde_json::to_vec(self).map_err(|error| Failure::bug(format!("state.redb: {error}")))
     }
 
-    /// Returns the number of snapshots for which the record counts in the totals: 1 if the snapshot
-    /// is ready, else 0.
+    /// Returns the number of snapshots that the record adds to the totals: 1 if the snapshot is
+    /// ready, else 0.
     pub(in crate::backend::local) fn counts(&self) -> u64 {
         u64::from(self.state == SnapshotState::Ready)
     }

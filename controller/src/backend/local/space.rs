@@ -15,20 +15,21 @@ use std::time::{Duration, Instant};
 const RECENT: Duration = Duration::from_secs(60);
 
 /// After a scan, queries use its result for this multiple of the scan's duration, but at most for
-/// [`RECENT`]. So scans for queries take at most 1 % of the time; if a scan takes more than 0.6 s,
-/// there is one scan per minute. In addition, queries may scan once after each removal of a file.
+/// [`RECENT`]. Scans for queries therefore take at most 1 % of the time. If a scan takes more than
+/// 0.6 s, there is one scan per minute. In addition, queries may scan once after each removal of a
+/// file.
 const PAUSE: u32 = 100;
 
 /// Determines the maximum number of bytes of all volumes and snapshots together (the "ceiling").
-/// Foreign space cannot be provisioned: the space that is used, but not by the files of volumes and
-/// snapshots. Blocks that several files share are counted once per file, so they can hide foreign
+/// Foreign space is space that is used by files other than volumes and snapshots, and cannot be
+/// provisioned. Blocks that several files share are counted once per file, so they can hide foreign
 /// files. On a filesystem that only Belay uses, there are no foreign files.
 ///
-/// A scan of all files determines the foreign space. It takes 18 ms for 10,000 files. Between two
-/// scans, the maximum is estimated: all space allocated since the last scan counts as foreign, so
-/// the estimate is too small by the data that volumes have written. But if volumes have discarded
-/// space and foreign files have used it since, only the next scan notices this. Until then, the
-/// estimate is too large by that space, also for creations.
+/// A scan of all files determines the foreign space. A scan of 10,000 files takes 18 ms. Between
+/// two scans, the maximum is estimated: all space allocated since the last scan counts as foreign,
+/// so the estimate is too small by the data that volumes have written. But if volumes have
+/// discarded space and foreign files have used that space since, the estimate is too large by that
+/// space until the next scan, also for creations.
 #[derive(Debug)]
 pub(super) struct Ceiling {
     overcommit: Overcommit,
@@ -87,7 +88,7 @@ enum Query<'a> {
     Scan(Option<Turn<'a>>),
 }
 
-/// The exclusive right of a query to scan, until it is dropped.
+/// The exclusive right of a query to scan all files, which ends when this value is dropped.
 #[derive(Debug)]
 struct Turn<'a>(&'a Ceiling);
 
@@ -122,8 +123,8 @@ impl Ceiling {
         })
     }
 
-    /// Returns the maximum for a query. Like [`Ceiling::exact`], but uses the last scan, as
-    /// [`Ceiling::estimate`] does, shortly after that scan and while another query is scanning.
+    /// Returns the maximum for a query. Unlike [`Ceiling::exact`], uses the last scan if that scan
+    /// is recent or another query is scanning.
     pub(super) fn shortly(
         &self,
         volumes: &Files,
@@ -152,9 +153,9 @@ impl Ceiling {
         Ok(self.shown(room.total, scan.foreign(room.taken)))
     }
 
-    /// Decides whether a query scans. Only one query at a time scans; the others use the last scan,
-    /// whatever its age is. Before the first scan, each query scans, since it must not wait for
-    /// another query's scan on a disk that does not respond.
+    /// Decides whether a query scans. Only one query at a time scans; all other queries use the
+    /// last scan, whatever its age is. Before the first scan, each query scans, since it must not
+    /// wait for another query's scan on a disk that does not respond.
     fn query(&self, taken: u64) -> Query<'_> {
         let mut known = self.known.lock();
         match known.last {
@@ -214,8 +215,9 @@ impl Ceiling {
         Limit { bytes, foreign }
     }
 
-    /// Records that the file of a volume or snapshot, with `bytes` allocated, was removed. Space
-    /// that is used again later counts as foreign, unless the file shared it.
+    /// Records that the file of a volume or snapshot, with `bytes` allocated, was removed. If the
+    /// freed space is used again later, that space counts as foreign, unless the removed file had
+    /// shared it.
     pub(super) fn freed(&self, bytes: u64) {
         if bytes == 0 {
             return;
@@ -386,7 +388,7 @@ mod tests {
         }
     }
 
-    /// Whether a query with this used space scans. Ends the query at once.
+    /// Whether a query with this used space scans. The function ends the query at once.
     fn scans(ceiling: &Ceiling, taken: u64) -> bool {
         matches!(ceiling.query(taken), Query::Scan(Some(_)))
     }

@@ -1,5 +1,5 @@
-//! `state.redb` as a file: its path, its creation, opening it, reserving its space on disk, and
-//! detecting that it was replaced. Does not interpret its content.
+//! Manages the file `state.redb`: creates and opens the file, reserves its space on disk, and
+//! detects that it was replaced. This module does not interpret the content of the file.
 
 use super::fault::{at, os};
 use super::files::{Inode, is_copied_on_write, set_nocow};
@@ -22,8 +22,8 @@ const CACHE_BYTES: usize = 16 << 20;
 const RESERVE_BYTES: u64 = 4 << 20;
 
 /// Whether a regular file exists at this path in the state directory. Must be called before the
-/// path is opened, since the open of a FIFO waits for another process, and the open of a device may
-/// change it.
+/// path is opened, since opening a FIFO blocks until another process opens it, and opening a device
+/// may change the device.
 ///
 /// # Errors
 /// Returns `Precondition`, with the `remedy`, if the object is neither a regular file nor a
@@ -54,7 +54,7 @@ fn described(special: FileType) -> &'static str {
 #[derive(Debug)]
 pub(super) struct StateFile {
     path: PathBuf,
-    /// The open file. It is kept open so that the kernel does not reuse its inode number.
+    /// The open file. The file is kept open so that the kernel does not reuse its inode number.
     file: File,
 }
 
@@ -78,7 +78,7 @@ impl StateFile {
         Ok(Self { path, file })
     }
 
-    /// Opens the database. Fails if the file is empty, since it has lost its content.
+    /// Opens the database. Fails if the file is empty, since an empty file has lost its content.
     pub(super) fn open(&self) -> Result<Database, Failure> {
         self.reserve()?;
         let opened = builder().open(&self.path);
@@ -87,8 +87,8 @@ impl StateFile {
         Ok(database)
     }
 
-    /// Refuses to use a file that is no longer at its path, since the next start would not see
-    /// changes in it.
+    /// Refuses to use a file that is no longer at its path, since the next start would not see the
+    /// changes.
     ///
     /// # Errors
     /// Returns `Unreachable` if another file, or no file, is at the path.
@@ -108,7 +108,8 @@ impl StateFile {
         let metadata = self.file.metadata();
         let metadata = metadata.map_err(|error| at("stat", &self.path, &error))?;
         if let Err(errno) = allocate(&self.file, metadata.len()) {
-            // The reserved space is only needed once the disk is full, so ignore the failure.
+            // The reserved space is needed only when the disk is full, so ignore a failed
+            // reservation.
             tracing::warn!("{}", os("fallocate", &self.path, errno));
         }
         Ok(())
@@ -180,7 +181,7 @@ pub(super) fn path_in(dir: &Path) -> PathBuf {
     dir.join("state.redb")
 }
 
-/// Writes the state directory to disk, and with it the names of its files.
+/// Syncs the state directory, so that the names of its files are on disk.
 ///
 /// # Errors
 /// Returns `Unreachable`, naming the directory.
@@ -227,8 +228,8 @@ fn failed_at(path: &Path, error: impl Into<redb::Error>) -> Failure {
 /// # Errors
 /// Returns the errors of `start`, and `Unreachable`, naming the file, if it panics.
 pub(super) fn unless_damaged<T>(start: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    // This is safe, since the state that a panic leaves is dropped, and does not affect another
-    // start.
+    // `AssertUnwindSafe` is sound, since the state that a panic leaves is dropped, and cannot
+    // affect another start.
     catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|_logged| Err(damaged()))
 }
 
@@ -245,7 +246,7 @@ pub(super) fn damaged() -> Failure {
 /// damage.
 ///
 /// # Errors
-/// Returns [`panicked`] if `work` panics. The database must then be reopened.
+/// Returns [`panicked`] if `work` panics. After a panic, the database must be reopened.
 pub(super) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_logged| panicked())
 }

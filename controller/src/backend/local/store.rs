@@ -1,5 +1,5 @@
-//! The state directory: locks it for one process, and reads it. Other files contain the methods
-//! that change it.
+//! Locks the state directory for one process, and reads its content. Other files contain the
+//! methods that change the state.
 
 use super::copies::Copies;
 use super::fault::{at, emptied, os};
@@ -25,8 +25,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The state of `local`. Each change of a volume has three steps: record the intent in the ledger,
-/// change the file, and commit in the ledger. So [`Store::recover`] finds each interrupted change
-/// after a crash.
+/// change the file, and commit in the ledger. With the recorded intent, [`Store::recover`] finds
+/// each interrupted change after a crash.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) ledger: Ledger,
@@ -45,8 +45,8 @@ pub(super) struct Store {
     pub(super) cutting: InProgress,
     /// The lock on the file `lock`, held until the process exits.
     _lock: File,
-    /// A second lock, on the directory itself. If a restore replaces the file `lock`, the new file
-    /// is not locked.
+    /// A second lock, on the directory itself. If a restore from a backup replaces the file `lock`,
+    /// the new file is not locked.
     _dir_lock: File,
 }
 
@@ -80,7 +80,7 @@ impl Store {
             refuse_orphans(dir, &snapshots, id::SNAPSHOT)?;
         }
         // Sync the directories before anything is stored in them. An earlier start may have created
-        // them without a sync.
+        // the directories without a sync.
         sync_names(dir)?;
         Ok(Self {
             ledger: Ledger::open(dir)?,
@@ -118,8 +118,8 @@ impl Store {
         record.volume(id, self.place.clone())
     }
 
-    /// Lists volumes, ordered by ID. The token is the last ID of the previous page; the volume with
-    /// this ID may have been deleted.
+    /// Lists volumes, ordered by ID. The token is the last ID of the previous page, even if that
+    /// volume has been deleted meanwhile.
     pub(super) fn list(&self, after: Option<&str>, limit: usize) -> Result<Page, Failure> {
         refuse_foreign_token(after)?;
         let mut page = Page::default();
@@ -238,8 +238,8 @@ impl Store {
     }
 
     /// Makes a change that provisions space, with an estimate of the maximum number of provisioned
-    /// bytes. If the change returns `Quota`, makes it again with the exact maximum. The change must
-    /// call [`fits`].
+    /// bytes. If the change returns `Quota`, repeats the change with the exact maximum. The change
+    /// must call [`fits`].
     pub(super) fn provision<T>(
         &self,
         change: impl Fn(&mut Changes<'_>, Limit) -> Result<T, Failure>,
@@ -279,7 +279,7 @@ pub(super) fn ready(id: &str, record: Option<Record>) -> Result<Record, Failure>
     }
 }
 
-/// Returns `Quota` if `more` bytes cannot be provisioned without exceeding the limit.
+/// Returns `Quota` if provisioning `more` bytes would exceed the limit.
 pub(super) fn fits(changes: &Changes<'_>, limit: Limit, more: u64) -> Result<(), Failure> {
     let left = limit.bytes.saturating_sub(changes.totals()?.bytes);
     if more <= left {
@@ -357,7 +357,7 @@ fn lock(dir: &Path) -> Result<File, Failure> {
     Ok(lock)
 }
 
-/// Locks the directory itself, since a restore may replace the file `lock`.
+/// Locks the directory itself, since a restore from a backup may replace the file `lock`.
 fn lock_dir(dir: &Path) -> Result<File, Failure> {
     let opened = File::open(dir).map_err(|error| at("open", dir, &error))?;
     take(&opened, dir)?;

@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The prefix of a snapshot's ID in the recorded source of a volume. No volume ID begins with this
-/// prefix, since volume IDs begin with a server name, which contains no space.
+/// prefix, since a volume ID begins with the name of a server, which contains no space.
 const SNAPSHOT: &str = "snapshot ";
 
 /// The message that allows a worker process to begin its work. The controller records whether it
-/// has sent the message, so it knows that a process that was killed earlier has changed nothing.
+/// has sent the message, so it knows that a process that was killed before this message has changed
+/// nothing.
 pub(super) const BEGIN: &str = "begin";
 
 /// A call to a worker process.
@@ -24,8 +25,8 @@ pub(super) struct Call {
     pub(super) mount: Mount,
     /// The work to do in the share.
     pub(super) work: Work,
-    /// The time after which the controller kills the process. For a copy, the time without a
-    /// message after which the controller kills the process.
+    /// The time after which the controller kills the process. For a copy, this is the maximum time
+    /// without a message from the process.
     pub(super) within: Duration,
 }
 
@@ -36,13 +37,13 @@ pub(super) struct Mount {
     pub(super) server: String,
     /// The exported directory, without leading and trailing slashes; empty for the root directory.
     pub(super) share: String,
-    /// Mount options, in addition to the controller's own.
+    /// The mount options of the call, in addition to the options that the controller always uses.
     pub(super) options: Vec<Parameter>,
 }
 
 impl Mount {
-    /// Returns the mount of `share` on the same server, or `None` if this mount already has that
-    /// share.
+    /// Returns the mount of `share` on the same server, or `None` if this value is already the
+    /// mount of that share.
     pub(super) fn elsewhere(&self, share: &str) -> Option<Self> {
         (self.share != share).then(|| Self {
             share: share.to_owned(),
@@ -133,7 +134,7 @@ pub(super) struct Task {
     pub(super) name: String,
     /// The ID of the source: a volume or a snapshot.
     pub(super) source: String,
-    /// The task in words while it runs, such as "copying a volume".
+    /// The task in words while the work is in progress, such as "copying a volume".
     pub(super) doing: &'static str,
     /// The participle of the task, such as "copied".
     pub(super) done: &'static str,
@@ -146,8 +147,8 @@ pub(super) struct Owned {
     pub(super) dir: Dir,
     /// The name in the request that created the volume.
     pub(super) name: String,
-    /// Whether a directory without a claim counts as the volume, because csi-driver-nfs may have
-    /// created it.
+    /// Whether a directory without a claim is treated as the volume, because csi-driver-nfs may
+    /// have created the directory.
     pub(super) adopts: bool,
 }
 
@@ -156,7 +157,8 @@ pub(super) struct Owned {
 pub(super) struct NewVolume {
     pub(super) at: Owned,
     /// Whether the directory has the name of the volume, because the storage class has no `subDir`.
-    /// If such a directory exists and is empty, an interrupted call has created it.
+    /// If a directory with this name exists and is empty, an interrupted call has created the
+    /// directory.
     pub(super) is_named_so: bool,
     /// The deletion policy to record.
     pub(super) on_delete: OnDelete,
@@ -239,7 +241,7 @@ pub(super) struct SnapshotSeen {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct OldVolume {
     pub(super) at: Owned,
-    /// The deletion policy in the volume's ID. `None` if the ID contains none.
+    /// The deletion policy in the volume's ID. `None` if the ID contains no policy.
     pub(super) on_delete: Option<OnDelete>,
     /// The deletion policy that applies if neither the volume's ID nor its record contains one.
     pub(super) default: OnDelete,
@@ -274,8 +276,8 @@ pub(super) struct Copied {
 pub(super) enum Done {
     /// The volume that was created or found. `None` if the volume does not exist.
     Volume(Option<ExistingVolume>),
-    /// The volume or snapshot no longer exists. Contains an explanation if files with its name
-    /// remain.
+    /// The volume or snapshot no longer exists. Contains an explanation if files with the name of
+    /// the volume or snapshot remain.
     Deleted(Option<String>),
     /// The snapshot that was created or found. `None` if the snapshot does not exist.
     Snapshot(Option<SnapshotSeen>),
@@ -286,7 +288,7 @@ pub(super) enum Done {
 /// A volume that exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ExistingVolume {
-    /// The recorded size, in bytes; 0 if none is recorded.
+    /// The recorded size, in bytes; 0 if no size is recorded.
     pub(super) bytes: u64,
     /// Whether the deletion of the volume has begun.
     pub(super) is_deleting: bool,

@@ -30,8 +30,8 @@ impl Expansion for Nfs {
 }
 
 impl Capacity for Nfs {
-    /// Returns the free space of the share, in bytes. The topology does not matter, since all nodes
-    /// reach the server.
+    /// Returns the free space of the share, in bytes. The requested topology is ignored, since all
+    /// nodes can reach the server.
     fn available_bytes(&self, planned: Planned) -> Answer<'_, u64> {
         measured(Verb::Available, async move {
             match share(&planned)? {

@@ -40,11 +40,11 @@ pub(super) struct Class {
     pub(super) server: String,
     pub(super) share: String,
     below: Option<String>,
-    /// The policy as the class spells it; empty if the class has none.
+    /// The deletion policy, as the class spells it; empty if the class contains no policy.
     policy: String,
-    /// The deletion policy of the class. `None` if the class has none.
+    /// The deletion policy of the class. `None` if the class does not contain the parameter.
     pub(super) on_delete: Option<OnDelete>,
-    /// The mode of new directories. `None` if the class has none.
+    /// The mode of new directories. `None` if the class does not contain the parameter.
     pub(super) permissions: Option<Mode>,
 }
 
@@ -74,7 +74,7 @@ impl Class {
         })
     }
 
-    /// Whether the parameters name neither a server nor a share.
+    /// Whether both the server and the share are missing in the parameters.
     ///
     /// # Errors
     /// Returns `Invalid` if a key occurs twice.
@@ -84,7 +84,7 @@ impl Class {
     }
 
     /// Returns the location and the ID of a new volume. `default` is the deletion policy if the
-    /// class has none.
+    /// class contains no policy.
     ///
     /// # Errors
     /// Returns `Invalid` if the name or `subDir` is not the path of a directory below the share, or
@@ -175,8 +175,8 @@ fn value<'a>(parameters: &'a Context, key: &str) -> Result<Option<&'a str>, Fail
     export::value(parameters, key).map_err(|why| invalid(key, why))
 }
 
-/// Replaces the templates in `subDir`, such as `${pvc.metadata.name}`, by the names that they stand
-/// for.
+/// Replaces the templates in `subDir`, such as `${pvc.metadata.name}`, with the corresponding
+/// names.
 fn filled(parameters: &Context, below: &str) -> Result<String, Failure> {
     let name = |template, key| {
         let name = value(parameters, key)?.filter(|name| !name.is_empty());

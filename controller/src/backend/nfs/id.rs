@@ -27,9 +27,9 @@ pub enum OnDelete {
     /// Removes the volume's directory.
     #[default]
     Delete,
-    /// Renames the volume's directory: its path gets the prefix `archived-`.
+    /// Renames the volume's directory: the prefix `archived-` is added to its path.
     Archive,
-    /// Does not change the volume's directory.
+    /// Keeps the volume's directory unchanged.
     Retain,
 }
 
@@ -41,8 +41,8 @@ impl FromStr for OnDelete {
             "delete" => Ok(Self::Delete),
             "retain" => Ok(Self::Retain),
             "archive" => Ok(Self::Archive),
-            // Reject a policy that `nfs_id` accepts but this type lacks, so that it never deletes
-            // data.
+            // Reject a policy that `nfs_id` accepts but this type does not have, so that an unknown
+            // policy never deletes data.
             other => Err(format!("{other:?} is not supported")),
         }
     }
@@ -67,9 +67,10 @@ pub(super) struct Place {
     pub(super) share: String,
     /// The directory of the volume, below the share.
     pub(super) dir: Dir,
-    /// The name in the request that created the volume. `None` if the directory has this name.
+    /// The name in the request that created the volume. `None` if the directory has the same name
+    /// as the volume.
     pub(super) name: Option<String>,
-    /// The deletion policy in the ID. `None` if the ID contains none.
+    /// The deletion policy in the ID. `None` if the ID contains no policy.
     pub(super) on_delete: Option<OnDelete>,
 }
 
@@ -109,7 +110,7 @@ impl Place {
     ///
     /// # Errors
     /// Returns `Precondition`, with the name of the invalid part, for an ID that Belay never
-    /// issues, but csi-driver-nfs may have issued: its directory may exist.
+    /// issues, but that csi-driver-nfs may have issued: the directory of the volume may exist.
     pub(super) fn of(id: &VolumeId) -> Result<Option<Self>, Failure> {
         let parts = nfs_id::read(id.as_str()).map_err(|unread| refused(id, &unread))?;
         let Some(parts) = parts else { return Ok(None) };
@@ -212,9 +213,8 @@ mod tests {
         }
     }
 
-    /// Each ID refers to the share itself, to a directory outside of the share or to Belay's own
-    /// files, or is ambiguous. Since csi-driver-nfs may have issued the ID, its directory may
-    /// exist.
+    /// Each ID is ambiguous, or refers to the share itself, to a directory outside of the share, or
+    /// to Belay's own files. Since csi-driver-nfs may have issued the ID, the directory may exist.
     #[test]
     fn an_id_that_is_not_read_is_refused_by_the_part_that_is_not() {
         let long = format!("s#{}#d##", "n".repeat(254));

@@ -1,5 +1,5 @@
-//! `nfs`: directories of NFS servers, with the IDs and parameters of csi-driver-nfs. See the README
-//! of this directory.
+//! The backend `nfs`: volumes are directories of NFS servers, with the IDs and parameters of
+//! csi-driver-nfs. See the README of this directory.
 
 mod call;
 mod capacity;
@@ -35,8 +35,9 @@ use std::time::Duration;
 /// The key of the secret that contains mount options, for calls without a volume capability.
 const OPTIONS: &str = "mountOptions";
 
-/// Deadlines of a worker process: shorter than the time for which an RPC waits for its job, and
-/// longer than the time in which a soft mount reports that a server does not respond.
+/// Deadlines of a worker process. They are shorter than the time after which an RPC returns while
+/// its job continues, and longer than the time after which a soft mount reports that a server does
+/// not respond.
 const CREATE_MAX: Duration = Duration::from_secs(60);
 const DELETE_MAX: Duration = Duration::from_secs(80);
 const LOOK_MAX: Duration = Duration::from_secs(30);
@@ -44,20 +45,21 @@ const LOOK_MAX: Duration = Duration::from_secs(30);
 /// The settings of the backend.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The mode of new directories if the storage class sets none.
+    /// The mode of new directories if the storage class contains no mode.
     pub permissions: Mode,
     /// The deletion policy if neither the storage class nor the volume specifies one.
     pub on_delete: OnDelete,
-    /// Whether a directory that Belay has not recorded as a volume counts as a volume of
-    /// csi-driver-nfs if a volume ID refers to it (`--nfs-adopt`).
+    /// Whether a directory that Belay has not recorded as a volume is treated as a volume of
+    /// csi-driver-nfs if a volume ID refers to the directory (`--nfs-adopt`).
     pub adopts: bool,
-    /// Mount options for calls, such as a deletion, whose storage class and secrets contain none.
+    /// Mount options for calls without mount options in a storage class or secret, such as
+    /// deletions.
     pub mount_options: MountOptions,
 }
 
 impl Config {
-    /// Returns the mount options in the secrets, or in the configuration if the secrets contain
-    /// none. The case of the secret's key is ignored.
+    /// Returns the mount options in the secrets, or the mount options in the configuration if the
+    /// secrets contain no options. The case of the secret's key is ignored.
     fn options(&self, secrets: &Secrets) -> Result<Vec<options::Parameter>, Failure> {
         let given = secrets.get_ignoring_case(OPTIONS);
         let given = options::parameters("secrets: mountOptions", given)?;
@@ -85,7 +87,7 @@ impl Nfs {
         }
     }
 
-    /// Converts a request to create a volume into instructions for a worker process.
+    /// Returns the instructions for a worker process to create the requested volume.
     fn prepared(&self, order: &Order) -> Result<Prepared, Failure> {
         let class = Class::of(&order.parameters)?;
         let (place, id) = class.place(&order.name, &order.parameters, self.config.on_delete)?;
@@ -239,7 +241,7 @@ fn about(id: &VolumeId, failure: Failure) -> Failure {
     }
 }
 
-/// Adds the server and the share to the failure of a call that names no volume.
+/// Adds the server and the share to the error message of a call without a volume ID.
 fn within(mount: &Mount, failure: Failure) -> Failure {
     let share = path::source(&mount.server, &mount.share);
     if failure.message.starts_with(&share) {
@@ -275,8 +277,8 @@ impl Backend for Nfs {
         })
     }
 
-    /// Returns the record of started creations. The record is needed because the name of a volume
-    /// does not identify its share, so that only [`Self::create`] can find a volume by name.
+    /// Returns the record of started creations. The record is needed because the share of a volume
+    /// cannot be derived from its name: only [`Self::create`] can find a volume by its name.
     fn started_creations(&self) -> Option<&StartedCreations> {
         Some(&self.begun)
     }
@@ -291,7 +293,7 @@ impl Backend for Nfs {
 
     fn traits(&self) -> Traits {
         Traits {
-            // The controller does not know which servers exist until a call names one.
+            // The controller does not know a server until a call contains the server's name.
             lists: false,
             ..Traits::default()
         }

@@ -78,8 +78,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "sloppy",
 ];
 
-/// Options for the client's cache, which are ignored: they are the tenant's choice for the mounts
-/// of pods, while the controller must see the latest changes of other worker processes.
+/// Options for the client's cache, which are ignored: a tenant selects them for the mounts of pods,
+/// but the controller must read the latest changes of other worker processes.
 const OF_CACHES: &[&str] = &[
     "ac",
     "noac",
@@ -95,8 +95,8 @@ const OF_CACHES: &[&str] = &[
     "nosharecache",
 ];
 
-/// Options that are refused, since with them the kernel would mount something other than the
-/// class's share.
+/// Options that are refused, since they would make the kernel mount a different share than the
+/// share of the class.
 const REFUSED: &[&str] = &[
     "addr",
     "clientaddr",

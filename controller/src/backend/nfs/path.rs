@@ -66,8 +66,8 @@ impl Dir {
         Self(names)
     }
 
-    /// Returns the original path of an archived directory, or `None` if this path lacks the prefix
-    /// of archives.
+    /// Returns the original path of an archived directory, or `None` if the path does not begin
+    /// with the prefix of archives.
     pub(super) fn archive_of(&self) -> Option<Self> {
         let mut names = self.0.clone();
         let first = names.first_mut()?;
@@ -82,7 +82,8 @@ impl Dir {
         (bytes > NAME_BYTES_MAX).then(why)
     }
 
-    /// Returns the outermost directory of the path if its name has the prefix of archives.
+    /// Returns the outermost directory of the path if the name of that directory has the prefix of
+    /// archives.
     pub(super) fn archives(&self) -> Option<Self> {
         let first = self.0.first()?;
         first

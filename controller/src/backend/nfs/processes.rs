@@ -57,7 +57,7 @@ impl Processes {
     /// # Errors
     /// Returns the error of the call; `Unreachable` immediately if too many processes hang on the
     /// server; `Busy` if another process changes the directory; `Timeout` if the server does not
-    /// respond in time. After a timeout, a call that was begun may still have an effect.
+    /// respond in time. After a timeout, the call may still take effect if its work had begun.
     pub(super) async fn ask(
         &self,
         mount: Mount,

@@ -35,7 +35,7 @@ impl Kept {
     ///
     /// # Errors
     /// Returns `Precondition`, with the name of the invalid part, for an ID that Belay never
-    /// issues, but another driver may have issued.
+    /// issues, but that another driver may have issued.
     fn of(id: &SnapshotId) -> Result<Option<Self>, Failure> {
         let parts = nfs_id::read_snapshot(id.as_str());
         let parts = parts.map_err(|nfs_id::Unread { part, why }| {
@@ -253,8 +253,8 @@ fn archive_name(id: &VolumeId, volume: &Place) -> Result<String, Failure> {
     }
 }
 
-/// Returns the mount options of the snapshot class, or, if it has none, of the secret or the
-/// configuration.
+/// Returns the mount options of the snapshot class, or, if the class has no options, the mount
+/// options of the secret or the configuration.
 fn class_options(
     parameters: &Context,
     secrets: &Secrets,

@@ -1,6 +1,7 @@
-//! Attachments by Nova. A volume is attached to a second server only if its type is multiattach,
-//! all calls so far have allowed several nodes, and it is a raw block volume: two servers would
-//! damage a filesystem.
+//! Attachments by Nova. Attaches volumes to servers, and detaches them. A volume is attached to a
+//! second server only if three conditions hold: its type is multiattach, all attach calls so far
+//! have allowed several nodes, and it is a raw block volume. If two servers used a filesystem at
+//! the same time, they would damage it.
 
 use super::wire::{self, CinderVolume};
 use super::{Cloud, id as ids};
@@ -15,11 +16,12 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::{NodeId, Secrets, VolumeId};
 use std::sync::Arc;
 
-/// Adds an explanation if Nova has a record of an attachment that Cinder does not have. Nova
-/// creates its record before Cinder's record, and deletes it later. In between, Nova refuses to
-/// attach the volume although it is not attached, and accepts the call soon afterwards. If the
-/// compute service hangs meanwhile, Nova returns 500, and the record remains until the server is
-/// deleted, since Nova detaches only volumes that are attached in Cinder.
+/// Adds an explanation to an error if Nova has a record of an attachment that Cinder does not have.
+/// Nova creates its record before Cinder's record, and deletes its record after Cinder's. While
+/// only Nova's record exists, Nova refuses to attach the volume; soon afterwards, Nova accepts the
+/// call. If the compute service hangs while only Nova's record exists, Nova returns 500, and the
+/// record remains until the server is deleted, since Nova detaches only volumes that are attached
+/// in Cinder.
 fn unless_nova_knows(id: &VolumeId, refused: Failure) -> Failure {
     match refused.message.contains(wire::ATTACHED_ALREADY) {
         true => Failure::busy(format!(
@@ -61,7 +63,7 @@ fn refuse_another(
 }
 
 impl Cloud {
-    /// Records whether other nodes may attach the volume, too.
+    /// Records whether further nodes may attach the volume at the same time.
     async fn mark_sharing(
         &self,
         order: &AttachOrder,
@@ -100,7 +102,8 @@ impl Attachments for Cloud {
                 Phase::Ready | Phase::Failed(_) => {}
             }
             if let Some(attachment) = self.attached(&order, &volume) {
-                // This call does not share the volume, so no other node may attach it from now on.
+                // This request does not allow several nodes, so no further node may attach the
+                // volume.
                 if !shares(&order) {
                     self.mark_sharing(&order, &volume, &cinder).await?;
                 }
@@ -131,7 +134,8 @@ impl Attachments for Cloud {
             spec: order.spec.clone(),
             transport: Transport::Disk(DiskIdentity::Serial(order.id.to_string())),
             bytes: seen.bytes,
-            // A volume from a backup has this entry in its context throughout its lifecycle.
+            // The volume context of a volume from a backup contains this entry throughout the
+            // volume's lifecycle.
             content: match order.context.get(wire::RESIZE_REQUIRED) {
                 Some("true") => Content::Populated,
                 _ => seen.content.unwrap_or(Content::Unknown),
@@ -143,7 +147,8 @@ impl Attachments for Cloud {
 
     fn detach(&self, id: VolumeId, node: NodeId, _: Secrets) -> Answer<'_, Progress<()>> {
         measured(Verb::Detach, async move {
-            // Node IDs are compared as text, so a different spelling would wrongly look detached.
+            // Node IDs are compared as text, so a volume would wrongly seem detached if a node ID
+            // were spelled differently.
             ids::path("node", node.as_str())?;
             let Some((volume, _)) = self.read_volume(&id).await? else {
                 return Ok(Progress::Done(()));
@@ -159,14 +164,14 @@ impl Attachments for Cloud {
                 Phase::Deleting => return Ok(Progress::Done(())),
                 Phase::Ready | Phase::Failed(_) => {}
             }
-            // Mark the volume even if it is already detached, since Nova detaches the volumes of a
-            // deleted server itself.
+            // Mark the volume as used even if it is already detached, since Nova itself detaches
+            // the volumes of a deleted server.
             self.mark_as_used(&volume).await?;
             if !is_attached {
                 return Ok(Progress::Done(()));
             }
             match self.client.detach(&id, &node).await {
-                // Nova detaches the volumes of a deleted server a moment later.
+                // Nova detaches the volumes of a deleted server shortly after the deletion.
                 Ok(_) => Ok(Progress::Begun),
                 Err(refused) => {
                     let done = |volume: &Volume| {

@@ -1,7 +1,7 @@
 //! Backups, which a snapshot class with `type: backup` creates instead of snapshots. Cinder copies
 //! a backup from a snapshot of the volume, called its basis, so that the volume remains usable
-//! meanwhile. A basis has the same name as its backup. The basis is never returned to a caller, and
-//! is deleted when the backup is complete.
+//! during the copy. The basis snapshot has the same name as the backup, is never returned to a
+//! caller, and is deleted when the backup is complete.
 
 use super::client::Client;
 use super::hints::labels;
@@ -20,11 +20,11 @@ use std::sync::Arc;
 /// The parameter of cinder-csi-plugin's snapshot classes for the zone of the backup.
 pub(super) const AVAILABILITY: &str = "availability";
 
-/// Finds the backups and the bases of an account by name.
+/// Finds backups, and the snapshots from which they are copied (bases), by name.
 pub(super) struct Backups(pub(super) Arc<Client>);
 
 impl Backups {
-    /// Returns the bases of the backup with this name.
+    /// Returns the snapshots from which the backup with this name is copied (its bases).
     async fn bases(&self, name: &str, of: &str) -> Result<Vec<CinderSnapshot>, Failure> {
         let mut found = self.0.snapshots_named(name).await?;
         found.retain(|snapshot| snapshot.is_basis() && snapshot.volume_id == of);
@@ -32,10 +32,10 @@ impl Backups {
         Ok(found)
     }
 
-    /// Deletes the bases of the backup with this name.
+    /// Deletes the snapshots from which the backup with this name is copied (its bases).
     ///
     /// # Errors
-    /// Returns `Busy` while a backup is copied from a basis.
+    /// Returns `Busy` while a backup is being copied from such a snapshot.
     async fn drop_bases(&self, name: &str, of: &str) -> Result<(), Failure> {
         for basis in self.bases(name, of).await? {
             let id = ids::snapshot(&basis.id)?;
@@ -53,7 +53,8 @@ impl Backups {
 }
 
 impl Cloud {
-    /// Returns the basis of the requested backup. Creates the basis if there is none.
+    /// Returns the basis of the requested backup: the snapshot from which the backup is copied.
+    /// Creates the snapshot if it does not exist.
     pub(super) async fn basis_of(
         &self,
         order: &SnapshotOrder,
@@ -66,7 +67,7 @@ impl Cloud {
                 Phase::Ready | Phase::Busy(_) => return Ok(basis),
                 Phase::Deleting => {}
                 // No caller knows the snapshot, and no backup can be created from it. If Cinder
-                // refuses the deletion, nothing changes.
+                // refuses to delete the snapshot, the snapshot remains as it is.
                 Phase::Failed(_) => drop(self.client.delete_snapshot(&basis.id).await),
             }
         }
@@ -78,7 +79,7 @@ impl Cloud {
         }
     }
 
-    /// Begins to create the backup from its basis.
+    /// Begins to create the backup from its basis snapshot.
     pub(super) async fn back_up(
         &self,
         order: &SnapshotOrder,
@@ -114,8 +115,8 @@ impl Cloud {
         }
     }
 
-    /// Handles Cinder's refusal of a backup. If the refusal is final, deletes the basis, which
-    /// would otherwise prevent the deletion of the volume.
+    /// Handles Cinder's refusal to create a backup. If the refusal is final, deletes the basis
+    /// snapshot, which would otherwise prevent the deletion of the volume.
     async fn not_begun(
         &self,
         order: &SnapshotOrder,
@@ -128,7 +129,7 @@ impl Cloud {
         if let Ok(Some(basis)) = self.client.snapshot(basis).await
             && basis.is_at_work()
         {
-            // Another controller is creating the backup.
+            // A different controller is creating the backup.
             return Failure::busy(refused.message);
         }
         let name = order.name.as_str();
@@ -141,7 +142,7 @@ impl Cloud {
         refused
     }
 
-    /// Deletes a backup, and its basis if there is one.
+    /// Deletes a backup, and the snapshot from which it is copied if that snapshot still exists.
     pub(super) async fn discard_backup(&self, id: &SnapshotId) -> Result<Progress<()>, Failure> {
         let Some(backup) = self.backup(id).await? else {
             return Ok(Progress::Done(()));
@@ -149,7 +150,7 @@ impl Cloud {
         if let Some(name) = backup.name() {
             let dropped = self.backups.drop_bases(name, &backup.volume_id).await;
             match dropped {
-                // Another backup with this name is being copied from the basis.
+                // A different backup with this name is being copied from the same snapshot.
                 Err(busy) if busy.kind == Kind::Busy && !backup.is_at_work() => {}
                 dropped => dropped?,
             }
@@ -167,8 +168,8 @@ impl Cloud {
     }
 
     /// Creates a volume from a backup. Cinder replaces the volume's metadata with the metadata of
-    /// the volume that was backed up, so the marks are in the description until the volume is
-    /// claimed.
+    /// the volume that was backed up, so Belay's marks are in the volume's description until the
+    /// volume is claimed.
     pub(super) async fn restore_backup(
         &self,
         order: &Order,

@@ -1,5 +1,5 @@
 //! Finds the endpoints of a cloud's services in the catalog of Keystone's response to a login. All
-//! endpoints must be in one region, since a region's volumes do not exist in the others.
+//! endpoints must be in one region, since the volumes of one region do not exist in other regions.
 
 use super::conf::CloudConf;
 use belay_server::call::Failure;
@@ -23,7 +23,7 @@ struct Endpoint {
     interface: String,
     #[serde(default)]
     region: Option<String>,
-    /// The newer field for the region, with the same value as `region`.
+    /// The newer name of the field `region`, with the same value.
     #[serde(default)]
     region_id: Option<String>,
     url: String,
@@ -41,7 +41,7 @@ impl Endpoint {
 pub(super) struct Endpoints {
     pub(super) volumes: String,
     pub(super) compute: String,
-    /// The region of the endpoints. `None` if the catalog does not contain it.
+    /// The region of the endpoints. `None` if the catalog does not contain the region.
     pub(super) region: Option<String>,
 }
 

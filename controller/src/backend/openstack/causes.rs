@@ -1,8 +1,8 @@
-//! Finds out why Cinder or Nova has not made a change: a volume or a snapshot has failed, a volume
-//! was not deleted, or an accepted change was dropped. Both services respond before they make a
-//! change. If the change fails later, they report no error, and the volume returns to its former
-//! status. Cinder provides messages about some of these cases (`cinder/message/message_field.py`);
-//! other causes are only in the services' logs.
+//! Determines why Cinder or Nova has not carried out a change: a volume or a snapshot has failed, a
+//! volume was not deleted, or an accepted change was dropped. Cinder and Nova respond before they
+//! carry out a change. If the change fails later, no error is reported, and the volume returns to
+//! its former status. Cinder provides messages about some of these cases
+//! (`cinder/message/message_field.py`); other causes are only in the services' logs.
 
 use super::Cloud;
 use super::wire::{CinderVolume, GIB, Message};
@@ -23,7 +23,7 @@ impl Cloud {
             return;
         };
         if message.contains(NO_BACKEND) {
-            // With `Quota`, the scheduler can select a node in another zone.
+            // After the error `Quota`, the Kubernetes scheduler can select a node in another zone.
             why.kind = Kind::Quota;
         }
         why.message = format!("{}; the latest says {message:?}", why.message);
@@ -32,7 +32,7 @@ impl Cloud {
 
 /// Returns the text of the latest message. Cinder's times have a resolution of one second. If a
 /// backend fails in the same second in which the scheduler finds no other backend, the scheduler's
-/// message counts as the later one.
+/// message is treated as the latest message.
 fn latest_text(messages: Vec<Message>) -> Option<String> {
     let newest = messages
         .iter()
@@ -49,7 +49,8 @@ fn latest_text(messages: Vec<Message>) -> Option<String> {
 
 impl Cloud {
     /// Returns the error for a refused deletion. Adds the reason if the volume's attachments or
-    /// snapshots reveal it; otherwise, the error contains only Cinder's list of possible reasons.
+    /// snapshots are the reason; otherwise, the error contains only Cinder's list of possible
+    /// reasons.
     pub(super) async fn deletion_refused(&self, volume: &Volume, refused: Failure) -> Failure {
         if refused.kind != Kind::Precondition {
             return refused;
@@ -88,10 +89,10 @@ const ATTACH: &[&str] = &["002", "004"];
 const EXTEND: &[&str] = &["007"];
 
 /// Maximum difference between the times of a message and of the volume's last change, in seconds.
-/// Different services may write the two times, each by its own clock.
+/// The two times may come from different services with different clocks.
 const APART_MAX: u64 = 60;
 
-/// Whether the change is still missing from the volume.
+/// Whether the volume is still in the state before the change.
 fn lacks(volume: &Volume, dropped: &DroppedChange) -> bool {
     volume.phase == Phase::Ready
         && match dropped {
@@ -102,8 +103,8 @@ fn lacks(volume: &Volume, dropped: &DroppedChange) -> bool {
         }
 }
 
-/// Returns the latest message about one of these actions. A message from long before the volume's
-/// last change belongs to another call.
+/// Returns the latest message about one of these actions. A message that is much older than the
+/// volume's last change belongs to an earlier call.
 fn latest(messages: Vec<Message>, actions: &[&str], volume: &CinderVolume) -> Option<Message> {
     let ended = volume.updated_at.as_deref().and_then(seconds);
     let is_of_then = |message: &Message| {
@@ -152,8 +153,8 @@ fn place(seen: &Volume, volume: &CinderVolume) -> String {
 }
 
 impl Cloud {
-    /// Returns the error that explains why the cloud dropped a change. Returns `None` if the volume
-    /// now shows this or another change.
+    /// Returns the error that explains why the cloud dropped a change. Returns `None` if the
+    /// dropped change, or a different change, has taken effect since.
     pub(super) async fn cause(
         &self,
         id: &VolumeId,
@@ -170,7 +171,7 @@ impl Cloud {
             DroppedChange::Attach(_) | DroppedChange::Expand(_) => {
                 self.client.messages(id.as_str()).await
             }
-            // Cinder has no messages about these changes.
+            // Cinder has no messages about detachments and deletions.
             DroppedChange::Detach(_) | DroppedChange::Delete => None,
         };
         let place = place(&seen, &volume);
@@ -198,8 +199,8 @@ impl Cloud {
             ),
         };
         let message = format!("volume {id}: {message}");
-        // Cinder's scheduler also reports this while cinder-volume is down. With `Quota`, the
-        // resizer would wait for a smaller request.
+        // Cinder's scheduler also reports a lack of space while cinder-volume is down. If the error
+        // were `Quota`, csi-resizer would wait until a smaller size is requested.
         Ok(Some(match message.contains(NO_BACKEND) {
             true => Failure::new(Kind::System, message).rolled_back(),
             false => Failure::busy(message).may_be_running(),

@@ -28,12 +28,12 @@ const RESTORE_VERSION: &str = "volume 3.47";
 /// Nova 2.60 can attach volumes to several servers (release Queens).
 const COMPUTE_VERSION: &str = "compute 2.60";
 
-/// The deadline of a call. An attachment waits for the compute node, by default up to 60 s
-/// (`rpc_response_timeout` of Nova). Other calls wait only for a database.
+/// The deadline of a call. To attach a volume, Nova waits until the compute node responds, by
+/// default up to 60 s (`rpc_response_timeout`). Other calls need only a database.
 const DEADLINE: Duration = Duration::from_secs(30);
 const ATTACH_DEADLINE: Duration = Duration::from_secs(75);
-/// The deadline of a claim, including logins before or during it. The constant `CLAIMS_SETTLE` in
-/// `operation::engine` relies on this deadline.
+/// The deadline of a call that claims a volume or a snapshot, including logins before or during the
+/// call. The constant `CLAIMS_SETTLE` in `operation::engine` relies on this deadline.
 const CLAIM_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The client for an account.
@@ -122,7 +122,7 @@ impl Client {
         self.0.label()
     }
 
-    /// Logs in, unless there is a session.
+    /// Logs in, unless there is already a session.
     ///
     /// # Errors
     /// Returns the errors of `cloud.conf` and of the login.
@@ -141,8 +141,8 @@ impl Client {
         self.answer_in(&session, &request).await
     }
 
-    /// Makes a call that takes effect within [`CLAIM_DEADLINE`] after its start, plus the time that
-    /// the service itself needs.
+    /// Makes a call that takes effect at most [`CLAIM_DEADLINE`] after its start, plus the time
+    /// that the service itself needs.
     async fn answer_soon(&self, request: Request) -> Result<Answer, Failure> {
         let what = format!("{} {}", request.method, request.path);
         let answer = timeout(CLAIM_DEADLINE, self.answer(request)).await;
@@ -190,8 +190,8 @@ impl Client {
         self.find("volume", id.as_str(), request).await
     }
 
-    /// Creates an empty volume, or a volume from a source, which may be a backup. Without `zone`,
-    /// Cinder selects the zone; `hints` influence the selection.
+    /// Creates an empty volume, or a volume from a source, which may be a backup. If `zone` is
+    /// `None`, Cinder selects the zone. The `hints` influence where Cinder places the volume.
     pub(super) async fn create(
         &self,
         order: &Order,
@@ -297,7 +297,7 @@ impl Client {
         self.act("extend_volume", id, body).await
     }
 
-    /// Begins an action on a volume.
+    /// Requests an action on a volume, which Cinder carries out after its response.
     async fn act(&self, verb: &'static str, id: &VolumeId, body: Value) -> Result<(), Failure> {
         let path = format!("{}/action", path_of("volume", id.as_str())?);
         let request = Request::post(verb, path, body);
@@ -305,7 +305,8 @@ impl Client {
         begun.map(drop)
     }
 
-    /// Attaches a volume. Ignores `device` in the response, which is only Nova's guess.
+    /// Attaches a volume. The member `device` of the response is ignored, since it is only Nova's
+    /// guess.
     pub(super) async fn attach(&self, id: &VolumeId, node: &NodeId) -> Result<(), Failure> {
         let body = json!({ "volumeAttachment": { "volumeId": id.as_str() } });
         let request = Request {
@@ -316,7 +317,7 @@ impl Client {
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::OK | StatusCode::ACCEPTED => Ok(()),
-            // The quota allows no further volume, or the guest no further disk.
+            // The quota does not allow a further volume, or the guest cannot have a further disk.
             _ if wire::is_forbidden(&answer) => Err(Failure::quota(answer.refusal())),
             _ => Err(wire::refused(&answer)),
         }
@@ -336,7 +337,7 @@ impl Client {
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::ACCEPTED | StatusCode::NO_CONTENT => Ok(true),
-            // The server is missing, or the volume is not attached to it.
+            // The server does not exist, or the volume is not attached to the server.
             _ if wire::is_missing(&answer, node.as_str()) => Ok(false),
             _ if wire::is_missing(&answer, id.as_str()) => Ok(false),
             _ => Err(wire::refused_for(&answer)),

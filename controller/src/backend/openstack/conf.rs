@@ -41,10 +41,10 @@ pub(super) struct CloudConf {
     pub(super) interface: String,
     /// The files `ca-file`, `cert-file` and `key-file`.
     pub(super) tls: TlsFiles,
-    /// Whether the zones of volumes are ignored, because the servers' zones have other names.
+    /// Whether the zones of volumes are ignored, because Nova's zones have different names.
     pub(super) ignores_zones: bool,
-    /// The value of `node-volume-attach-limit`. The value is not used, but logged if it differs
-    /// from the driver's own limit.
+    /// The value of `node-volume-attach-limit`. The only effect of the value is a warning if it
+    /// differs from `--max-volumes`.
     pub(super) attach_limit: Option<String>,
 }
 
@@ -62,7 +62,7 @@ pub(super) enum Login {
         name: Option<(String, User)>,
         secret: Secret,
     },
-    /// A token from another login. A token that is created from it expires at the same time.
+    /// A token from an earlier login. A new token from this token has the same expiry time.
     Token { token: Secret, scope: Scope },
 }
 
@@ -210,7 +210,7 @@ fn parse(text: &str) -> Result<Vec<Entry>, String> {
     Ok(keys)
 }
 
-/// Returns the value of a switch as gcfg reads it; `None` for an unknown word.
+/// Returns the value of a Boolean key, with gcfg's rules; `None` for an unknown word.
 fn switch(entry: &Entry) -> Option<bool> {
     let value = entry.value.as_deref().unwrap_or("true");
     match value.to_ascii_lowercase().as_str() {
@@ -220,7 +220,7 @@ fn switch(entry: &Entry) -> Option<bool> {
     }
 }
 
-/// Returns the title of a section for errors.
+/// Returns the title of a section for error messages.
 fn title(name: &str, sub: &str) -> String {
     match (name, sub) {
         ("global", "") => "[Global]".to_owned(),
@@ -244,7 +244,7 @@ impl Source {
     }
 }
 
-/// The keys of a section. The last occurrence of a key counts.
+/// The keys of a section. If a key occurs twice, the last value is used.
 struct Section<'a> {
     /// The title of the section in errors.
     title: String,
@@ -271,14 +271,14 @@ impl<'a> Section<'a> {
         format!("{} {key}: {why}{}", self.title, clouds.unwrap_or_default())
     }
 
-    /// Returns the value of a key; an empty value counts as unset.
+    /// Returns the value of a key; an empty value is treated as missing.
     fn get(&self, key: &str) -> Option<&str> {
         let own = self.last(key).and_then(|it| it.value.as_deref());
         let own = own.filter(|value| !value.is_empty());
         own.or_else(|| self.clouds.as_ref()?.get(key))
     }
 
-    /// Returns the value of a switch. Returns false if the key is missing.
+    /// Returns the value of a Boolean key. Returns false if the key is missing.
     fn is(&self, key: &str) -> bool {
         self.last(key).and_then(switch).unwrap_or_default()
     }

@@ -22,15 +22,15 @@ use std::sync::Arc;
 /// Parameters of cinder-csi-plugin's snapshot classes.
 const TYPE: &str = "type";
 const FORCE: &str = "force-create";
-/// The time for which cinder-csi-plugin waits for a backup. This driver does not block, so it
-/// ignores the value.
+/// The time for which cinder-csi-plugin waits for a backup. This driver ignores the value, since
+/// its calls do not wait until a backup is complete.
 const BACKUP_SECONDS: &str = "backup-max-duration-seconds-per-gb";
 
 fn is_backup(parameters: &Context) -> bool {
     parameters.get(TYPE) == Some("backup")
 }
 
-/// Whether snapshots of a volume in use are allowed.
+/// Returns whether the parameters allow snapshots of a volume in use.
 ///
 /// # Errors
 /// Returns `Invalid` for an unknown value.
@@ -110,7 +110,7 @@ impl Cloud {
             return Ok(Progress::Done(()));
         };
         match snapshot.snapshot()?.phase {
-            // A retry finds the deletion that the first call began.
+            // A retry finds that an earlier call has begun the deletion.
             Phase::Deleting => Ok(Progress::Begun),
             _ if snapshot.is_at_work() => Err(Failure::busy(refused.message)),
             Phase::Busy(_) => Err(Failure::busy(refused.message)),
@@ -176,7 +176,7 @@ impl Snapshots for Cloud {
                 Ok(false) => {}
                 Err(refused) => return self.undeleted(&id, refused).await,
             }
-            // No snapshot has this ID, but a backup may have it.
+            // No snapshot has this ID, but the ID may belong to a backup.
             self.discard_backup(&id).await
         })
     }
@@ -210,7 +210,8 @@ impl Snapshots for Cloud {
             let limit = limit.clamp(1, super::PAGE_ENTRIES_MAX);
             let page = self.client.snapshots(of.as_ref(), after.as_deref(), limit);
             let (snapshots, next) = page.await?;
-            // An entry without a time cannot be returned, but must not hide the others.
+            // An entry without a time cannot be returned, but the other entries must still be
+            // listed.
             let snapshots = snapshots.iter().filter(|shown| !shown.is_basis());
             let snapshots = snapshots.filter_map(|shown| listed(shown.snapshot()));
             let snapshots = snapshots.collect();
@@ -222,7 +223,7 @@ impl Snapshots for Cloud {
         measured(Verb::Restore, async move {
             let source = ContentSource::Snapshot(from.clone());
             let refused = match self.make(&order, Some(&source), None).await {
-                // Cinder has no snapshot with this ID, but a backup may have it.
+                // Cinder has no snapshot with this ID, but the ID may belong to a backup.
                 Err(refused) if refused.kind == Kind::Invalid => refused,
                 made => return made,
             };
@@ -265,13 +266,13 @@ impl Clones for Cloud {
     }
 }
 
-/// Maximum number of remembered IDs. If an ID is not remembered, a deletion may be denied, but no
-/// data is at risk.
+/// Maximum number of remembered IDs. If the ID of a snapshot has been dropped, the deletion of the
+/// snapshot may be denied, but no data is at risk.
 const IDS_MAX: usize = 4096;
 
 /// The snapshots, without backups, that this process has seen recently. Old releases of Cinder deny
-/// the lookup of a backup without checking whether it exists. With these IDs, snapshots can be
-/// deleted there nevertheless.
+/// the lookup of a backup without checking whether the backup exists. With the recorded IDs, Belay
+/// can delete snapshots even if the lookup of backups is denied.
 #[derive(Default)]
 pub(super) struct RecentSnapshots(Lock<BTreeSet<SnapshotId>>);
 

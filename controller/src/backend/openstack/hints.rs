@@ -15,7 +15,7 @@ impl Cloud {
     /// Returns the hints for Cinder's scheduler, or `None` if the parameters contain no hints.
     ///
     /// # Errors
-    /// Returns `Invalid` if a volume does not exist, and the errors of the search for it.
+    /// Returns `Invalid` if a volume does not exist, and the errors of the search for the volume.
     pub(super) async fn hints(&self, parameters: &Context) -> Result<Option<Value>, Failure> {
         let mut hints = Map::new();
         for (key, hint) in [(AFFINITY, "same_host"), (ANTI_AFFINITY, "different_host")] {

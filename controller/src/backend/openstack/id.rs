@@ -1,7 +1,8 @@
 //! The IDs of volumes, snapshots and servers: UUIDs, which Cinder and Nova write in lower case and
 //! with dashes. The services look up IDs as text in their database. Some databases ignore case,
-//! such as MariaDB with the collation of most clouds, and so also find other spellings of an ID.
-//! Marks, locks and disks would not match such a spelling.
+//! such as MariaDB with the collation of most clouds; they also find an ID that is spelled
+//! differently. Belay's marks and locks, and the serial numbers of disks, do not match a different
+//! spelling.
 
 use crate::backend::cloud::ids::{self, is_uuid};
 use belay_server::call::{Failure, Kind};
@@ -28,15 +29,15 @@ pub(super) fn snapshot(text: &str) -> Result<SnapshotId, Failure> {
     ids::snapshot(text, is_own)
 }
 
-/// Whether no object can have the ID, even in a database that ignores trailing blanks and treats
-/// some letters as equal.
+/// Returns true if no object can have the ID, even if the database ignores trailing blanks and
+/// treats some letters as equal.
 fn is_nothing(id: &str) -> bool {
     id.is_ascii() && !is_uuid(id.trim_end())
 }
 
 /// Returns the path of an object of a kind, such as `/volumes/ID` for `volume`. Returns `None` if
-/// no object can have the ID. In that case, no request may be sent, since a proxy might resolve
-/// `..` in the path.
+/// no object can have the ID. If no object can have the ID, no request may be sent, since a proxy
+/// might resolve `..` in the path.
 ///
 /// # Errors
 /// Returns `Invalid` if the ID may match an object, but is not spelled as in OpenStack: a UUID in

@@ -1,5 +1,5 @@
-//! `openstack`: volumes of Cinder, attached to servers by Nova. The README of this directory lists
-//! the stored data, and where it is stored.
+//! The backend `openstack`: volumes of Cinder, attached to servers by Nova. The README of this
+//! directory lists all data that Belay stores in the cloud.
 
 mod attach;
 mod backups;
@@ -39,7 +39,7 @@ use std::sync::Arc;
 use wire::{AVAILABILITY, CinderVolume, GIB, Restored, TYPE};
 use zones::Zones;
 
-/// The label `cloud` of the metrics.
+/// The value of the label `cloud` in metrics.
 const CLOUD: &str = "openstack";
 
 /// The metadata key under which cinder-csi-plugin records the cluster.
@@ -48,8 +48,8 @@ const CLUSTER: &str = "cinder.csi.openstack.org/cluster";
 /// Maximum number of entries of a page: the default of `osapi_max_limit` in Cinder.
 const PAGE_ENTRIES_MAX: usize = 1000;
 
-/// Maximum size of a volume, in bytes. The cloud's own limit is lower, and its refusal states the
-/// reason.
+/// Maximum size of a volume, in bytes. The cloud's own limit is lower; the error of the cloud then
+/// states the reason.
 const BYTES_MAX: u64 = (1 << 30) * GIB;
 
 /// A cloud, with an account in `cloud.conf`.
@@ -111,7 +111,7 @@ impl Cloud {
         self.seen(&made).map_err(Failure::may_be_running)
     }
 
-    /// Returns the volume as the backend's type and as Cinder's type.
+    /// Returns the volume both as the type of the backend and as Cinder's type.
     async fn read_volume(&self, id: &VolumeId) -> Result<Option<(Volume, CinderVolume)>, Failure> {
         let Some(volume) = self.client.volume(id).await? else {
             return Ok(None);
@@ -121,9 +121,9 @@ impl Cloud {
         Ok(Some((seen, volume)))
     }
 
-    /// Interprets a refusal of a change. Cinder and Nova return 400 for a volume that they are
-    /// changing, for a change that another call has already made (which `done` detects), and for a
-    /// change that is impossible.
+    /// Determines the result of a change that Cinder or Nova has refused. Cinder and Nova return
+    /// 400 for a volume that they are changing, for a change that another call has already made
+    /// (which `done` detects), and for a change that is impossible.
     async fn unless<T>(
         &self,
         id: &VolumeId,
@@ -146,7 +146,8 @@ impl Cloud {
 impl Backend for Cloud {
     fn traits(&self) -> Traits {
         Traits {
-            // Nova locks each server; calls that wait for the lock time out.
+            // Nova locks a server during each change; calls that must wait until the lock is free
+            // time out.
             attaches_one_by_one: true,
             records_spec: false,
             reaches_preferred: self.zones.are_ignored(),
@@ -189,10 +190,11 @@ impl Backend for Cloud {
                 return Ok(Progress::Done(()));
             };
             match volume.phase {
-                // A retry finds the deletion that the first call began.
+                // A retry finds that an earlier call has begun the deletion.
                 Phase::Deleting => Ok(Progress::Begun),
                 Phase::Busy(_) => Err(Failure::busy(refused.message)),
-                // Cinder was changing the volume, for example since another controller detached it.
+                // Cinder was changing the volume, for example because another controller was
+                // detaching the volume.
                 Phase::Ready | Phase::Failed(_) if volume.nodes.is_empty() => {
                     match self.client.delete(&id).await {
                         Err(refused) => Err(self.deletion_refused(&volume, refused).await),

@@ -17,14 +17,14 @@ use std::sync::Arc;
 /// The settings of the backend.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The files of `cloud.conf`; the last occurrence of a key counts.
+    /// The files of `cloud.conf`; if a key occurs several times, the last value is used.
     pub files: Vec<PathBuf>,
     /// The names of the sections `[Global "name"]` to use, one for each cloud. An empty list means
     /// that only the section without a name is used.
     pub clouds: Vec<String>,
     /// The cluster, which is recorded in the metadata of volumes.
     pub cluster: String,
-    /// The topology key of zones; `None` if zones are not reported.
+    /// The topology key for zones; `None` if volumes report no topology.
     pub topology_key: Option<&'static str>,
     /// The value of `--max-volumes`, to compare with `cloud.conf`.
     pub volumes_max: u32,

@@ -1,6 +1,6 @@
-//! Searches by name. Searches that begin while another one is running are combined: if the list of
-//! all volumes is short, one request for the list serves all of them. So a hundred concurrent
-//! searches need few requests.
+//! Searches by name. Searches for volumes by name. Searches that begin while an earlier search is
+//! running are combined: if the list of all volumes is short, one request for that list serves all
+//! waiting searches. A hundred concurrent searches therefore need few requests.
 
 use super::client::Client;
 use super::wire::CinderVolume;
@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Number of list entries that cost no more than one search. A list and a search are one request
-/// each, and Cinder needs milliseconds for each entry.
+/// Number of list entries that Cinder returns in the time of one search. A list and a search are
+/// one request each, and Cinder needs milliseconds for each entry.
 const ENTRIES_FOR_A_SEARCH: usize = 32;
 /// Maximum number of entries of a page; the default of `osapi_max_limit`.
 const ENTRIES_MAX: usize = 1000;
-/// Time for which the length of the list is remembered.
+/// Time for which the minimum length of the list of all volumes is remembered.
 const LENGTH_AGE_MAX: Duration = Duration::from_secs(300);
 
 /// The searches of an account.
@@ -25,7 +25,8 @@ pub(super) type Searches = Rounds<Search>;
 /// Searches for the volumes with a name.
 pub(super) struct Search {
     client: Arc<Client>,
-    /// A number of volumes that the list exceeds, and the time at which this was found.
+    /// A number of volumes which the list of all volumes exceeded, and the time of that list
+    /// request.
     longer_than: Lock<Option<(usize, Instant)>>,
 }
 

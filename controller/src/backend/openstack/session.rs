@@ -1,7 +1,8 @@
 //! A session with Keystone (API v3): a token, and the endpoints of the services. The session is
 //! renewed if a service refuses the token, or if `cloud.conf` has changed. The session is also
-//! renewed well before the token expires, since services use the token for a while after a call. As
-//! long as the token is valid, at most one call at a time waits for its renewal.
+//! renewed well before the token expires, since Cinder and Nova still use the token after they have
+//! responded to a call. As long as the token is valid, at most one call at a time waits for its
+//! renewal.
 
 use super::catalog::Endpoints;
 use super::conf::{CloudConf, Domain, Login, Project, Scope, Source, User};
@@ -19,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::Mutex as Turn;
 use tokio::time::Instant;
 
-/// The deadline of a login. With a cold cache, Keystone takes about a second.
+/// The deadline of a login. Keystone needs about a second if its cache is empty.
 const LOGIN_DEADLINE: Duration = Duration::from_secs(20);
 
 /// The interval between two reads of `cloud.conf`, and between two attempts to renew a token that
@@ -33,7 +34,7 @@ pub(super) struct Account {
     /// The cloud's name in log lines if there are several clouds.
     label: Option<String>,
     current: Lock<Option<Current>>,
-    /// A lock that is held by the call that reads the file or logs in.
+    /// The lock of the one call that may read the file and log in.
     renewing: Turn<()>,
     /// The project that owns the controller's volumes.
     project: Guard,
@@ -59,7 +60,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Returns the secret of the login. No error may contain it, whichever service repeats it.
+    /// Returns the secret of the login. No error message may contain the secret, even if a service
+    /// repeats it in a response.
     pub(super) fn secret(&self) -> &str {
         match &self.conf.login {
             Login::Password { password, .. } => password.expose(),
@@ -111,7 +113,7 @@ impl Account {
             };
         }
         let _turn = self.renewing.lock().await;
-        // Another call may have logged in meanwhile.
+        // A different call may have logged in while this call waited.
         if let Some((session, _)) = self.usable(refused) {
             return Ok(session);
         }
@@ -129,8 +131,8 @@ impl Account {
         (!is_refused && now < session.end).then(|| (Arc::clone(session), *check <= now))
     }
 
-    /// Returns a new session if the file has changed or the token is old. Returns `session`, whose
-    /// token is still valid, in all other cases and if the login fails.
+    /// Returns a new session if the file has changed or the token is old. Otherwise, or if the
+    /// login fails, returns `session`, whose token is still valid.
     async fn checked(&self, session: Arc<Session>) -> Arc<Session> {
         if let Some(current) = self.current.lock().as_mut() {
             current.check = Instant::now() + CHECK_INTERVAL;
@@ -149,7 +151,7 @@ impl Account {
         })
     }
 
-    /// Reads `cloud.conf`, and the CA file if it has changed.
+    /// Reads `cloud.conf`, and reads the CA file if the file has changed.
     async fn read(&self) -> Result<CloudConf, Failure> {
         let (source, trust) = (self.source.clone(), self.http.trust());
         let label = self.label.clone();
@@ -177,8 +179,8 @@ impl Account {
         conf.map_err(|error| Failure::bug(format!("reading cloud.conf: {error}")))?
     }
 
-    /// Logs in. The session becomes the current one if it has the project and region of the
-    /// controller's volumes.
+    /// Logs in. The new session becomes the current session only if its project and region are
+    /// those of the controller's volumes.
     async fn log_in(&self, conf: CloudConf) -> Result<Arc<Session>, Failure> {
         let session = Arc::new(self.new_session(conf).await?);
         let check = Instant::now() + CHECK_INTERVAL;
@@ -232,8 +234,8 @@ impl Account {
         token.set_sensitive(true);
         let granted: wire::Token = answer.member("/token").map_err(settled)?;
         let found = Endpoints::find(&granted.catalog, &conf)?;
-        // A token may lack its project, and a catalog its region. The region is not recorded if the
-        // token belongs to another project.
+        // In some clouds, Keystone's response lacks the project of the token or the region of the
+        // endpoints. The region is not recorded if the token belongs to another project.
         if let Some(project) = granted.project() {
             self.project
                 .check(Identity::Known(format!("project {project}")))?;
@@ -243,7 +245,7 @@ impl Account {
                 .check(Identity::Known(format!("region {region}")))?;
         }
         let lifetime = granted.lifetime();
-        // Another login with the same token would not extend its lifetime.
+        // A new login with the same token would not extend the lifetime of the token.
         let renew = if is_token { lifetime } else { lifetime * 3 / 4 };
         if is_token {
             tracing::warn!(

@@ -73,8 +73,8 @@ struct State {
     volumes: BTreeMap<String, Value>,
     snapshots: BTreeMap<String, Value>,
     backups: BTreeMap<String, Value>,
-    /// The extra specs of volume types by name, in Cinder's form. A null value means that Cinder
-    /// does not show the extra specs.
+    /// The extra specs of volume types by name, in Cinder's form. A null value means that users
+    /// cannot see the extra specs.
     types: BTreeMap<&'static str, Value>,
     /// The status and body for calls whose method and path contain the first text, once per entry.
     refusals: Vec<(&'static str, &'static str, &'static str)>,
@@ -141,7 +141,7 @@ impl Twin {
         self.backend.delete(id.clone(), Secrets::default()).await
     }
 
-    /// Creates a volume, and claims it for its name.
+    /// Creates a volume, and claims the volume for its name.
     async fn claimed(&self, name: &str) -> VolumeId {
         let id = self.created(name).await;
         self.backend
@@ -562,7 +562,7 @@ async fn only_a_volume_that_we_made_and_that_was_never_attached_is_new() {
         .unwrap()
         .remove(wire::ATTEMPT);
     assert_eq!(content(&claimed).await, Content::Unknown);
-    // The mark of its use is written before the volume is detached.
+    // The mark that the volume was used is written before the volume is detached.
     let seen = twin.state().seen.join("\n");
     let marked = seen.rfind(&format!("/{id}/metadata")).unwrap();
     assert!(marked < seen.rfind(&format!("volume_attachments/{id}")).unwrap());
@@ -673,7 +673,7 @@ async fn pages_follow_each_other_and_one_that_begins_nowhere_is_refused() {
     assert_eq!(refused.kind, Kind::BadToken);
 }
 
-/// Searches for this number of existing volumes at the same time. Returns the requests.
+/// Searches for this number of existing volumes concurrently. Returns the requests.
 async fn searched(twin: &Twin, names: usize) -> Vec<String> {
     twin.state().seen.clear();
     let names = (0..names).map(|n| format!("pvc-{n}"));
@@ -704,7 +704,8 @@ async fn searches_at_one_time_share_a_list_unless_it_is_long() {
     for n in 40..70 {
         twin.created(&format!("pvc-{n}")).await;
     }
-    // The list is too long for two searches, which is then remembered, but not for twenty searches.
+    // The list is too long to be read for two searches, which the backend then remembers, but not
+    // for twenty searches.
     assert_eq!(searched(&twin, 2).await.len(), 3);
     assert_eq!(searched(&twin, 2).await.len(), 2);
     assert_eq!(searched(&twin, 20).await.len(), 1);
@@ -844,7 +845,7 @@ async fn a_volume_that_has_failed_has_the_clouds_reason_and_without_room_another
         let name = Name::new("pvc-1").unwrap();
         let found = twin.backend.find(name, Secrets::default()).await;
         assert_eq!(failure(found.unwrap().remove(0)), seen);
-        // There is no message about the other volume.
+        // Cinder has no message about the second volume.
         let seen = failure(twin.get(&other).await.unwrap().unwrap());
         assert_eq!(seen.kind, Kind::System);
         assert!(!seen.message.contains("the latest"), "{seen}");

@@ -1,7 +1,7 @@
 //! Volume types: changes of a volume's type (retype), and multiattach types, whose volumes several
 //! servers can use at once. Cinder accepts a retype before it changes the type. If the retype
-//! fails, the volume keeps its type, and its status does not show the failure. Belay never requests
-//! a migration of data to other storage.
+//! fails, the volume keeps its type, and the failure is not visible in the volume's status. Belay
+//! never requests a migration of data to other storage.
 
 use super::Cloud;
 use super::client::Service;
@@ -14,7 +14,8 @@ use belay_server::request::{ContentSource, Context, Secrets, VolumeId};
 const FIELD: &str = "mutable_parameters[type]";
 
 impl Cloud {
-    /// Returns the volume type that the parameters request. Returns `None` if they request none.
+    /// Returns the volume type that the parameters request. Returns `None` if the parameters do not
+    /// contain a type.
     async fn asked_type(&self, parameters: &Context) -> Result<Option<VolumeType>, Failure> {
         let Some(name) = parameters.get(TYPE) else {
             return Ok(None);
@@ -47,7 +48,8 @@ impl Modification for Cloud {
             if volume.volume_type.as_deref() == Some(&*asked.name) {
                 return Ok(Progress::Done(()));
             }
-            // Write the mark before the change, since CreateVolume may be repeated at any time.
+            // Before the type is changed, record in the volume's metadata that it may differ from
+            // the StorageClass, since CreateVolume may be repeated at any time.
             if !volume.is_retyped() {
                 self.client.mark(&id, wire::RETYPED).await?;
             }
@@ -82,7 +84,8 @@ impl Modification for Cloud {
 
 impl Cloud {
     /// Refuses a volume for several nodes if the requested type is not multiattach. Older clouds do
-    /// not report this property of a type; there, only the created volume shows it.
+    /// not report this property of a type; in these clouds, the property is visible only in a
+    /// created volume.
     ///
     /// # Errors
     /// Returns `Invalid`, and the errors of reading types.
@@ -134,22 +137,23 @@ impl Cloud {
     /// another value of a parameter.
     ///
     /// The value that Cinder reports is compared with the request, with two exceptions. The type is
-    /// omitted if a mark shows that a VolumeAttributesClass has changed it: it may differ from the
-    /// StorageClass's type. If a mark records the zone in the class at the creation, that zone is
-    /// compared: Cinder may have chosen another zone (`allow_availability_zone_fallback`), even if
-    /// the requested zone exists, but is not allowed for the volume type
-    /// (`RESKEY:availability_zones`) or not in Cinder's cache.
+    /// not compared if the volume's metadata records that a VolumeAttributesClass has changed the
+    /// type, which may then differ from the StorageClass's type. If the metadata contains the zone
+    /// of the StorageClass at the creation, that zone is compared instead of the volume's zone.
+    /// Cinder may have selected a different zone (`allow_availability_zone_fallback`) even if the
+    /// requested zone exists: the zone may not be allowed for the volume type
+    /// (`RESKEY:availability_zones`), or not be in Cinder's cache.
     pub(super) async fn may_be(&self, parameter: Parameter) -> Result<bool, Failure> {
         let Parameter { key, is, asked } = parameter;
         match key {
             TYPE => Ok(match self.client.volume_type(Some(&asked)).await? {
                 // A storage class may contain the type's ID instead of its name.
                 Some(found) => found.name == is,
-                // MariaDB, and so Cinder, ignores case and trailing blanks.
+                // Cinder ignores case and trailing blanks, since its database, MariaDB, does.
                 None => is.eq_ignore_ascii_case(asked.trim_end()),
             }),
-            // Without a mark, Cinder may have fallen back to another zone if it lacks the requested
-            // one.
+            // If the metadata does not contain the requested zone, Cinder may have fallen back to
+            // another zone because the requested zone does not exist.
             AVAILABILITY => Ok(!self.client.zones(Service::Volumes).await?.contains(&asked)),
             _ => Ok(false),
         }

@@ -33,7 +33,7 @@ pub(super) const ATTEMPT: &str = "belay.dev/attempt";
 /// The key whose value is the ID of the volume, once the volume is claimed.
 pub(super) const CLAIM: &str = "belay.dev/claim";
 /// The key that marks a volume which was attached. The value is the volume's own ID, so that the
-/// mark does not count in a copy of the metadata.
+/// mark is ignored if Cinder copies the metadata to another volume.
 pub(super) const USED: &str = "belay.dev/used";
 /// The key that marks a volume which several servers may use at once. The value is the volume's own
 /// ID.
@@ -49,8 +49,8 @@ pub(super) const SOURCE: &str = "belay.dev/source";
 /// Cinder's own key in the metadata of a volume from a backup.
 const FROM_BACKUP: &str = "src_backup_id";
 
-/// The key of cinder-csi-plugin in the volume context that allows a filesystem smaller than the
-/// volume.
+/// The key with which cinder-csi-plugin records in the volume context that the filesystem may be
+/// smaller than the volume.
 pub(super) const RESIZE_REQUIRED: &str = "cinder.csi.openstack.org/resizeRequired";
 
 /// A part of the error that Nova returns if it already has a record of the volume's attachment
@@ -85,8 +85,8 @@ impl Token {
         Some(self.project.as_ref()?.id.as_str())
     }
 
-    /// Returns the lifetime of the token. Uses only times of the service, since the local clock may
-    /// differ.
+    /// Returns the lifetime of the token. The calculation uses only the times in Keystone's
+    /// response, since the local clock may differ.
     pub(super) fn lifetime(&self) -> Duration {
         let lifetime = || seconds(&self.expires_at)?.checked_sub(seconds(&self.issued_at)?);
         lifetime().map_or(LIFETIME_UNKNOWN, Duration::from_secs)
@@ -137,8 +137,8 @@ pub(super) struct CinderVolume {
     /// The time of the last change, in UTC.
     #[serde(default)]
     pub(super) updated_at: Option<String>,
-    /// Whether Cinder accepts attachments to several servers. Cinder does so if the volume's type
-    /// had the extra spec `multiattach` when the volume got the type.
+    /// Whether Cinder accepts attachments to several servers. Cinder accepts several attachments if
+    /// the type had the extra spec `multiattach` when the volume got the type.
     #[serde(default)]
     multiattach: bool,
     /// The name of the volume's type.
@@ -174,12 +174,12 @@ impl CinderVolume {
         self.metadata.get(key).map(|value| *value == self.id)
     }
 
-    /// Whether the volume was attached before, as its own mark records.
+    /// Whether the volume's metadata records that the volume was attached before.
     pub(super) fn was_used(&self) -> bool {
         self.has(USED) == Some(true)
     }
 
-    /// Whether the volume was attached by callers that allow other nodes to use it, too.
+    /// Whether all attach calls so far have allowed several nodes to use the volume.
     pub(super) fn is_shared(&self) -> bool {
         self.has(SHARED) == Some(true)
     }
@@ -189,7 +189,7 @@ impl CinderVolume {
         self.has(RETYPED) == Some(true)
     }
 
-    /// Whether the metadata may belong to the volume from which this volume was copied.
+    /// Whether the metadata may be a copy of the source volume's metadata.
     fn has_others_metadata(&self) -> bool {
         self.metadata.contains_key(FROM_BACKUP)
             || self.restored().is_some()
@@ -202,7 +202,7 @@ impl CinderVolume {
         mark.filter(|_| !self.has_others_metadata())
     }
 
-    /// Returns the zone of the volume. Returns `None` if Cinder does not report it.
+    /// Returns the zone of the volume. Returns `None` if Cinder does not report the zone.
     pub(super) fn zone(&self) -> Option<&str> {
         self.availability_zone.as_deref()
     }
@@ -227,8 +227,8 @@ impl CinderVolume {
         times.collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
-    /// Returns what is known about the content. The volume is new only if this driver has created
-    /// it empty and it was never attached. Nothing is known about volumes of other programs.
+    /// Returns the content of the volume. The volume is new only if this driver has created it
+    /// empty and it was never attached. The content of volumes of other programs is unknown.
     fn content(&self) -> Content {
         match (self.origin(), self.was_used()) {
             (Origin::Empty, false) => Content::New,
@@ -238,8 +238,8 @@ impl CinderVolume {
         }
     }
 
-    /// Returns the origin. A volume of another program may have a claim of this driver for its
-    /// name, but has no attempt.
+    /// Returns the origin. This driver may have claimed a volume of another program for its name,
+    /// but the metadata of that volume contains no creation attempt.
     pub(super) fn origin(&self) -> Origin {
         let is_ours = self.metadata.contains_key(ATTEMPT) && self.has(CLAIM) == Some(true);
         match self.snapshot_id.is_some()
@@ -264,15 +264,15 @@ impl CinderVolume {
         }
     }
 
-    /// Returns the claim that the metadata of a volume restored from a backup of this volume will
-    /// contain: this volume's claim, or else its ID.
+    /// Returns the claim that Cinder will copy to a volume that is restored from a backup of this
+    /// volume: the claim of this volume, or else the ID of this volume.
     pub(super) fn carried(&self) -> &str {
         self.metadata.get(CLAIM).unwrap_or(&self.id)
     }
 
-    /// Returns the marks in the description. Ignores the marks if another program has restored the
-    /// volume from a backup, since Cinder then copies the description, and the claim in the
-    /// metadata is the claim of the volume that was backed up.
+    /// Returns the marks in the description. The marks are ignored if another program has restored
+    /// the volume from a backup: in this case, Cinder has copied the description, and the claim in
+    /// the metadata is the claim of the volume that was backed up.
     fn restored(&self) -> Option<Restored> {
         let restored = Restored::read(self.description.as_deref()?)?;
         let claim = self.metadata.get(CLAIM);
@@ -289,8 +289,8 @@ impl CinderVolume {
         }
     }
 
-    /// Returns the source of the volume. Ignores an ID that CSI does not allow, since it cannot
-    /// belong to this driver.
+    /// Returns the source of the volume. An ID that CSI does not allow is ignored, since this
+    /// driver does not use such IDs.
     fn source(&self) -> Option<ContentSource> {
         let snapshot = |id: &str| SnapshotId::new(id).map(ContentSource::Snapshot).ok();
         let volume = |id: &str| VolumeId::new(id).map(ContentSource::Volume).ok();
@@ -318,8 +318,8 @@ impl CinderVolume {
         Context::new("volume_context", resize).map(Some)
     }
 
-    /// Converts the volume to the backend's type. Reports its zone under the topology key, if there
-    /// is a key.
+    /// Converts the volume to the backend's type. The volume's zone is reported under the topology
+    /// key, if there is a key.
     pub(super) fn volume(&self, topology_key: Option<&str>) -> Result<Volume, Failure> {
         // During a live migration, or after a failed one, one server may have two attachments.
         let nodes: BTreeSet<_> = self.attachments.iter().map(|it| &it.server_id).collect();
@@ -362,8 +362,8 @@ fn mark_of(id: &str, metadata: &BTreeMap<String, String>, attempt: &str, claim: 
     }
 }
 
-/// Describes the consequence of an error status for the data. Only the status `error` can result
-/// from a failed creation.
+/// Returns advice about the volume's data, for a volume with an error status. A failed creation
+/// results in the status `error`, and never in a different error status.
 fn failed(status: &str) -> String {
     let reason = "\"openstack volume message list\" has the reason";
     match status {
@@ -468,13 +468,15 @@ mod tests {
         assert_eq!(origin(json!({ATTEMPT: "a-1", CLAIM: V1})), Origin::Empty);
         assert_eq!(origin(json!({})), Origin::Foreign);
         assert_eq!(origin(json!({ATTEMPT: "a-1"})), Origin::Foreign);
-        // The volume is claimed for its name, but another driver had created it.
+        // This driver has claimed the volume for its name, but another driver has created the
+        // volume.
         assert_eq!(origin(json!({CLAIM: V1})), Origin::Foreign);
         assert_eq!(origin(json!({ATTEMPT: "a-1", CLAIM: V2})), Origin::Copy);
         let mut copy = volume("available", json!({ATTEMPT: "a-1", CLAIM: V1}));
         copy.snapshot_id = Some("s-1".to_owned());
         assert_eq!(copy.origin(), Origin::Copy);
-        // Any value of the mark `SOURCE` makes the volume a copy, even if Cinder reports no source.
+        // A volume whose metadata contains `SOURCE`, with any value, is treated as a copy even if
+        // Cinder reports no source.
         for source in ["snapshot:s-1", "volume:v-2", "\u{7f}", ""] {
             let metadata = json!({ATTEMPT: "a-1", CLAIM: V1, SOURCE: source});
             assert_eq!(origin(metadata), Origin::Copy, "{source:?}");
@@ -499,7 +501,7 @@ mod tests {
             (shown(None, Some(V2), None), of_volume.clone()),
             (shown(None, None, Some("snapshot:s-1")), Some(snapshot())),
             (shown(None, None, Some(&format!("volume:{V2}"))), of_volume),
-            // An invalid ID makes neither a read nor a list fail.
+            // Reads and lists succeed even if Cinder's response contains an invalid ID.
             (shown(Some("s\n1"), None, None), None),
             (shown(None, None, Some("volume:")), None),
             (shown(None, None, Some("image:i-1")), None),

@@ -1,6 +1,7 @@
-//! Availability zones. Cinder has zones of volumes, and Nova has zones of servers. With topology, a
-//! volume is created in the requested zone, and its actual zone determines where its pods can run.
-//! As in cinder-csi-plugin, the zones of volumes can be ignored.
+//! Availability zones. Availability zones: Cinder has zones for volumes, and Nova has zones for
+//! servers. If topology is enabled, a volume is created in the requested zone, and the actual zone
+//! of the volume determines the nodes on which its pods can run. As in cinder-csi-plugin, the zones
+//! of volumes can be ignored.
 
 use super::client::{Client, Service};
 use super::wire::{AVAILABILITY, CinderVolume};
@@ -20,10 +21,10 @@ pub(super) const ELSEWHERE: &str = "Cinder chooses the zone itself, with \
 /// The zones that are reported as the topology of volumes.
 pub(super) struct Zones {
     client: Arc<Client>,
-    /// The topology key. `None` if zones are not reported.
+    /// The topology key; `None` if zones are not reported.
     key: Option<&'static str>,
-    /// Whether zones are ignored. If so, volumes are reported as reachable from every preferred
-    /// topology.
+    /// Whether the zones of volumes are ignored: volumes are reported as reachable from every
+    /// preferred topology.
     are_ignored: bool,
     /// The names of Cinder's zones when they were last read.
     names: Lock<BTreeSet<String>>,
@@ -56,8 +57,8 @@ impl Zones {
     ///
     /// # Errors
     /// Returns `Quota` if Cinder has none of the zones that the caller accepts, so that the
-    /// scheduler can select another node. Otherwise, Cinder could select a zone in which the volume
-    /// would be useless.
+    /// scheduler can select another node. If the call continued, Cinder could select a zone in
+    /// which no node can use the volume.
     pub(super) async fn asked(
         &self,
         asked: Option<&TopologyRequirement>,
@@ -132,8 +133,8 @@ impl Zones {
     }
 
     /// Refuses a storage class's zone that is outside every topology that the caller accepts, since
-    /// the volume would be useless there. Accepts a zone that Cinder does not have, since Cinder
-    /// may fall back to another zone.
+    /// no node could use the volume there. A zone that does not exist in Cinder is accepted, since
+    /// Cinder may fall back to another zone.
     ///
     /// # Errors
     /// Returns `Quota`, so that the scheduler can select another node.
@@ -162,7 +163,7 @@ impl Zones {
         )))
     }
 
-    /// Logs a warning if Cinder has created a volume in a zone other than the requested one.
+    /// Logs a warning if Cinder has created a volume in a different zone than requested.
     pub(super) fn report_another(&self, made: &CinderVolume, asked: Option<&str>) {
         if let (Some(zone), Some(asked)) = (made.zone(), asked)
             && zone != asked
@@ -178,7 +179,8 @@ impl Zones {
         }
     }
 
-    /// Returns Cinder's name for the zone with this label value. Returns `None` if there is none.
+    /// Returns Cinder's name for the zone with this label value. Returns `None` if Cinder has no
+    /// such zone.
     fn known(&self, key: &str, label: &str) -> Option<String> {
         let names = self.names.lock();
         let is_meant = |name: &&String| {
@@ -189,7 +191,7 @@ impl Zones {
     }
 
     /// Logs a warning if servers are in zones that have no volumes, since pods with volumes cannot
-    /// run there.
+    /// run in these zones.
     pub(super) async fn inspect(&self) {
         if self.key().is_none() {
             return;
@@ -208,8 +210,8 @@ impl Zones {
     }
 }
 
-/// Converts a refusal to a lack of space if Cinder does not have the zone, or if the volume cannot
-/// be in the zone, such as a copy of a volume in another zone. The scheduler can then select
+/// Converts a refusal to the error `Quota` if Cinder does not have the zone, or if the volume
+/// cannot be in the zone, such as a copy of a volume in another zone. The scheduler can then select
 /// another node.
 pub(super) fn unless_of_zone(refused: Failure, zone: Option<&str>) -> Failure {
     match zone {

@@ -9,15 +9,16 @@ use belay_server::call::Failure;
 use belay_server::request::{Name, Secrets};
 
 impl Engine {
-    /// Whether an earlier call may have created the volume, and only another creation can show
-    /// whether it did. Always false for storage that can search for a name; only `nfs` cannot.
+    /// Whether an earlier call may have created the volume, although no search can find it. Always
+    /// false for storage that can search for a name. Only the backend `nfs` cannot search, so it
+    /// must repeat the creation.
     pub(in crate::operation) fn may_exist(&self, name: &Name) -> bool {
         let begun = self.backend.started_creations();
         begun.is_some_and(|begun| begun.volumes.has(name.as_str()))
     }
 
-    /// Returns the volume with the requested name, ready or failed; `make` creates it if there is
-    /// none.
+    /// Returns the volume with the requested name, ready or failed. If there is no volume with the
+    /// name, calls `make` to create it.
     ///
     /// # Errors
     /// Returns the errors of the search with an unknown state, since an earlier call may have
@@ -54,7 +55,7 @@ impl Engine {
     }
 
     /// Deletes a failed volume if this process has created it and no process could have used it
-    /// yet, so that it has no data. This frees the name for the next call.
+    /// yet, so that it has no data. Afterwards, the next call can use the name.
     async fn unless_unfinished(&self, volume: Volume, order: &Order) -> Result<Volume, Failure> {
         match (&volume.phase, &volume.mark) {
             (Phase::Failed(why), Mark::Open(by)) if by.is_of_the_process_of(&order.attempt) => {
@@ -65,8 +66,8 @@ impl Engine {
         }
     }
 
-    /// Returns the snapshot with the requested name, complete or failed; `make` creates it if there
-    /// is none.
+    /// Returns the snapshot with the requested name, complete or failed. If there is no snapshot
+    /// with the name, calls `make` to create it.
     ///
     /// # Errors
     /// Returns the errors of [`Self::volume_of`], for the snapshot.
@@ -90,7 +91,7 @@ impl Engine {
     }
 
     /// Waits until the item is ready or failed, checks its name, and returns it. Some storage does
-    /// not show the name of a new item earlier.
+    /// not report the name of a new item before the item is ready.
     ///
     /// # Errors
     /// Returns the errors of [`at_rest`] and of [`answered::named`].
@@ -113,9 +114,9 @@ impl Engine {
     }
 }
 
-/// Reads the item by its ID, and returns it as the storage shows it now. If the storage does not
-/// show the item yet, returns the item from the response to the creation, since the ID belongs to
-/// no other item.
+/// Reads the item by its ID, and returns the item in its current state. If the storage does not
+/// list the item yet, returns the item from the response to the creation, since no other item has
+/// this ID.
 ///
 /// # Errors
 /// Returns the errors of reading the item, with an unknown state.

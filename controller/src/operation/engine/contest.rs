@@ -2,11 +2,12 @@
 //! Several controllers, or lost responses, may have created more than one object with the name. ADR
 //! 12 proves that the algorithm is correct.
 //!
-//! A call returns an item only if the item is claimed, that is, marked in the storage. A call
-//! claims an item only if the item is ready and the call has found no claimed item. Two calls can
-//! claim different items if both search before either claims. Therefore no call returns an item
-//! until all claims of this kind must be visible, or until no other item can be claimed. From then
-//! on, all controllers see the same claims, and return the claimed item with the lowest ID.
+//! A call returns an item (a volume or snapshot) only if the item is claimed, that is, marked in
+//! the storage. A call claims an item only if the item is ready and the call has found no claimed
+//! item. Two calls can claim different items if both search before either claims. Therefore no call
+//! returns an item until all claims that began after an early search must be visible, or until no
+//! other item can be claimed. After that, all controllers see the same claims, and return the
+//! claimed item with the lowest ID.
 
 use super::Outage;
 use super::item::{Contested, Item, NameRequest, Store};
@@ -17,11 +18,13 @@ use belay_server::call::{Certainty, Failure, Kind};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// A call may claim an item only within this time after the start of a search that found no claim.
+/// A call may claim an item (mark it in the storage) only within this time after the start of a
+/// search that found no claim.
 const CLAIM_WITHIN: Duration = Duration::from_secs(10);
 
-/// The time after which every claim that follows a search without claims is visible, or never will
-/// be. The request for a claim has a deadline of 10 s; the rest is for delays in the storage.
+/// The time after a search without claims until every claim that follows this search is visible, or
+/// has failed. The request that claims an item has a deadline of 10 s; the rest of this time is for
+/// delays in the storage.
 const CLAIMS_SETTLE: Duration = Duration::from_secs(30);
 
 /// Maximum duration of the search for an item whose create request got no response.
@@ -39,13 +42,14 @@ pub(super) struct Contest<'a, S: Store, C> {
     bid: NameRequest<'a>,
     /// The item that this call created.
     own: Option<S::Item>,
-    /// The time since which it is unknown whether this call created an item, and the failure that
-    /// caused the doubt.
+    /// The failure after which it is unknown whether this call created an item, and the time of
+    /// this failure.
     doubt: Option<(Instant, Failure)>,
     /// The time at which this call first saw a claim.
     claim_seen: Option<Instant>,
     outage: Outage,
-    /// The outage of requests to claim an item. A successful search does not end this outage.
+    /// The sequence of failed requests to claim an item. A successful search does not end this
+    /// outage.
     outage_of_claims: Outage,
 }
 
@@ -106,11 +110,12 @@ where
         }
     }
 
-    /// Searches for the items; `None` if the search failed and must be repeated.
+    /// Searches for the items with the name; returns `None` if the search failed and must be
+    /// repeated.
     async fn search(&mut self) -> Result<Option<View<S::Item>>, Failure> {
         let view = match View::take(&self.contested, self.bid).await {
             Ok(view) => view,
-            // This call has done nothing yet, so the caller can repeat it.
+            // This call has changed nothing yet, so the caller can repeat the call.
             Err(failure) if self.is_new() => return Err(failure),
             Err(failure) => {
                 self.outage.bear(failure)?;
@@ -135,7 +140,7 @@ where
         settled_by(self.poller, end_of_patience(), id, self.bid.secrets).await
     }
 
-    /// Whether this call has created nothing, and seen no claim.
+    /// Whether this call has neither created an item nor found a claimed item.
     fn is_new(&self) -> bool {
         self.own.is_none() && self.doubt.is_none() && self.claim_seen.is_none()
     }
@@ -179,8 +184,8 @@ where
         }
     }
 
-    /// Returns an error unless the item that this call may have created can still appear. Called if
-    /// a search finds no item after this call has tried to create one.
+    /// Returns an error unless the item that this call may have created can still appear. This
+    /// function is called if a search finds no item although this call has tried to create an item.
     fn doubt_ends(&self) -> Result<(), Failure> {
         match &self.doubt {
             Some((since, _)) if since.elapsed() < DOUBT_MAX => Ok(()),
@@ -203,8 +208,8 @@ where
         Ok(leader)
     }
 
-    /// Deletes an item that this call created but does not return. No other call returns the item:
-    /// it does not have the lowest ID of the claimed items, and never will.
+    /// Deletes an item that this call created but does not return. No other call returns the
+    /// deleted item, because a different claimed item has a lower ID.
     async fn withdraw(&self, own: &S::Item) {
         let withdrawn = async {
             let is_gone = is_at_work(own) && self.settled(own.id()).await?.is_none();
@@ -225,7 +230,8 @@ where
         }
     }
 
-    /// Deletes the failed items of this process; returns the reason why the first one failed.
+    /// Deletes the failed items that this process created; returns the reason why the first of them
+    /// failed.
     async fn clear(&self, view: &View<S::Item>) -> Result<Failure, Failure> {
         let mut first = None;
         for (id, why) in view.failed(self.bid.attempt) {

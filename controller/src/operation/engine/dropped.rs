@@ -1,4 +1,4 @@
-//! The errors for changes that the storage accepts, but does not make or complete.
+//! The errors for changes that the storage has accepted, but has not made or completed.
 
 use super::Engine;
 use super::item::{Item, Store};
@@ -13,9 +13,9 @@ use tokio::time::timeout;
 const CAUSE_WITHIN: Duration = Duration::from_secs(5);
 
 impl Engine {
-    /// Returns the error for a change that the storage has accepted, but that the volume does not
-    /// show although it is ready. If the storage reports the cause in time, the cause is the error.
-    /// Otherwise the error has an unknown state, since the storage may show the change late.
+    /// Returns the error for a change that the storage has accepted, but that has had no effect
+    /// although the volume is ready. If the storage reports the cause in time, the cause is the
+    /// error. Otherwise the error has an unknown state, since the change may take effect late.
     pub(in crate::operation) async fn dropped(
         &self,
         id: &VolumeId,
@@ -38,7 +38,7 @@ impl Engine {
 
 impl<S: Store> Poller<S> {
     /// Returns the error for a change that the storage had not completed when a job stopped
-    /// waiting. `word` is the storage's last known state.
+    /// waiting. `word` is the storage's name for the last known state.
     pub(super) fn unfinished(&self, id: &<S::Item as Item>::Id, word: Option<String>) -> Failure {
         let what = S::Item::WHAT;
         let state = match word {

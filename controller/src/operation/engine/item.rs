@@ -1,5 +1,5 @@
-//! The objects that the engine searches, claims and waits for: volumes and snapshots. Both follow
-//! the same rules, which are implemented once, with these traits.
+//! The objects that the engine finds, claims and waits for: volumes and snapshots. Volumes and
+//! snapshots follow the same rules, so the rules are implemented once, with these traits.
 
 use crate::backend::{
     Answer, Attempt, Backend, Claims, Mark, Order, Phase, Progress, Snapshot, SnapshotClaims,
@@ -20,7 +20,7 @@ pub(in crate::operation) trait Item: Clone + Send + Sync + 'static {
 
     fn id(&self) -> &Self::Id;
 
-    /// Returns the name that the storage shows, if it shows one.
+    /// Returns the name that the storage reports, if the storage reports a name.
     fn name(&self) -> Option<&str>;
 
     fn phase(&self) -> &Phase;
@@ -103,7 +103,7 @@ pub(super) trait Contested: Send + Sync {
     fn claim(&self, id: <Self::Item as Item>::Id, secrets: Secrets) -> Answer<'_, ()>;
 }
 
-/// A call's request for the item with a name.
+/// The request of a call for the item with a name.
 #[derive(Clone, Copy)]
 pub(super) struct NameRequest<'a> {
     pub(super) name: &'a Name,

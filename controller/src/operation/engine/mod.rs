@@ -1,6 +1,6 @@
 //! Handles storage that responds before a change is complete, accepts duplicate names, or loses
-//! responses: finds the volume or snapshot with a name, waits for changes, and queues calls. This
-//! module does not depend on a particular cloud.
+//! responses. The engine finds the volume or snapshot with a name, waits for changes, and queues
+//! calls. This module does not depend on a particular cloud.
 
 mod by_name;
 mod contest;
@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// Maximum time that a job waits for one change of a volume. The time is shorter than the caller's
 /// timeout, so that the volume is free for a call that reverts the change. If the storage accepts
-/// duplicate names, a creation may wait several times.
+/// duplicate names, a creation may wait several times for up to this time.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The pause before a failed request is repeated while an item is being deleted.
@@ -39,7 +39,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Whether the change has been attempted the maximum number of times.
+    /// Whether the maximum number of attempts to make the change has been reached.
     pub(super) fn is_spent(&self) -> bool {
         self.begins_left == 0
     }
@@ -77,7 +77,7 @@ impl Engine {
     ///
     /// # Errors
     /// Returns `Busy` if the storage takes longer than a job waits, and persistent errors of
-    /// reading the volume. The state is unknown in all cases.
+    /// reading the volume. All of these errors have an unknown state.
     pub(super) async fn settled_soon(
         &self,
         id: &VolumeId,
@@ -133,9 +133,9 @@ impl Engine {
         }
     }
 
-    /// Waits for this call's turn to attach to or detach from a node, if a node accepts only one
-    /// change at a time. The turn ends when the result is dropped. Returns `None` at once if a node
-    /// accepts several changes at a time.
+    /// If a node accepts only one change at a time, waits for this call's turn to attach a volume
+    /// to the node, or detach it. The turn ends when the result is dropped. Returns `None` at once
+    /// if a node accepts several changes at a time.
     ///
     /// # Errors
     /// Returns `Busy` if the turn does not come in time, since a change must not begin after its
@@ -175,8 +175,8 @@ async fn settled_by<S: Store>(
     seen.unwrap_or_else(|_| Err(poller.unfinished(id, last.word())))
 }
 
-/// Waits until the item is ready or failed, and returns it. Keeps properties from the response to
-/// the creation that a later read may omit.
+/// Waits until the item is ready or failed, and returns it. If a later read omits properties that
+/// were in the response to the creation, keeps these properties.
 ///
 /// # Errors
 /// Returns the errors of reading the item, and `Busy` if it was deleted meanwhile or if the storage
@@ -271,12 +271,14 @@ async fn deleted<S: Store>(
     }
 }
 
-/// The maximum duration of an outage that a job tolerates. It is longer than a restart of the
-/// storage's services. If the caller repeats the call later, the call starts with a new search.
+/// The maximum duration of an outage that a job tolerates. This time is longer than a restart of
+/// the storage's services. If the caller repeats the call later, the new call starts with a new
+/// search.
 const OUTAGE_MAX: Duration = Duration::from_secs(30);
 
-/// An outage: a sequence of failures without a response between them. A waiting job tolerates an
-/// outage for a limited time. Contains the start; `None` if there is no outage.
+/// An outage: a sequence of failed requests without a response between them. A waiting job
+/// tolerates an outage for a limited time. The field is the time at which the outage began; `None`
+/// if there is no outage.
 #[derive(Debug, Default)]
 pub(super) struct Outage(Option<Instant>);
 
@@ -284,8 +286,8 @@ impl Outage {
     /// Records a failure.
     ///
     /// # Errors
-    /// Returns the failure, with an unknown state, if it is permanent or has persisted for too
-    /// long.
+    /// Returns the failure, with an unknown state, if the failure is permanent or the outage has
+    /// lasted too long.
     pub(super) fn bear(&mut self, failure: Failure) -> Result<(), Failure> {
         let since = *self.0.get_or_insert_with(Instant::now);
         match passes(failure.kind) && since.elapsed() < OUTAGE_MAX {

@@ -1,6 +1,6 @@
 //! Waits until the storage has completed its work on volumes or snapshots. One poller serves all
-//! waiters for volumes, and another all waiters for snapshots, so that one list suffices for many
-//! waiters of one account. No other code polls volumes or snapshots.
+//! waiters for volumes, and a second poller serves all waiters for snapshots, so that one list
+//! suffices for many waiters of one account. No other code polls volumes or snapshots.
 
 use super::Outage;
 use super::item::{Item, Store};
@@ -20,7 +20,7 @@ const INTERVAL_MAX: Duration = Duration::from_secs(2);
 const GETS_MAX: usize = 8;
 /// The number of entries in a page; the default of Cinder's `osapi_max_limit`.
 const PAGE_ENTRIES: usize = 1000;
-/// The time for which the number of pages of a list is cached.
+/// The time for which the number of pages of a list is kept for later decisions.
 const PAGES_AGE_MAX: Duration = Duration::from_secs(300);
 /// The minimum time between the starts of two lists, as a multiple of the response time, so that
 /// slow storage gets fewer requests.
@@ -36,14 +36,15 @@ struct Shared<S: Store> {
     /// The first interval between two polls of an item, and the minimum interval between two lists.
     interval: Duration,
     state: Lock<State<S>>,
-    /// Notified when a waiter is added, which may be due earlier than the others.
+    /// Notified when a waiter is added, since the new waiter may be due earlier than the other
+    /// waiters.
     added: Notify,
     gets: Semaphore,
 }
 
 struct State<S: Store> {
-    /// The accounts, identified by the secrets of the calls. One account may not see the items of
-    /// another.
+    /// The accounts, identified by the secrets of the calls. One account may not be allowed to list
+    /// the items of a different account.
     accounts: BTreeMap<Secrets, Account<S>>,
     /// Whether a task serves the waiters.
     runs: bool,
@@ -77,7 +78,7 @@ struct Waiter<S: Store> {
 pub(super) struct LastSeen(Arc<Lock<Option<String>>>);
 
 impl LastSeen {
-    /// Returns the storage's word for the state; `None` if the item has not been read.
+    /// Returns the storage's name for the item's state; `None` if the item has not been read.
     pub(super) fn word(&self) -> Option<String> {
         self.0.lock().clone()
     }
@@ -117,7 +118,8 @@ impl<S: Store> Poller<S> {
     }
 
     /// Returns the item once it is ready or failed; `None` if it was deleted. The first poll
-    /// follows after an interval. A caller that stops waiting finds the last state in `last`.
+    /// follows after an interval. When a caller stops waiting, `last` contains the last known state
+    /// of the item.
     ///
     /// # Errors
     /// Returns persistent errors of reading the item, with an unknown state.
@@ -159,8 +161,8 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Starts rounds of polls until no caller waits. A request without a response does not delay
-    /// the next round.
+    /// Starts rounds of polls until no caller waits. The next round does not wait for the responses
+    /// of the previous round.
     async fn run(self: Arc<Self>) {
         loop {
             let due = self.state.lock().due();
@@ -201,9 +203,9 @@ impl<S: Store> Shared<S> {
     }
 
     /// Responds to waiters from a list of all items, and reads fewer pages than there are waiters.
-    /// Then reads the other items individually, since a list cannot prove that an item is missing:
-    /// an item may be lost between two pages, and a list may omit volumes, such as the volumes of
-    /// another project.
+    /// Then reads the items that were not in the list individually, since a list cannot prove that
+    /// an item does not exist. An item may be missed between two pages, and a list may omit
+    /// volumes, such as the volumes of a different project.
     async fn by_list(self: Arc<Self>, secrets: Secrets, waiters: Vec<Waiter<S>>) {
         let pages_max = waiters.len() - 1;
         let mut waiting: BTreeMap<Id<S>, Vec<Waiter<S>>> = BTreeMap::new();
@@ -263,9 +265,9 @@ impl<S: Store> Shared<S> {
 
     fn again(self: &Arc<Self>, mut waiter: Waiter<S>) {
         let interval = (waiter.since.elapsed() / 4).clamp(self.interval, INTERVAL_MAX);
-        // Measure the interval between the starts of two polls, so that a slow response does not
-        // delay the next poll. After a slow response, pause for as long as the response took, up to
-        // the interval, so that slow storage gets fewer requests.
+        // Measure the interval from the start of one poll to the start of the next, so that a slow
+        // response does not delay the next poll. After a slow response, pause for as long as the
+        // response took, up to the interval, so that slow storage gets fewer requests.
         let rest = waiter.polled.elapsed().min(interval);
         waiter.due = (waiter.polled + interval).max(Instant::now() + rest);
         self.add(waiter);
@@ -312,8 +314,8 @@ impl<S: Store> Default for Account<S> {
 }
 
 impl<S: Store> Account<S> {
-    /// Drops the waiters whose callers have stopped waiting. Returns whether the account is still
-    /// needed.
+    /// Drops the waiters whose callers have stopped waiting. Returns whether the account still has
+    /// a waiter.
     fn is_needed(&mut self) -> bool {
         self.waiters.retain(|waiter| !waiter.answer.is_closed());
         !self.waiters.is_empty() || self.pages.1.elapsed() < PAGES_AGE_MAX

@@ -6,15 +6,15 @@ use std::hash::Hash;
 use std::sync::Arc;
 use tokio::sync::{Mutex as Fair, OwnedMutexGuard};
 
-/// The queues by key. A queue exists only while callers use it; the number of jobs limits the
-/// number of callers.
+/// The queues by key. A queue exists only while callers use it. The number of callers cannot exceed
+/// the number of jobs.
 pub(super) struct Queue<K>(Arc<Lock<HashMap<K, Arc<Fair<()>>>>>);
 
-/// A caller's turn, which ends when it is dropped.
+/// A caller's turn, which ends when this value is dropped.
 pub(in crate::operation) struct Turn<K: Eq + Hash> {
     queue: Queue<K>,
     key: K,
-    /// The lock; `None` only during drop.
+    /// The lock of the queue; `None` only while this value is being dropped.
     held: Option<OwnedMutexGuard<()>>,
 }
 
@@ -25,7 +25,7 @@ impl<K> Default for Queue<K> {
 }
 
 impl<K: Eq + Hash + Clone> Queue<K> {
-    /// Waits until all earlier callers have had their turn. A caller may stop waiting.
+    /// Waits until all earlier callers have had their turn. A caller may stop waiting at any time.
     pub(super) async fn turn(&self, key: &K) -> Turn<K> {
         let line = Arc::clone(self.0.lock().entry(key.clone()).or_default());
         let mut turn = Turn {
@@ -33,8 +33,8 @@ impl<K: Eq + Hash + Clone> Queue<K> {
             key: key.clone(),
             held: None,
         };
-        // The `Mutex` of tokio is fair. From here on, dropping `turn` removes the queue if this
-        // caller was the last.
+        // The `Mutex` of tokio is fair. From here on, dropping `turn` removes the queue if no other
+        // caller uses it.
         turn.held = Some(line.lock_owned().await);
         turn
     }

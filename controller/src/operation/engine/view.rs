@@ -1,4 +1,5 @@
-//! The volumes or snapshots with one name, as found by one search and classified by their marks.
+//! The volumes or snapshots with one name that one search has found, classified by their marks in
+//! the storage.
 
 use super::item::{Contested, Item, NameRequest};
 use super::poller::is_at_work;
@@ -36,14 +37,14 @@ impl<I: Item> View<I> {
         self.with(|item| *item.mark() == Mark::Claimed).next()
     }
 
-    /// Returns the item to claim if none is claimed. An unmarked item takes precedence: another
-    /// program may already have reported it to a caller.
+    /// Returns the item to claim if no item is claimed. An unmarked item takes precedence, since a
+    /// different program may already have returned the item to a caller.
     pub(super) fn claimable(&self) -> Option<&I> {
         self.claimables()
             .min_by_key(|item| (*item.mark() != Mark::None, item.id()))
     }
 
-    /// Whether another item can be claimed.
+    /// Whether any further item can be claimed.
     pub(super) fn has_rival(&self, leader: &I::Id) -> bool {
         self.claimables().any(|item| item.id() != leader)
     }
@@ -58,7 +59,7 @@ impl<I: Item> View<I> {
         .next()
     }
 
-    /// Returns a failed item without a mark. Another program may have reported this item to a
+    /// Returns a failed item without a mark. A different program may have returned this item to a
     /// caller.
     pub(super) fn failed_unmarked(&self) -> Option<&I> {
         let is_failed = |item: &I| matches!(item.phase(), Phase::Failed(_));
@@ -66,8 +67,8 @@ impl<I: Item> View<I> {
             .next()
     }
 
-    /// Returns the only item that has the mark of the attempt. Returns `None` if there is no such
-    /// item, or if there are several, since one of them may be a copy.
+    /// Returns the only item whose mark identifies this attempt to create an item. Returns `None`
+    /// if no item has the mark, or if several items have it, since one of them may be a copy.
     pub(super) fn created_by(&self, attempt: &Attempt) -> Option<&I> {
         let mut own = self.with(|item| *item.mark() == Mark::Open(attempt.clone()));
         let only = own.next()?;
@@ -75,7 +76,7 @@ impl<I: Item> View<I> {
     }
 
     /// Returns the failed items that the process of `attempt` created in any attempt, each with its
-    /// failure. These items were never returned to a caller, since only claimed items are.
+    /// failure. These items were never returned to a caller, since only claimed items are returned.
     pub(super) fn failed(&self, attempt: &Attempt) -> impl Iterator<Item = (&I::Id, &Failure)> {
         self.items
             .iter()
@@ -87,7 +88,7 @@ impl<I: Item> View<I> {
             })
     }
 
-    /// Logs the items that are not used because another item with the name is used.
+    /// Logs the items that are not used because a different item with the same name is used.
     pub(super) fn report_surplus(&self, name: &Name, used: &I::Id) {
         let surplus = self.with(|item| item.id() != used);
         let surplus: Vec<_> = surplus.map(|item| item.id().to_string()).collect();

@@ -1,12 +1,13 @@
-//! Attributes of volumes, with a backend that responds before it has made a change, and may not
-//! make it.
+//! Tests of volume attributes, with a backend that responds before it has made a change, and may
+//! not make the change at all.
 
 use super::*;
 use crate::backend::Modification;
 use belay_server::request::ControllerModify;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-/// A backend whose volume `vol-1` gets the requested attribute `class`, or refuses it silently.
+/// A backend that sets the requested attribute `class` of its volume `vol-1`, or ignores the
+/// request silently.
 #[derive(Default)]
 struct Changing {
     class: Mutex<String>,

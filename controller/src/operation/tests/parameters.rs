@@ -1,8 +1,8 @@
-//! Volumes with the name of a request, but with other parameters.
+//! Tests of volumes that have the requested name, but different parameters.
 
 use super::*;
 
-/// Creates `pvc-1` with a class, on a backend whose volume shows these parameters.
+/// Creates `pvc-1` with a class, on a backend that reports these parameters for the volume.
 async fn created(
     shown: &[(&'static str, &str)],
     class: Option<&str>,
@@ -39,10 +39,10 @@ async fn a_volume_that_shows_another_parameter_than_it_was_asked_for_is_incompat
         (&[("class", "small")][..], Some("small"), false),
         // Without the parameter in the request, the storage has selected the value.
         (&[("class", "large")], None, false),
-        // The storage does not show the parameter.
+        // The storage does not report the parameter.
         (&[], Some("small"), false),
         (&[("other", "large")], Some("small"), false),
-        // The storage uses another name for the same value.
+        // The storage uses a different name for the same value.
         (&[("class", "large")], Some("small"), true),
     ] {
         let answer = created(shown, class, meets).await;

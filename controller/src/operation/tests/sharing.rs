@@ -1,5 +1,5 @@
-//! Volumes for several nodes at once, with a driver that supports them only as raw block, and only
-//! for some volumes.
+//! Tests of volumes for several nodes at once, with a driver that supports this only for some
+//! volumes, and only as raw block.
 
 use super::*;
 use belay_contract::drivers::{NFS, OPENSTACK, Profile};
@@ -70,7 +70,7 @@ async fn a_backend_knows_whether_an_order_is_for_several_nodes() {
         let rules = Rules { profile, ..rules() };
         let operations = Operations::new(Arc::new(backend), rules);
         let made = operations.create(named("pvc-2", capability.clone())).await;
-        // The stub's volume is for a single node.
+        // The volume of the stub supports only a single node.
         let is_refused = made.is_err_and(|why| why.message.contains("one node at a time"));
         assert_eq!(is_refused, is_shared, "{capability:?}");
         let orders: Vec<_> = std::mem::take(&mut *ordered.lock().unwrap());

@@ -1,5 +1,5 @@
-//! Storage that cannot search for a name: objects that an earlier call has created are not
-//! forgotten.
+//! Tests with storage that cannot search for a name: objects that an earlier call has created must
+//! not be forgotten.
 
 use super::*;
 use crate::backend::{Clones, StartedCreations};
@@ -80,7 +80,8 @@ fn unreachable() -> Failure {
     Failure::new(Kind::Unreachable, "why")
 }
 
-/// Returns the certainties of the failures of calls with these responses of the storage.
+/// Makes calls for which the storage gives these responses, and returns the certainty of each
+/// call's failure.
 async fn certainties(
     request: &CreateVolume,
     answers: impl IntoIterator<Item = Result<Volume, Failure>>,
@@ -118,7 +119,8 @@ async fn a_server_that_is_away_says_nothing_of_an_earlier_call() {
     assert_eq!(certainties(&request, answers, 5).await, expected);
 }
 
-/// The caller has disconnected before the response, so it does not know that the volume exists.
+/// The caller has disconnected before the response, so the caller does not know that the volume
+/// exists.
 #[tokio::test]
 async fn a_volume_whose_caller_has_left_is_not_forgotten_when_the_server_is_away() {
     let answers = [Ok(volume(Phase::Ready)), Err(unreachable())];
@@ -142,7 +144,7 @@ async fn a_volume_whose_caller_has_left_is_not_forgotten_when_the_server_is_away
     assert_eq!(state, (Kind::Unreachable, Certainty::MayBeRunning));
 }
 
-/// Once an earlier call may have created a copy, only the storage knows whether it exists.
+/// If an earlier call may have created a copy, only the storage can report whether the copy exists.
 #[tokio::test]
 async fn the_copy_of_a_source_that_is_gone_is_looked_for_if_a_call_may_have_made_it() {
     let source = || ContentSource::Volume(VolumeId::new("gone").unwrap());

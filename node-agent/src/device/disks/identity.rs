@@ -1,5 +1,5 @@
-//! The identity that a disk reports, and whether it matches the identity of a volume's disk. The
-//! parsed bytes are from the disk, and can be arbitrary.
+//! Parses the identity that a disk reports, and compares it with the identity of a volume's disk.
+//! The parsed bytes are from the disk, and can be arbitrary.
 
 use belay_contract::disk::{DiskIdentity, NameTemplate};
 
@@ -23,7 +23,7 @@ pub(super) struct Identity {
     /// The names that udev creates in `/dev/disk/by-id`, or could create.
     names: Vec<String>,
     /// Whether the serial number may be truncated, so that the disk of another volume may report
-    /// the same one.
+    /// the same serial number.
     is_cut: bool,
 }
 
@@ -38,7 +38,8 @@ pub(super) enum Match {
 }
 
 impl Identity {
-    /// Reads the disk's identity; `None` if the disk was removed. Waits for a virtio disk.
+    /// Reads the disk's identity; `None` if the disk was removed. Waits for the response of a
+    /// virtio disk.
     ///
     /// # Errors
     /// Returns an error if the disk or sysfs cannot be read.
@@ -93,8 +94,8 @@ impl Identity {
             identity.names.push(format!("scsi-{}", encoded(&name)));
             match designator.kind {
                 Kind::VendorSpecific => identity.serials.push(id),
-                // An NAA designator in text form would also contain hex digits; any other value is
-                // not an NAA name.
+                // The value of an NAA designator has only hex digits, even in text form. Ignore
+                // other values.
                 Kind::Naa if id.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
                     identity.names.push(format!("wwn-0x{id}"));
                     identity.wwns.push(format!("0x{id}"));
@@ -161,8 +162,8 @@ impl Identity {
         }
     }
 
-    /// Returns the worldwide name of the logical unit. Another disk with this name is another path
-    /// to the unit.
+    /// Returns the worldwide name of the logical unit. A different disk with the same name is
+    /// another path to the unit.
     pub(super) fn unit(&self) -> Option<&str> {
         self.wwns.first().map(String::as_str)
     }
@@ -259,9 +260,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Encodes text as udev does in a name: a run of spaces becomes one underscore, and so does each
-/// character that is not allowed in names (systemd, `util_replace_whitespace` and
-/// `encode_devnode_name`).
+/// Encodes text as udev does in a name: a run of spaces, or a character that is not allowed in
+/// names, becomes one underscore (systemd, `util_replace_whitespace` and `encode_devnode_name`).
 fn encoded(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let plain = |c: char| c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c);

@@ -1,9 +1,10 @@
 //! An index of the node's disks by their identities, and of the volumes that need a disk. The agent
-//! updates it when the kernel reports a change; a stage queries it and waits for the next change.
+//! updates the index when the kernel reports a change. NodeStageVolume searches the index for the
+//! volume's disk, and waits for the next change if the disk is missing.
 //!
-//! A virtio disk must be queried for its serial number, and a failing disk may never answer.
-//! Therefore only the reader of the disk waits for the answer. Meanwhile, the index lists the disk
-//! as not answering.
+//! A virtio disk must be queried for its serial number, and a failing disk may never respond.
+//! Therefore only the thread that queries the disk waits for the response. Meanwhile, the index
+//! lists the disk as not responding.
 
 mod foreign;
 mod held;
@@ -47,7 +48,8 @@ struct User {
     /// The identity of the volume's disk; `None` if only a mount or a name in `/dev/belay`
     /// identifies the disk.
     wanted: Option<DiskIdentity>,
-    /// The disk that was found for the volume. It counts only while the disk is plugged in.
+    /// The disk that was found for the volume. The assignment is valid only while the disk is
+    /// plugged in.
     held: Option<Disk>,
 }
 
@@ -64,15 +66,15 @@ enum State {
     Unasked,
     /// The query is running.
     Asked,
-    /// The disk has not answered in time, and may never answer.
+    /// The disk has not responded in time, and may never respond.
     Late,
-    /// The disk has answered with an error.
+    /// The disk has responded with an error.
     Unread(String),
     Known(Arc<Identity>),
 }
 
 impl DiskIndex {
-    /// Returns an index without disks; [`DiskIndex::rescan`] adds them.
+    /// Returns an index without disks; [`DiskIndex::rescan`] adds the disks.
     pub(crate) fn new() -> Self {
         DiskIndex {
             inner: Lock::default(),
@@ -125,8 +127,8 @@ impl DiskIndex {
     ) -> Result<Search<Disk>, Failure> {
         let mut inner = self.lock();
         let known = inner.users.get(owner).and_then(|user| user.wanted.as_ref());
-        // The disk was the only match when it was found, and is still plugged in. Other disks that
-        // match by now do not change this.
+        // The disk was the only match when it was found, and is still plugged in. The assignment
+        // remains, even if other disks match by now.
         if let Some(disk) = inner.held_by(owner).cloned()
             && known.is_none_or(|known| known == wanted)
             && inner.may_match(&disk, wanted)
@@ -136,7 +138,8 @@ impl DiskIndex {
             }
             return Ok(Search::Found(disk));
         }
-        // This is the first search, or the volume was attached again, as another disk.
+        // This is the first search for the volume, or the cloud has attached the volume again, as a
+        // different disk.
         let found = inner.search(owner, wanted);
         let held = match &found {
             Ok(Search::Found(disk)) => Some(disk.clone()),
@@ -163,14 +166,14 @@ impl DiskIndex {
         user.is_some_and(|user| user.wanted.is_some()) || inner.held_by(owner).is_some()
     }
 
-    /// Whether any disk has not been queried yet, or has not answered yet.
+    /// Whether any disk has not been queried yet, or has not responded yet.
     pub(super) fn is_any_unknown(&self) -> bool {
         self.lock().is_any_awaited()
     }
 
     /// Returns the disk's identity, if it is known already.
     pub(super) fn known(&self, disk: &Disk) -> Option<Arc<Identity>> {
-        // Without sequence numbers, another disk may have replaced this one.
+        // Without sequence numbers, a different disk may have replaced the known disk.
         if disk.diskseq == 0 {
             return None;
         }
@@ -184,8 +187,8 @@ impl DiskIndex {
         }
     }
 
-    /// Returns the disk's identity, and queries the disk if it is unknown. `None` if the disk was
-    /// removed.
+    /// Returns the disk's identity, and queries the disk if the identity is unknown. `None` if the
+    /// disk was removed.
     ///
     /// # Errors
     /// Returns an error if the disk or sysfs cannot be read.
@@ -276,12 +279,12 @@ impl Inner {
         user.has(&entry.disk).then_some(&entry.disk)
     }
 
-    /// Returns the only disk that matches, if it belongs to no other volume.
+    /// Returns the only disk that matches, if the disk belongs to no other volume.
     fn search(&self, owner: &Owner, wanted: &DiskIdentity) -> Result<Search<Disk>, Failure> {
         let Some((disk, identity, matched)) = self.only(wanted)? else {
             return Ok(Search::Missing(self.missing(wanted)));
         };
-        // The serial number may be truncated, so a disk that has not answered yet may match as
+        // The serial number may be truncated, so a disk that has not responded yet may match as
         // well.
         if matched == Match::Cut && self.is_any_awaited() {
             return Ok(Search::Missing(self.missing(wanted)));
@@ -331,8 +334,8 @@ impl Inner {
 }
 
 impl User {
-    /// Whether this disk was found for the volume. Always false without sequence numbers, because
-    /// another disk may have replaced it.
+    /// Whether the disk was found for the volume. Always false without sequence numbers, because
+    /// another disk may have replaced the disk that was found.
     fn has(&self, disk: &Disk) -> bool {
         let is_it = |held: &Disk| (held.dev, held.diskseq) == (disk.dev, disk.diskseq);
         disk.diskseq != 0 && self.held.as_ref().is_some_and(is_it)

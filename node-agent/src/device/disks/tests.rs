@@ -142,7 +142,7 @@ fn each_disk_is_asked_once_and_again_only_when_it_was_exchanged_or_failed() {
     assert!(bench.find("vol").unwrap().is_some());
 }
 
-/// A virtio disk may answer without a serial, or with an error, and later with its serial.
+/// A virtio disk may respond without a serial, or with an error, and later with its serial.
 #[test]
 fn a_disk_without_a_serial_is_asked_again_after_each_event_and_nothing_waits_for_it() {
     for is_failing in [false, true] {
@@ -167,7 +167,7 @@ fn a_disk_without_a_serial_is_asked_again_after_each_event_and_nothing_waits_for
             assert_eq!(again, asked[1..]);
             assert!(!bench.index.is_any_unknown(), "it has answered before");
             assert!(bench.find(LONG).unwrap().is_some());
-            // The disk's query is running.
+            // The query of the disk is still running, so the disk is not queried again.
             bench.index.forgive();
             assert_eq!(bench.index.take_unasked(), []);
             match is_failing {
@@ -282,7 +282,7 @@ fn a_disk_is_of_one_volume_until_that_is_forgotten() {
         bench.index.forget(&owner, None);
     };
     forget(LONG);
-    // Both volumes need the disk, and neither has it.
+    // Both volumes need the disk, and neither volume has it.
     assert_eq!(bench.find(LONG), Err(Kind::Precondition));
     forget(&alike);
     assert!(bench.find(LONG).unwrap().is_some());
@@ -346,7 +346,7 @@ fn what_is_known_is_of_that_disk_alone() {
     bench.index.ask(&bench.kernel, &disk);
     let known = Some(Arc::new(Identity::virtio("vol")));
     assert_eq!(bench.index.known(&disk), known);
-    // The late report is ignored: the disk has answered by now, and another disk was late.
+    // The late report is ignored: the disk has responded by now, and another disk was late.
     bench.index.is_late(&disk);
     let next = Disk {
         diskseq: disk.diskseq + 1,
@@ -456,8 +456,8 @@ fn a_device_is_a_volumes_by_what_its_disk_says_and_until_that_is_forgotten() {
     for disk in index.take_unasked() {
         index.ask(kernel, &disk);
     }
-    // In this profile, the ID of a volume is its disk's serial number; a stage may name another
-    // identity.
+    // In this profile, the ID of a volume is its disk's serial number. A NodeStageVolume call may
+    // name another identity.
     assert!(may_be_of(&volume) && !may_be_of(&other));
     let is_here = |volume| volumes.is_here(kernel, volume).unwrap();
     assert!(is_here(&volume) && !is_here(&other));
@@ -489,7 +489,7 @@ fn a_device_is_a_volumes_by_what_its_disk_says_and_until_that_is_forgotten() {
     assert!(carries(dev) && node_of(dev).is_none() && !may_be_of(&volume));
 }
 
-/// Plugs in a disk like DigitalOcean's with that name.
+/// Plugs in a disk that reports this name, like a disk of DigitalOcean.
 fn plug_named(bench: &Bench, name: &str) -> Dev {
     let medium = Path::new("/media").join(name);
     bench.machine.make_file(&medium, 1 << 20);
@@ -552,7 +552,7 @@ fn after_a_start_any_disk_of_the_cloud_is_the_volumes_until_its_attachment_says_
     assert_eq!(are_its(), [true, false, false]);
 }
 
-/// Tests a disk that is known only from the mount that an unstage has unmounted.
+/// Tests a disk that is known only from the mount that NodeUnstageVolume has unmounted.
 #[test]
 fn the_disk_that_a_mount_has_shown_is_the_volumes_and_the_next_one_with_its_number_is_not() {
     let bench = Bench::new();

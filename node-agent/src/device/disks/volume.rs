@@ -1,4 +1,4 @@
-//! The disk of a volume, the open disk, and the message about a missing disk.
+//! Finds and opens the disk of a volume, and describes a missing disk.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ pub(super) fn open<K: Kernel>(
         fd,
         path,
         guard: Plugged { disk: disk.clone() },
-        // Assume other users until `hold` has checked whether the disk is claimed.
+        // Assume that the disk has other users until `hold` has checked whether it is claimed.
         is_shared: true,
         // Disks have no leases, so another opener is visible only if it claims the disk.
         is_checked: true,
@@ -130,7 +130,7 @@ impl Plugged {
         &self.disk
     }
 
-    /// Returns the size of the disk in bytes. If it is less than `least`, first makes the kernel
+    /// Returns the size of the disk in bytes. If the size is below `least`, first makes the kernel
     /// read the size of a SCSI disk again.
     ///
     /// # Errors

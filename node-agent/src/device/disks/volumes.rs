@@ -18,8 +18,8 @@ use super::volume::{Plugged, VolumeDisk, is_plugged, node, open, words};
 use crate::device::{Backing, Intent, Label, Search, Verdict, mixed_up};
 use crate::kernel::{self, Dev, DiskAt, Disks, Kernel};
 
-/// Maximum time in which a healthy disk reports its serial number. After this time, no volume waits
-/// for the disk.
+/// Maximum time in which a healthy disk reports its serial number. After this time, calls for a
+/// volume no longer wait for the disk.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// The disk volumes of a driver.
@@ -110,7 +110,7 @@ impl DiskVolumes {
     }
 
     /// Returns the identity of the volume's disk: from its attachment, or from the volume's ID.
-    /// `None` after a restart if only the attachment contains it.
+    /// `None` after a restart if only the attachment contains the identity.
     fn wanted(&self, volume: &VolumeId) -> Option<DiskIdentity> {
         let said = self.index.wanted(&self.owner(volume));
         let by_id = self.profile.disk_name_key.is_none();
@@ -149,7 +149,8 @@ impl DiskVolumes {
         })
     }
 
-    /// Returns the volume's disk; `None` if it is unknown or unplugged, or if several disks match.
+    /// Returns the volume's disk; `None` if the disk is unknown or unplugged, or if several disks
+    /// match.
     pub(in crate::device) fn known(&self, volume: &VolumeId) -> Option<VolumeDisk> {
         let wanted = self.wanted(volume);
         let owner = self.owner(volume);
@@ -161,7 +162,7 @@ impl DiskVolumes {
     /// everything that remains of the volume.
     ///
     /// # Errors
-    /// Returns `ABORTED` while a disk that may be the volume's has not answered.
+    /// Returns `ABORTED` while a disk that may belong to the volume has not responded.
     pub(in crate::device) fn find_if_any(
         &self,
         volume: &VolumeId,
@@ -176,7 +177,7 @@ impl DiskVolumes {
     }
 
     /// Assigns to the volume the disk that a mount of the volume shows, before this mount is
-    /// unmounted. If the unstage fails afterwards, the next unstage finds the disk only by this
+    /// unmounted. If NodeUnstageVolume fails afterwards, the next call finds the disk only by this
     /// assignment.
     pub(in crate::device) fn remember(&self, volume: &VolumeId, disk: &Plugged) {
         let owner = self.owner(volume);
@@ -185,7 +186,7 @@ impl DiskVolumes {
     }
 
     /// Assigns the disk with this name in `/dev/belay` to the volume in the name, because an
-    /// earlier agent has staged the volume on it.
+    /// earlier agent has staged the volume on the disk.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -212,14 +213,15 @@ impl DiskVolumes {
         self.index.holder_of(&self.driver, dev)
     }
 
-    /// Whether the volume's disk can be distinguished from all others. If not, any disk of this
-    /// cloud may be the volume's; [`DiskVolumes::verdict`] explains the consequences.
+    /// Whether the volume's disk can be distinguished from all others. If the disk cannot be
+    /// distinguished, any disk of this cloud may belong to the volume; [`DiskVolumes::verdict`]
+    /// explains the consequences.
     pub(in crate::device) fn can_recognise(&self, volume: &VolumeId) -> bool {
         self.profile.disk_name_key.is_none() || self.index.can_recognise(&self.owner(volume))
     }
 
-    /// Removes the volume from the index. Returns the name in `/dev/belay` that its disk may still
-    /// have.
+    /// Removes the volume from the index. Returns the name in `/dev/belay` that the volume's disk
+    /// may still have.
     pub(in crate::device) fn forget(&self, volume: &VolumeId) -> Option<Label> {
         let wanted = self.wanted(volume);
         let held = self.index.forget(&self.owner(volume), wanted.as_ref())?;
@@ -233,19 +235,20 @@ impl DiskVolumes {
         words(&self.wanted(volume).unwrap_or_else(of_cloud))
     }
 
-    /// Returns the relation of the device with number `dev` to the volume. If `diskseq` is given,
-    /// from the label of the device, the device must have this sequence number. The volume's disk
-    /// is the disk that was found for it, or that has its name in `/dev/belay`. If there is none
-    /// yet, it is the disk with the identity in `said`, from the call's attachment, or with the
-    /// identity that an earlier call has named. Only in this case does this function query a disk
-    /// that has not been queried before. If no call has named an identity, for example after Belay
-    /// has replaced another driver, any disk of this cloud that belongs to no volume counts as the
-    /// volume's: these calls unmount, measure or grow the mounted filesystem, and format nothing.
+    /// Returns the relation of the device with number `dev` to the volume. If the sequence number
+    /// `diskseq` is given, which comes from the device's label, the device must have this number.
+    /// The volume's disk is the disk that was found for the volume, or that has the volume's name
+    /// in `/dev/belay`. If no disk was found yet, the volume's disk is the disk with the identity
+    /// `said`, which is from the call's attachment, or with the identity that an earlier call has
+    /// named. Only in this case does this function query a disk that has not been queried before.
+    /// If no call has named an identity, for example after Belay has replaced another driver, the
+    /// volume's disk may be any disk of this cloud that belongs to no volume. Calls without an
+    /// identity only unmount, measure or grow the mounted filesystem, and never format a disk.
     ///
     /// # Errors
     /// Returns `FAILED_PRECONDITION` if the volume will be used and another disk or volume has the
-    /// same identity; `ABORTED` while this is unknown; otherwise the error of the kernel or the
-    /// disk.
+    /// same identity; `ABORTED` while the identity of a disk is unknown; otherwise the error of the
+    /// kernel or the disk.
     pub(in crate::device) fn verdict<K: Kernel>(
         &self,
         kernel: &K,
@@ -283,7 +286,7 @@ impl DiskVolumes {
         let (identity, wanted) = match (identity, said.cloned().or_else(|| self.wanted(volume))) {
             (Some(identity), Some(wanted)) => (identity, wanted),
             (_, _) if is_taken => return Ok(Verdict::Foreign),
-            // The volume has another disk, although no call has named it.
+            // The volume has a different disk, although no call has named that disk.
             (_, None) if self.index.has_disk(&owner) => return Ok(Verdict::Foreign),
             (Some(identity), None) => {
                 let of_cloud = identity.names_like(self.profile.disk_names);
@@ -302,7 +305,7 @@ impl DiskVolumes {
         opened(Some(&wanted))
     }
 
-    /// Whether the device may be the volume's. Does not query any disk.
+    /// Whether the device may belong to the volume. Does not query any disk.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -322,7 +325,7 @@ impl DiskVolumes {
         Ok(both.is_some_and(|(known, wanted)| known.matches(&wanted) != Match::No))
     }
 
-    /// Returns the state of the disk with this number, which was a volume's.
+    /// Returns the state of the disk with this number, which belonged to a volume.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.

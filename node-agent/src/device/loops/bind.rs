@@ -10,14 +10,14 @@ use super::sysfs::loop_path;
 use crate::device::{OpenDevice, Purpose};
 use crate::kernel::{self, Cause, Dev, Kernel, LoopMode, Open, Openers, Patience, while_busy};
 
-/// Maximum number of attempts to bind a free device, because other processes may take it first:
-/// LOOP_CTL_GET_FREE only returns a device that was free at the time of the call.
+/// Maximum number of attempts to bind a free device. Other processes may bind the device first,
+/// because LOOP_CTL_GET_FREE only returns a device that was free at the time of the call.
 const SNATCHED_MAX: u32 = 64;
 
 /// The node of the loop driver's control device, which returns a free device.
 const CONTROL: &str = "/dev/loop-control";
 
-/// Whether a mount shows the device with this number.
+/// Returns whether a mount shows the node of the device with this number.
 pub(crate) type IsShown<'a> = &'a dyn Fn(Dev) -> kernel::Result<bool>;
 
 impl Purpose {
@@ -38,9 +38,10 @@ impl Purpose {
 }
 
 impl<K: Kernel> VolumeFile<K> {
-    /// Returns a device for this purpose, bound to this file: a new device that `is_shown` by no
-    /// mount, or the device `left` over from [`VolumeFile::left`]. A device for a filesystem
-    /// unbinds itself at its last close; any other device is unbound by [`OpenDevice::release`].
+    /// Returns a device for this purpose, bound to this file: a new device that no mount shows
+    /// (`is_shown`), or the device `left`, which an earlier operation left bound
+    /// ([`VolumeFile::left`]). A device for a filesystem unbinds itself at its last close; any
+    /// other device is unbound by [`OpenDevice::release`].
     /// # Errors
     /// Returns `ABORTED` if no device can be bound, or while another process has the file open or
     /// uses the device `left`; `NOT_FOUND` if the file was deleted in the meantime.
@@ -96,7 +97,7 @@ impl<K: Kernel> VolumeFile<K> {
         )))
     }
 
-    /// Uses the bound device if its mode is correct; otherwise unbinds it and binds another one.
+    /// Uses the bound device if its mode is correct; otherwise unbinds it and binds a new device.
     fn take_over(
         self,
         kernel: &K,
@@ -132,7 +133,7 @@ impl<K: Kernel> VolumeFile<K> {
     /// Refuses a file that another process has open, since tools that write to images take no lock.
     /// A read-only file may have other readers. Returns whether the filesystem reports openers.
     fn refuse_opened(&self, kernel: &K, read_only: bool) -> Result<bool, Failure> {
-        // A device that was just unbound closes its file slightly later.
+        // A device that was just unbound closes its file with a short delay.
         let is_open = |found: &kernel::Result<Openers>| matches!(found, Ok(Openers::Others));
         let openers = || kernel.openers(self.fd(), !read_only);
         match while_busy(kernel, Patience::Second, is_open, openers)? {
@@ -152,7 +153,7 @@ impl<K: Kernel> VolumeFile<K> {
 
     /// Binds the open device. Binding needs a descriptor that is open for writing, otherwise the
     /// kernel binds read-only; but on some kernels a device that is open for writing cannot be
-    /// mounted. Therefore that descriptor is closed immediately.
+    /// mounted. Therefore the descriptor for writing is closed immediately.
     fn configure(&self, kernel: &K, held: &K::Fd, mode: LoopMode) -> kernel::Result<()> {
         if mode.read_only {
             return kernel.loop_configure(held, self.fd(), mode, self.name().as_str());
@@ -183,11 +184,11 @@ fn free_number<K: Kernel>(
     Ok(number)
 }
 
-/// Opens the free device with this number. Returns its descriptor and its node. While another
+/// Opens the free device with this number. Returns the device's descriptor and node. While another
 /// volume used the device, a process may have added partitions to it, or opened its node to other
-/// users, who could then read and write the next volume. Such a device is removed, since a new
-/// device with its number has neither. If it cannot be removed, or must not be used immediately,
-/// its number is added to `in_use`.
+/// users, who could then read and write the next volume. The function removes a device with such
+/// changes, since a new device with the same number has no partitions and no other users. If the
+/// device cannot be removed, or must not be used immediately, its number is added to `in_use`.
 fn open_plain<K: Kernel>(
     kernel: &K,
     number: u32,
@@ -210,7 +211,7 @@ fn open_plain<K: Kernel>(
             in_use.push(number);
             Ok(None)
         }
-        // Another stage has just removed the device.
+        // A concurrent NodeStageVolume call has just removed the device.
         Err(error) if error.cause() == Cause::NoDevice => Ok(None),
         Err(error) if error.cause() == Cause::Missing => match kernel.loop_bytes(number)? {
             Some(_) => Err(no_node(&path)),
@@ -226,7 +227,7 @@ pub(crate) fn lacking_nodes<K: Kernel>(kernel: &K) -> Option<String> {
     let path = match kernel.loop_get_free() {
         Ok(number) => loop_path(number),
         Err(error) if error.cause() == Cause::Missing => PathBuf::from(CONTROL),
-        // A stage reports any other error.
+        // NodeStageVolume reports any other error.
         Err(_) => return None,
     };
     let is_missing = matches!(kernel.look(&path), Ok(None));

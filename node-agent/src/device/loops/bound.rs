@@ -1,4 +1,4 @@
-//! A loop device that is bound to a file, and how it is unbound.
+//! Opens, queries and unbinds a loop device that is bound to a file.
 
 use std::path::PathBuf;
 
@@ -9,14 +9,15 @@ use super::sysfs::loop_path;
 use crate::device::OpenDevice;
 use crate::kernel::{self, Cause, Inode, Kernel, LoopMode, LoopStatus, Open, Patience, while_busy};
 
-/// The guard of a bound device: its number, and what is known about its file.
+/// The guard of a bound device: the device's number, and the known facts about its file.
 pub(crate) struct Bound<K: Kernel> {
     pub(super) number: u32,
     /// The volume's file, if the device is bound to it.
     pub(super) file: Option<VolumeFile<K>>,
-    /// The device's mode when it was bound or last queried; `None` before.
+    /// The device's mode when it was bound or last queried; `None` if it has not been queried.
     pub(super) mode: Option<LoopMode>,
-    /// The inode of the device's file when it was bound or last queried; `None` before.
+    /// The inode of the device's file when the device was bound or last queried; `None` if it has
+    /// not been queried.
     pub(super) inode: Option<Inode>,
 }
 
@@ -67,8 +68,8 @@ impl<K: Kernel> Bound<K> {
 pub(super) type Device<K> = OpenDevice<K, Bound<K>>;
 
 impl<K: Kernel> Device<K> {
-    /// Opens a device that was bound a moment ago. Returns `None` if it was unbound and removed
-    /// since, or its disk fails.
+    /// Opens a device that was bound a moment ago. Returns `None` if the device was unbound and
+    /// removed since, or its disk fails.
     ///
     /// # Errors
     /// Returns an error if the device cannot be opened.
@@ -91,7 +92,7 @@ impl<K: Kernel> Device<K> {
             fd,
             path,
             guard,
-            // Assume other users until the device has been queried.
+            // Assume that the device has other users until it has been queried.
             is_shared: true,
             is_checked: true,
         }))
@@ -100,7 +101,7 @@ impl<K: Kernel> Device<K> {
     /// Queries the device's status; `None` if the device is not bound.
     ///
     /// # Errors
-    /// Returns an error if the filesystem of the device's file does not answer the query.
+    /// Returns an error if the filesystem of the device's file does not respond to the query.
     pub(super) fn ask(&mut self, kernel: &K) -> kernel::Result<Option<LoopStatus>> {
         let status = kernel.loop_status(&self.fd)?;
         self.guard.mode = status.as_ref().map(|status| status.mode);
@@ -133,8 +134,8 @@ impl<K: Kernel> Device<K> {
         Ok(partitions.is_empty() && kernel.is_private(&self.fd)?)
     }
 
-    /// Resets settings that another process has made on the device, perhaps for another volume:
-    /// with them, writes would fail, or an fsync would not reach the disk.
+    /// Resets the settings that another process has made on the device, perhaps for another volume.
+    /// The settings would make writes fail, or keep an fsync from reaching the disk.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -146,7 +147,8 @@ impl<K: Kernel> Device<K> {
         }
     }
 
-    /// Resets the device ([`OpenDevice::reset`]). Unbinds it if the reset fails.
+    /// Resets the device's settings ([`OpenDevice::reset`]), and unbinds the device if the reset
+    /// fails.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -195,14 +197,14 @@ impl<K: Kernel> Device<K> {
         }
     }
 
-    /// Unbinds the device, unless it is mounted, claimed or open elsewhere. Returns whether it was
-    /// unbound.
+    /// Unbinds the device, unless it is mounted, claimed or open elsewhere. Returns whether the
+    /// device was unbound.
     ///
     /// # Errors
     /// Returns the kernel's error.
     pub(crate) fn release_unused(self, kernel: &K) -> kernel::Result<bool> {
         let (_, Bound { number, file, .. }) = self.unbind(kernel)?;
-        // Only now is it visible whether other processes have the device open.
+        // Only after the unbinding can the agent see whether other processes have the device open.
         let is_left = |left: &kernel::Result<Option<Self>>| matches!(left, Ok(Some(_)));
         let left = while_busy(kernel, Patience::Moment, is_left, || {
             let Some(mut device) = Device::open(kernel, number)? else {
@@ -225,8 +227,8 @@ impl<K: Kernel> Device<K> {
         }
     }
 
-    /// Unbinds the device at its last close, which may be this one. Returns its node and its guard.
-    /// Succeeds if the device is already unbound.
+    /// Unbinds the device at its last close, which may be the close of this descriptor. Returns the
+    /// device's node and guard. Succeeds if the device is already unbound.
     ///
     /// # Errors
     /// Returns the kernel's error.

@@ -1,9 +1,9 @@
-//! A volume's file, identified by its inode and protected by a lock. Also the name under which loop
-//! devices are bound to the file (`lo_file_name`): it identifies driver and volume even after the
-//! file was renamed or moved.
+//! A volume's file, identified by its inode and protected by a lock. The module also defines the
+//! name under which loop devices are bound to the file (`lo_file_name`). The name identifies driver
+//! and volume, even after the file was renamed or moved.
 //!
-//! The lock passes to the loop device when the device is bound, and remains until it is unbound, so
-//! no second device can be bound to the same file.
+//! When a loop device is bound, the lock passes to the device, which keeps the lock until it is
+//! unbound. Therefore no second device can be bound to the same file.
 
 use std::path::{Path, PathBuf};
 
@@ -79,7 +79,8 @@ impl<K: Kernel> VolumeFile<K> {
     /// that it had when it was opened.
     ///
     /// # Errors
-    /// Returns `FAILED_PRECONDITION`, with the remedy.
+    /// Returns `FAILED_PRECONDITION` if the file has too many hard links; the message says what to
+    /// do.
     pub(in crate::device) fn refuse_linked(&self) -> Result<(), Failure> {
         match linked(&self.path, self.names) {
             Some(why) => Err(Failure::precondition(why)),
@@ -87,7 +88,8 @@ impl<K: Kernel> VolumeFile<K> {
         }
     }
 
-    /// Reads the controller's claim to copy or delete the file; `None` if there is no claim.
+    /// Reads the attribute by which the controller claims the file for copying or deleting; `None`
+    /// if the file is not claimed.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -116,7 +118,8 @@ impl<K: Kernel> VolumeFile<K> {
         }
     }
 
-    /// Removes the controller's claim to delete the volume, because the volume is staged again.
+    /// Removes the attribute by which the controller claims the file for deletion, because the
+    /// volume is staged again.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -125,7 +128,8 @@ impl<K: Kernel> VolumeFile<K> {
             return Ok(());
         }
         match kernel.remove_xattr(&self.fd, CLAIM) {
-            // An xfs without free blocks cannot remove the claim; the next stage retries.
+            // An xfs without free blocks cannot remove the attribute; the next NodeStageVolume call
+            // retries.
             Err(error) if error.cause() == Cause::Full => {
                 let path = self.path.display();
                 tracing::warn!("{path}: a claim to delete the volume is left: {error}");
@@ -163,17 +167,17 @@ pub(super) fn still_open(device: &Path) -> Failure {
 /// `LO_NAME_SIZE` of include/uapi/linux/loop.h, without the terminating zero.
 const NAME_BYTES: usize = 63;
 
-/// The name of a driver's volume: `<driver>/<volume>`. If it is too long, it is a digest and the
-/// end of the volume's ID, behind `~`, which no driver's name contains.
+/// The name of a driver's volume: `<driver>/<volume>`. A name that is too long is replaced by `~`,
+/// which no driver's name contains, then a digest, and the end of the volume's ID.
 #[derive(Clone, Debug)]
 pub(super) struct Name(String);
 
 /// The owner of the name of a bound device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bearer {
-    /// The name belongs to the volume.
+    /// The device was bound for the volume.
     Ours,
-    /// The name belongs to another volume.
+    /// The device was bound for another volume.
     Another,
     /// The device has no name, or a path, as losetup(8) and mount(8) set it.
     Nobody,
@@ -204,8 +208,8 @@ impl Name {
 }
 
 /// Returns a digest and the end of a long name. IDs come from controllers and administrators, who
-/// gain nothing from a collision, so the digest need not resist attacks. Before a device is used,
-/// its file is compared as well.
+/// gain nothing from a collision, so the digest need not resist attacks. Before the agent uses a
+/// device, it also compares the device's file.
 fn shortened(whole: &str) -> String {
     let digest = fnv_1a(whole.as_bytes());
     let mut name = format!("~{digest:032x}/");

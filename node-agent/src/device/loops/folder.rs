@@ -11,7 +11,8 @@ use super::file::{Name, VolumeFile};
 use crate::device::Purpose;
 use crate::kernel::{Cause, Error, FileKind, Kernel, Open, Patience, while_busy};
 
-/// The directory of the volumes' files. It is opened once, so renaming it has no effect.
+/// The directory of the volumes' files. The agent opens the directory once, so renaming it has no
+/// effect.
 pub(crate) struct LoopDir<K: Kernel> {
     driver: DriverName,
     path: PathBuf,
@@ -35,7 +36,8 @@ impl<K: Kernel> LoopDir<K> {
         })
     }
 
-    /// Locks the directory until this agent exits. Returns whether no other agent has locked it.
+    /// Locks the directory until this agent exits. Returns `false` if another agent has locked the
+    /// directory.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -65,7 +67,7 @@ impl<K: Kernel> LoopDir<K> {
         &self.path
     }
 
-    /// Returns the descriptor of the directory, which was opened at the start.
+    /// Returns the descriptor of the directory, which was opened at startup.
     pub(crate) fn fd(&self) -> &K::Fd {
         &self.fd
     }
@@ -134,7 +136,7 @@ impl<K: Kernel> LoopDir<K> {
         self.open_if_any(kernel, volume, Open::Name)
     }
 
-    /// Whether the controller waits until the volume is unstaged, to delete it.
+    /// Whether the controller needs the volume unstaged, because it must delete the volume.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -219,8 +221,8 @@ fn not_a_file(path: &Path) -> Failure {
     )
 }
 
-/// Returns the ID as a file name, as the driver `local` names its files. Any other ID must not
-/// reach the filesystem.
+/// Returns the ID as the name of the volume's file, like the controller of the driver `local`. An
+/// ID that is not a file name must not reach the filesystem.
 pub(super) fn file_name(volume: &VolumeId) -> Result<&str, Failure> {
     let id = volume.as_str();
     if id == "." || id == ".." || id.contains('/') {

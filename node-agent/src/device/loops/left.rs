@@ -12,20 +12,20 @@ use super::sysfs::{candidates, unmarked};
 use crate::device::Verdict;
 use crate::kernel::{self, Dev, Kernel, LoopFile, Patience, while_busy};
 
-/// The owner of the lock of a file.
+/// The holder of the lock of a file.
 enum Owner<K: Kernel> {
     Us,
     Device(Device<K>),
-    /// A device that was bound for another volume, and the name of the device.
+    /// A device that was bound for another volume holds the lock; contains the name of the device.
     Another(Device<K>, String),
-    /// Another process; or, for a short time, a child of this agent before its exec, or a device
-    /// that is being unbound.
+    /// Another process holds the lock. For a short time, this may be a child of the agent before
+    /// its exec, or a device that is being unbound.
     Unseen,
 }
 
 impl<K: Kernel> VolumeFile<K> {
-    /// Locks the file, or returns the device that has its lock because an earlier operation left it
-    /// bound.
+    /// Locks the file, or returns the device that holds the file's lock because an earlier
+    /// operation left the device bound.
     ///
     /// # Errors
     /// Returns `ABORTED` if another process has locked the file; `FAILED_PRECONDITION` if the
@@ -80,7 +80,7 @@ impl<K: Kernel> VolumeFile<K> {
         Err(still_open(&path))
     }
 
-    /// Returns the loop device that this file is bound to, for example since a crash.
+    /// Returns the loop device that this file is still bound to, for example after a crash.
     fn device(&self, kernel: &K) -> kernel::Result<Owner<K>> {
         for (number, _) in candidates(kernel, self.path())? {
             if let Some((found, status)) = Device::open_bound(kernel, number)?
@@ -152,9 +152,9 @@ impl<K: Kernel> LoopDir<K> {
         Ok(Verdict::Unbound)
     }
 
-    /// Returns the numbers of devices that may have been left bound, and the volumes that they may
-    /// belong to: devices without AUTOCLEAR, with a file of such a name, which are not `is_known`.
-    /// Does not query any device.
+    /// Returns the numbers of the devices that an earlier operation may have left bound, and the
+    /// volumes that each may belong to. Such a device has no AUTOCLEAR, its file is named like a
+    /// volume's file, and `is_known` returns `false` for it. Does not query any device.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -214,16 +214,16 @@ impl<K: Kernel> LoopDir<K> {
         let Some((device, status)) = Device::open_bound(kernel, number)? else {
             return Ok(None);
         };
-        // An operator may have bound a device to the file and use it.
+        // An operator may have bound a device to the file, and may be using the device.
         let is_ours = file.name().bearer(&status) == Bearer::Ours;
         let is_it = is_ours && file.is_behind(&status) && device.guard.is_kept();
         Ok(is_it.then(|| device.with(file)))
     }
 }
 
-/// Returns the volumes that the device may belong to, by its file's name, with and without the
-/// suffix of a removed file: a volume ID may itself end like this suffix. Returns none for a device
-/// with AUTOCLEAR, because such a device has a user.
+/// Returns the volumes that the device may belong to, judged by the name of its file with and
+/// without the suffix of a removed file, because a volume ID may end like this suffix. Returns no
+/// volume for a device with AUTOCLEAR, because such a device has a user.
 fn volumes_kept_by(file: &LoopFile) -> Vec<VolumeId> {
     let mut paths = vec![file.path.as_path(), unmarked(&file.path)];
     paths.dedup();

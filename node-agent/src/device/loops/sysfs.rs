@@ -1,9 +1,9 @@
 //! Loop devices in sysfs. No device is queried.
 //!
-//! A query to a device queries the filesystem of its backing file, which hangs if the file is on
-//! another program's unreachable server. The directory in a device's path is unreliable, because an
-//! agent in a container may have bound the device by a path of a mount namespace that no longer
-//! exists. The name of the file is reliable.
+//! A query to a device queries the filesystem of the device's backing file. The query hangs if
+//! another program has bound a file on a server that does not respond. The directory in a device's
+//! path is unreliable, because an agent in a container may have bound the device by a path of a
+//! mount namespace that no longer exists. The name of the file is reliable.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -39,7 +39,8 @@ fn number_in(path: &Path) -> Option<u32> {
     name.strip_prefix("loop")?.parse().ok()
 }
 
-/// Returns the size of the device in bytes; `None` if it is not a loop device, or does not exist.
+/// Returns the size of the device in bytes; `None` if the device is not a loop device, or does not
+/// exist.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.
@@ -49,7 +50,7 @@ pub(super) fn size_of<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<u64>> {
 }
 
 /// Returns the errors that the ext4 on the device has counted; `None` if no ext4 is mounted from
-/// it.
+/// the device.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.
@@ -61,8 +62,8 @@ pub(crate) fn ext4_errors<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<Ext4
 }
 
 /// Returns the partitions that another process has added to a bound device. For a raw device
-/// (`is_raw`) with `loop.max_part`, returns none, because the kernel shows the partitions in the
-/// device's content.
+/// (`is_raw`) with `loop.max_part`, returns no partitions, because the kernel shows the partitions
+/// in the device's content.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.

@@ -77,8 +77,8 @@ impl Bench {
         verdict.map(word).map_err(|failure| failure.kind)
     }
 
-    /// Runs `act` twice, and makes its call with this name fail the second time. Returns the second
-    /// result.
+    /// Runs `act` twice, and makes the call with this name fail during the second run. Returns the
+    /// second result.
     fn fail<T>(&self, name: &str, errno: &'static str, act: impl Fn() -> T) -> T {
         self.machine.begin(None);
         act();
@@ -191,7 +191,7 @@ fn an_unbinding_that_fails_is_an_error_and_one_of_an_unbound_device_is_none() {
     unbind().unwrap();
     drop(device);
     unbind().unwrap();
-    // Without its file, only the device shows whether it is unbound.
+    // If the caller does not have the file, only the device shows whether the device is unbound.
     let (number, _user) = bench.bound();
     let release = || {
         let mut device = Device::open(&bench.kernel, number).unwrap().unwrap();
@@ -243,11 +243,11 @@ fn a_device_that_is_claimed_is_not_unbound() {
     let left = || file.left(&bench.kernel).unwrap().unwrap();
     let refused = file.free(&bench.kernel, left()).unwrap_err();
     assert_eq!(refused.kind, Kind::Busy);
-    // Otherwise the device would be unbound when its user closes it.
+    // The device must stay bound; with AUTOCLEAR, it would be unbound when its user closes it.
     let status = bench.kernel.loop_status(&device).unwrap().unwrap();
     assert_eq!(status.mode, KEPT);
     drop(claim);
-    // The device of the test is still open; it is unbound at its last close.
+    // The test still has the device open, so the device is not unbound yet.
     let refused = file.free(&bench.kernel, left()).unwrap_err();
     assert!(refused.message.contains("still open"), "{refused}");
 }
@@ -332,7 +332,7 @@ fn candidates_have_the_name_of_the_file_and_those_of_its_path_are_first() {
     );
 }
 
-/// Tests a mount whose file no call of this agent has seen.
+/// Tests a mount of a device whose file is not known to this agent.
 #[test]
 fn a_file_counts_as_replaced_by_its_names_alone() {
     let path = Path::new("/volumes/vol-1");
@@ -429,7 +429,7 @@ fn the_devices_of_a_file_on_a_dead_disk_are_found_by_name_and_no_others() {
     assert_eq!(is_dead, Ok(true));
 }
 
-/// A publish must not begin on a failed disk, but an unstage must complete.
+/// NodePublishVolume must not begin on a failed disk, but NodeUnstageVolume must complete.
 #[test]
 fn only_a_volume_that_is_taken_down_is_recognised_on_a_dead_disk() {
     for (intent, expected) in [
@@ -481,7 +481,7 @@ fn a_file_with_a_lease_is_busy_and_a_symlink_or_mount_is_not_the_volumes() {
     let failure = refused().unwrap_err();
     bench.machine.end();
     assert_eq!(failure.kind, Kind::Busy, "{failure}");
-    // In these cases, the kernel cannot resolve the path.
+    // The file's name now leads to another mount, which the open must not enter.
     bench.machine.cover(Path::new("/volumes/vol-1"));
     let failure = refused().unwrap_err();
     assert_eq!(failure.kind, Kind::Invalid, "{failure}");

@@ -1,5 +1,5 @@
-//! Identifies the devices of a volume's file on a disk that answers EIO, by the facts that do not
-//! need the disk.
+//! Identifies the devices of a volume's file on a disk that returns EIO, by facts that can be read
+//! without the disk.
 
 use std::path::PathBuf;
 
@@ -56,9 +56,9 @@ impl<K: Kernel> LoopDir<K> {
     }
 
     /// Returns the relation of the device with this number to the volume, whose file cannot be
-    /// inspected; `None` if unknown. If the filesystem of the device's file answers, the device
-    /// must have the volume's name and a file in the directory's filesystem. Otherwise the file's
-    /// path in sysfs decides.
+    /// inspected; `None` if unknown. If the filesystem of the device's file responds, the device
+    /// must have the volume's name and a file in the directory's filesystem. If the filesystem does
+    /// not respond, the file's path in sysfs decides.
     ///
     /// # Errors
     /// Returns an error if the device cannot be opened or queried for a reason other than a failed
@@ -80,8 +80,8 @@ impl<K: Kernel> LoopDir<K> {
                     return Ok(Some(Verdict::Foreign));
                 }
                 Ok(_) => self.name_of(volume).bearer(&status) == Bearer::Ours,
-                // The directory's disk fails, but this device answers, so its file is on another
-                // disk.
+                // The directory's disk fails, but the disk of this device's file does not, so the
+                // file is on another disk.
                 Err(error) if error.cause() == Cause::Io => return Ok(Some(Verdict::Foreign)),
                 Err(error) => return Err(error.into()),
             },
@@ -92,9 +92,9 @@ impl<K: Kernel> LoopDir<K> {
         Ok(is_ours.then_some(Verdict::Stale(device)))
     }
 
-    /// Whether the device's file has the volume's path in sysfs; or the volume's file name and a
-    /// path that does not exist here, because it is from an earlier mount namespace. A file that
-    /// exists at another path may belong to another driver.
+    /// Whether the path of the device's file in sysfs is the volume's path. A path with the
+    /// volume's file name that does not exist here also counts, because it may be from an earlier
+    /// mount namespace. A file that exists at another path may belong to another driver.
     fn is_file_of(&self, kernel: &K, volume: &VolumeId, number: u32) -> Result<bool, Failure> {
         let (name, expected) = (file_name(volume)?, self.path_of(volume)?);
         let Some(found) = kernel.loop_file(number)?.map(|found| found.path) else {
@@ -189,7 +189,8 @@ mod tests {
         assert_eq!(named("one.example/vol-1"), Ok("stale"));
         assert_eq!(named("one.example/vol-2"), Ok("unknown"));
         let failed = |call, errno| judged(file, "one.example/vol-1", call, errno, false);
-        // The directory's filesystem does not answer, so the device is on another filesystem.
+        // The directory's filesystem fails, but the query of the device succeeds, so the device's
+        // file is on another filesystem.
         assert_eq!(failed("statx", "EIO"), Ok("foreign"));
         assert_eq!(failed("statx", "EPERM"), Err(Kind::System));
         assert_eq!(failed("LOOP_GET_STATUS64", "EPERM"), Err(Kind::System));

@@ -15,8 +15,8 @@ use crate::kernel::{Cause, Dev, FileKind, Inode, Kernel, LoopStatus, Open};
 
 impl<K: Kernel> LoopDir<K> {
     /// Returns the relation of the device with number `dev` to the volume. If a sequence number is
-    /// given, the device must still have it: the number may have been unbound and bound to another
-    /// file since.
+    /// given, the device must still have this sequence number, because the device may have been
+    /// unbound and bound to another file since.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for an ID that is not a file name; otherwise the kernel's error,
@@ -82,9 +82,9 @@ impl<K: Kernel> LoopDir<K> {
         }
     }
 
-    /// Whether the volume's name no longer leads to the file of a device that is mounted and known
-    /// to be the volume's. `known` is the device's file, if a call has seen it. Does not query any
-    /// device. Without `may_wait`, returns `None` if only the disk could answer.
+    /// Whether the volume's file name no longer refers to the file of the volume's mounted device.
+    /// `known` is the device's file, if an earlier call has recorded the file. Does not query any
+    /// device. Without `may_wait`, returns `None` if the check needs to read the disk.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -114,8 +114,8 @@ impl<K: Kernel> LoopDir<K> {
         }
     }
 
-    /// Whether, judged by names alone, the device's file was removed, or has another name while
-    /// another file has the volume's name. Queries neither the device nor the disk.
+    /// Whether the device's file was removed or renamed, judged by names alone. A renamed file
+    /// counts only if another file has the volume's name. Queries neither the device nor the disk.
     fn is_renamed(&self, kernel: &K, volume: &VolumeId, dev: Dev) -> Result<bool, Failure> {
         let Some(number) = kernel.loop_number(dev) else {
             return Ok(false);
@@ -169,8 +169,8 @@ impl<K: Kernel> LoopDir<K> {
         })
     }
 
-    /// Returns the state of the file as [`LoopDir::behind`] does if it is the known file and in
-    /// memory; otherwise `None`.
+    /// Returns the state of the file like [`LoopDir::behind`], if the volume's file is the known
+    /// file and its attributes are in memory; otherwise `None`.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -193,8 +193,8 @@ impl<K: Kernel> LoopDir<K> {
         }))
     }
 
-    /// Whether the device belongs or belonged to the volume, as far as the name of the device's
-    /// file shows. Does not query any device.
+    /// Whether the device belongs or belonged to the volume, judged by the name of the device's
+    /// file. Does not query any device.
     ///
     /// # Errors
     /// Returns the kernel's error.

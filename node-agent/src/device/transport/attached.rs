@@ -18,7 +18,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Whether the controller waits until the volume is unstaged, to delete it.
+    /// Whether the controller needs the volume unstaged, because it must delete the volume.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -29,7 +29,8 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Removes the controller's claim to delete the volume, because the volume is staged.
+    /// Removes the attribute by which the controller claims the volume's file for deletion, because
+    /// the volume is staged.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -103,8 +104,8 @@ impl<K: Kernel> Transport<K> {
 }
 
 impl<K: Kernel> Transport<K> {
-    /// Returns the least size in bytes of the device of a volume of `bytes` bytes: some clouds
-    /// create disks that are smaller than their volumes.
+    /// Returns the minimum size in bytes that the device of a volume of `bytes` bytes has, because
+    /// some clouds create disks that are smaller than their volumes.
     pub(crate) fn least_of_device(&self, bytes: u64) -> u64 {
         if let Transport::Disks(disks) = self {
             return disks.profile().least_of_disk(bytes);

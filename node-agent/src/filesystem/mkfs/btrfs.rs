@@ -14,9 +14,9 @@ const PROGRAM: &str = "mkfs.btrfs";
 /// searches all mounts for its own device. At that time, mkfs.btrfs has written nothing.
 const DISTURBED: &str = "cannot check mount status";
 const TRIES: usize = 5;
-/// The features that btrfs-progs 5.15 enables by default, and the one that it disables on a small
-/// device. All are older than Linux 5.0. It also enables the free space tree, whose option differs
-/// between versions.
+/// The features that btrfs-progs 5.15 enables by default, and mixed-bg, which must be disabled on a
+/// small device too. All these features are older than Linux 5.0. btrfs-progs also enables the free
+/// space tree, whose option differs between versions.
 const FEATURES: &str = "extref,skinny-metadata,no-holes,^mixed-bg";
 /// The resulting `incompat_flags`: mixed backrefs, big metadata, extended iref, skinny metadata, no
 /// holes; and `compat_ro_flags`: free space tree, and its valid flag (Linux:
@@ -24,8 +24,8 @@ const FEATURES: &str = "extref,skinny-metadata,no-holes,^mixed-bg";
 const INCOMPAT: u64 = 0x1 | 0x20 | 0x40 | 0x100 | 0x200;
 const COMPAT_RO: u64 = 0x1 | 0x2;
 
-/// Features newer than Linux 5.14 that may become defaults. An older tool fails on an unknown name,
-/// so a feature is disabled only after the tool has enabled it.
+/// Features newer than Linux 5.14 that may become defaults. An older mkfs.btrfs fails on an unknown
+/// name, so a feature is disabled only after mkfs.btrfs has enabled it.
 const NEWER: &[Feature] = &[
     Feature {
         incompat: 0,
@@ -52,12 +52,12 @@ struct Feature {
 }
 
 /// The device sizes in bytes at which the second copy of the metadata, which begins at 37 MiB plus
-/// a twentieth of the size, could overwrite the mark. These devices get a filesystem of
-/// [`SAFE_BYTES`] bytes; every stage grows it to its device.
+/// a twentieth of the size, could overwrite the format mark. These devices get a filesystem of
+/// [`SAFE_BYTES`] bytes; NodeStageVolume then grows the filesystem to the size of the device.
 const UNSAFE_BYTES: Range<u64> = (1 << 30) + 1..3 << 29;
 const SAFE_BYTES: &str = "1073741824";
 
-/// Runs mkfs.btrfs, and again if it has enabled an unsupported feature.
+/// Runs mkfs.btrfs, and repeats it if it has enabled an unsupported feature.
 pub(super) fn mkfs<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -88,14 +88,14 @@ pub(super) fn mkfs<K: Kernel>(
     }
 }
 
-/// Returns the names that disable the features of these bits.
+/// Returns the option names that disable the features with these bits.
 fn refusals(incompat: u64, compat_ro: u64) -> Vec<&'static str> {
     let is_on =
         |feature: &&Feature| incompat & feature.incompat != 0 || compat_ro & feature.compat_ro != 0;
     NEWER.iter().filter(is_on).map(|f| f.no).collect()
 }
 
-/// Runs mkfs.btrfs, and repeats it if other processes have disturbed it.
+/// Runs mkfs.btrfs, and repeats it if it has failed because another process changed a loop device.
 fn undisturbed(mut run: impl FnMut() -> Result<(), Failure>) -> Result<(), Failure> {
     for _ in 1..TRIES {
         match run() {
@@ -113,7 +113,7 @@ fn unwanted<K: Kernel>(
 ) -> Result<(u64, u64), Failure> {
     match identify(kernel, device)? {
         Identity::Btrfs(found) => Ok((found.incompat & !INCOMPAT, found.compat_ro & !COMPAT_RO)),
-        // The type is not checked here, because `format` checks the result of mkfs.
+        // The filesystem type is not checked here, because `format` checks the result of mkfs.
         _ => Ok((0, 0)),
     }
 }
@@ -151,7 +151,7 @@ fn args(
 mod tests {
     use super::*;
 
-    /// An older tool fails on a name that it does not support.
+    /// An older mkfs.btrfs fails on the name of an unknown feature.
     #[test]
     fn only_what_was_enabled_is_refused_by_name() {
         assert_eq!(refusals(0, 0), [""; 0]);

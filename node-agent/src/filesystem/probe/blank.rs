@@ -16,8 +16,8 @@ const CHUNK_BYTES: usize = 128 << 10;
 /// all offsets at which a signature can be. Each read takes about a millisecond on a cloud disk.
 const SAMPLES: u64 = 256;
 
-/// Proof that a device is blank: every byte was read as zero. Of a new device, every sample was
-/// read as zero, or the device has no signature and [`Disk::accepts_uncleared`] is true. Only
+/// Proof that a device is blank: every byte was read as zero. A new device also counts as blank if
+/// all samples are zero, or if it has no signature and [`Disk::accepts_uncleared`] is true. Only
 /// [`prove`] and [`sample`] create this proof.
 #[derive(Debug)]
 pub(crate) struct Blank {
@@ -119,8 +119,9 @@ fn chunks(disk: &impl Disk) -> impl Iterator<Item = Result<Extent, Failure>> {
     })
 }
 
-/// Finds the first nonzero byte of the ranges; returns `None` if all bytes are zero. The ranges
-/// ascend, so this byte is in a range whose read was started before any nonzero byte was found.
+/// Finds the first nonzero byte of the ranges; returns `None` if all bytes are zero. The offsets of
+/// the ranges ascend, so the first nonzero byte is in a range whose read was started before any
+/// nonzero byte was found.
 fn first_data(
     disk: &impl Disk,
     longest: usize,

@@ -61,7 +61,7 @@ pub(in crate::filesystem) enum Verdict {
     Sound(Superblock),
     /// A filesystem whose mkfs was interrupted.
     Unfinished,
-    /// A filesystem that must not be mounted; the text describes it.
+    /// A filesystem that must not be mounted; the text describes the filesystem.
     Other(String),
 }
 

@@ -32,8 +32,8 @@ pub(crate) struct DeviceUnderTest<'a, Fd> {
     pub(crate) backing: Option<&'a Fd>,
     /// The ID of the device's volume.
     pub(crate) volume: &'a str,
-    /// The secrets of the volume, if it has no backing file. A format mark with one of them was
-    /// written by an agent.
+    /// The secrets of the volume, if the device has no backing file. A format mark with one of
+    /// these secrets was written by an agent.
     pub(crate) secrets: &'a [MarkSecret],
     /// Whether the volume was created empty and attached for the first time just now, so that
     /// reading samples suffices to prove that the device is blank.
@@ -57,11 +57,12 @@ pub(super) trait Disk {
     fn progress(&self) -> &Progress;
     /// Whether the device has a backing file.
     fn has_file(&self) -> bool;
-    /// Makes one read at an aligned offset into an aligned buffer. Returns the number of bytes
-    /// read, which may be less than the length of the buffer.
+    /// Reads once, from an aligned offset into an aligned buffer. Returns the number of bytes read,
+    /// which may be smaller than the length of the buffer.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure>;
     /// Reads several ranges at once: see [`Kernel::pread_at_once`]. Returns `false` if the disk
-    /// does not support this: `reads` then still returns the ranges that were not read.
+    /// cannot read several ranges at once. Then `reads` still returns the ranges that were not
+    /// read.
     fn read_at_once(&self, longest: usize, reads: &mut dyn Reads) -> Result<bool, Failure>;
     /// Reads the record in the attribute of the backing file; returns [`Witness::NoFile`] if there
     /// is no backing file.
@@ -230,7 +231,7 @@ impl Area {
     }
 
     /// Returns the `length` bytes at the offset `at` of the device; `None` if this area does not
-    /// contain all of them.
+    /// contain all these bytes.
     pub(super) fn get(&self, at: u64, length: usize) -> Option<&[u8]> {
         let from = usize::try_from(at.checked_sub(self.start)?).ok()?;
         let to = from.checked_add(length)?;
@@ -257,7 +258,7 @@ impl Areas {
     }
 
     /// Returns the `length` bytes at the offset `at` of the device; `None` if no area contains all
-    /// of them.
+    /// these bytes.
     pub(super) fn get(&self, at: u64, length: usize) -> Option<&[u8]> {
         self.0.iter().find_map(|area| area.get(at, length))
     }

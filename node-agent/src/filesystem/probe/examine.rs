@@ -18,8 +18,9 @@ use crate::filesystem::FsType;
 use crate::filesystem::witness::{Attempt, Witness};
 use crate::kernel::Kernel;
 
-/// The number of bytes that are read at the start of a device. They include the superblocks of
-/// ext4, xfs and btrfs (at 64 KiB), and the signature of swap space with pages of 64 KiB.
+/// The number of bytes that are read at the start of a device. The start of a device includes the
+/// superblocks of ext4, xfs and btrfs (at 64 KiB), and the signature of swap space with pages of 64
+/// KiB.
 const HEAD_BYTES: u64 = 72 << 10;
 /// The alignment of the first byte that is read at the end of a device: see [`tail`]. The end
 /// includes the superblocks of software RAID that are stored there, and the backup GPT.
@@ -31,15 +32,16 @@ pub(crate) enum Probed {
     /// A mountable filesystem, without any contradicting signature.
     Known(Sound),
     /// A mountable filesystem whose file does not record yet that the volume is in use, or whose
-    /// disk still has its mark.
+    /// disk still has its format mark.
     Unsettled(Unsettled),
     /// The device is proven blank: see [`Blank`].
     Blank(Blank),
-    /// Every byte is zero, but no record shows that the volume is new: its data is lost.
+    /// Every byte is zero, but no record shows that the volume is new, so the volume's data is
+    /// lost.
     Emptied,
     /// The remains of an interrupted format of this volume.
     Interrupted(Interrupted),
-    /// Other content, which must not be touched.
+    /// Other content, which the agent must not change.
     Foreign(Foreign),
     /// The device could not be read in full, so its content is unknown.
     Unreadable(Failure),
@@ -61,9 +63,9 @@ impl fmt::Display for Foreign {
 }
 
 /// A filesystem whose backing file does not record yet that the volume is in use, or whose disk
-/// still has its format mark. It must not be mounted for writing in this state: a mark that a user
-/// writes might be valid, and a device of zeros might count as blank. [`crate::filesystem::settle`]
-/// makes it mountable.
+/// still has its format mark. This filesystem must not be mounted for writing yet: otherwise, a
+/// mark that a user writes might be valid, and a device of zeros might count as blank.
+/// [`crate::filesystem::settle`] makes the filesystem mountable.
 #[derive(Debug)]
 pub(crate) struct Unsettled {
     sound: Sound,
@@ -76,8 +78,8 @@ impl Unsettled {
         self.sound.fs
     }
 
-    /// Returns the filesystem. Without [`crate::filesystem::settle`], it may be mounted only from a
-    /// disk and only read-only, because the disk keeps its mark.
+    /// Returns the filesystem. Without [`crate::filesystem::settle`], only a filesystem on a disk
+    /// may be mounted, and only read-only, because the disk keeps its format mark.
     pub(crate) fn unsettled(self) -> Sound {
         self.sound
     }
@@ -85,15 +87,15 @@ impl Unsettled {
 
 /// Determines the content of a device. Only reads.
 ///
-/// For a volume with a filesystem, the usual case, this takes two reads (of the start and the end
-/// of the device) and one read of an attribute of the backing file.
+/// In the usual case, a volume with a filesystem, the probe reads only the start and the end of the
+/// device, and an attribute of the backing file.
 pub(crate) fn examine<K: Kernel>(kernel: &K, device: &DeviceUnderTest<'_, K::Fd>) -> Probed {
     let disk = KernelDisk { kernel, device };
     examine_disk(&disk, device.volume).unwrap_or_else(Probed::Unreadable)
 }
 
-/// Examines only the start, the end and the mark of a device. Returns `None` if nothing was found
-/// there, so that the rest of the device must be read.
+/// Examines only the start, the end and the format mark of a device. Returns `None` if nothing was
+/// found there, so that the rest of the device must be read.
 pub(crate) fn examine_ends<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -116,7 +118,7 @@ pub(super) fn examine_disk(disk: &impl Disk, volume: &str) -> Result<Probed, Fai
 /// The content of both ends of a device.
 enum Ends {
     Probed(Probed),
-    /// No superblock, signature or mark was found. Contains the areas that were read.
+    /// No superblock, signature or format mark was found. Contains the areas that were read.
     Nothing {
         areas: Areas,
         witness: Witness,
@@ -149,8 +151,8 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
         Witness::New | Witness::UseBegun | Witness::Used | Witness::NoFile => Attempt::UNKNOWN,
     };
     let is_half_made = identity.may_be_half_made(attempt) && !has_log(disk, &identity)?;
-    // In a valid filesystem, a mark is a user's data, or older than a restored backup, so it is
-    // ignored.
+    // In a valid filesystem, a format mark is a user's data, or is older than a restored backup, so
+    // the mark is ignored.
     if let Some(sound) = sound.clone().filter(|_| !is_half_made) {
         if let (Witness::NoFile, Identity::Xfs(xfs)) = (witness, &identity)
             && xfs.is_untouched
@@ -172,8 +174,8 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
         (mark.interrupted(volume, bytes, is_proven), witness)
     {
         let hits = scan_all(disk, &mut areas)?;
-        // mkfs leaves no signature or superblock of this kind, so the device has been used since
-        // the interrupted format.
+        // An interrupted mkfs does not leave this signature or superblock, so the device has been
+        // used since the interrupted format.
         let is_used = hits.iter().any(|hit| hit.weight >= Weight::Relic) || !is_half_made;
         return Ok(Ends::Probed(match is_used {
             true => Probed::Foreign(name(identity, &hits)),
@@ -264,7 +266,7 @@ fn tail(bytes: u64) -> Range<u64> {
     aligned.saturating_sub(TAIL_ALIGN_BYTES)..bytes
 }
 
-/// Describes all findings, each once, with the offset of the first one.
+/// Describes each finding once, with the offset of the first finding.
 fn name(identity: Identity, hits: &[Hit]) -> Foreign {
     let mut found: Vec<(String, u64)> = Vec::new();
     match identity {
@@ -527,7 +529,7 @@ mod tests {
                     other => panic!("{other:?} instead of {expected}"),
                 }
             }
-            // The magic number alone does not count as an array.
+            // The magic number alone does not prove that there is an array.
             for more in [8192, 65_536] {
                 let mut disk = MemoryDisk::new(BYTES + more);
                 disk.write(start, &superblock);
@@ -552,14 +554,14 @@ mod tests {
         Witness::Formatting(Attempt::of(UUID))
     }
 
-    /// Content that may have been restored over a mark.
+    /// Content that may have been restored over a format mark.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Is {
         /// The remains of a killed mkfs.
         Leftover,
         /// A valid filesystem.
         Whole,
-        /// Neither the remains of mkfs nor a valid filesystem.
+        /// Content that is neither left by mkfs nor a valid filesystem.
         Damaged,
     }
 
@@ -646,19 +648,19 @@ mod tests {
         ] {
             assert!(is_sound(&found, FsType::Xfs), "{found:?}");
         }
-        // A mounted xfs keeps its LSN for half a minute, but its log shows the mount.
+        // After a mount, an xfs keeps its LSN for half a minute, but its log shows the mount.
         for (at, is_used) in [(1023, false), (1024, true), (8191, true), (8192, false)] {
             let log = (512 << 20) + at;
             let contents = [(0, xfs::tests::sector_of(&UUID, 0)), (log, vec![1])];
             let found = examine_disk(&marked(&contents, attempt()), "vol-1").unwrap();
             assert_eq!(is_sound(&found, FsType::Xfs), is_used, "{at}: {found:?}");
         }
-        // The mark is erased once everything is on the disk.
+        // The format mark is erased once the whole filesystem is on the disk.
         let mut disk = disk(&[(0, &xfs::tests::sector_of(&UUID, 0))]);
         disk.witness = attempt();
         let found = examine_disk(&disk, "vol-1").unwrap();
         assert!(is_sound(&found, FsType::Xfs), "{found:?}");
-        // The probe reads both ends, the start of the log, and the mark.
+        // The probe reads both ends, the start of the log, and the format mark.
         assert_eq!(disk.bytes_read.get(), (72 + 64 + 8 + 4) << 10);
     }
 

@@ -25,9 +25,10 @@ const CHECKSUM_AT: usize = 0x3fc;
 /// The only value of `s_checksum_type`.
 const CRC32C: u8 = 1;
 
-/// `s_state`: unmounted cleanly, or with a journal that the kernel replays; mke2fs sets it.
+/// `s_state` of a filesystem that mke2fs has created, that was unmounted cleanly, or whose journal
+/// the kernel replays.
 const STATE_VALID: u16 = 0x1;
-/// `s_state`: the kernel has found errors, or a tool was interrupted in the middle of a change.
+/// `s_state` if the kernel has found errors, or a tool was interrupted in the middle of a change.
 const STATE_ERROR: u16 = 0x2;
 
 const COMPAT_HAS_JOURNAL: u32 = 0x4;
@@ -63,8 +64,8 @@ pub(in crate::filesystem) struct Superblock {
     /// Whether the filesystem can have project quotas.
     pub(in crate::filesystem) has_projects: bool,
     /// Whether the superblock records errors, or the filesystem has no journal and was not
-    /// unmounted cleanly. The kernel mounts it with a warning, without a repair. A journal that
-    /// must be replayed is no reason for a check.
+    /// unmounted cleanly. The kernel mounts such a filesystem with a warning, without a repair. A
+    /// journal that must be replayed is no reason for a check.
     pub(in crate::filesystem) wants_check: bool,
     /// Whether the filesystem was not unmounted cleanly, and has a journal that must be replayed.
     pub(in crate::filesystem) needs_recovery: bool,
@@ -88,13 +89,14 @@ pub(in crate::filesystem) enum Verdict {
     Absent,
     /// A valid ext4 filesystem.
     Sound(Superblock),
-    /// A filesystem of the ext family that must not be mounted; the text describes it.
+    /// A filesystem of the ext family that must not be mounted; the text describes the filesystem.
     Other(String),
-    /// A superblock with a wrong checksum or impossible values; the text describes it.
+    /// A superblock with a wrong checksum or impossible values; the text describes the damage.
     Damaged(String),
 }
 
-/// Judges a superblock on a device of `device_bytes` bytes; sound if the kernel would mount it.
+/// Judges a superblock on a device of `device_bytes` bytes. A superblock is sound if the kernel can
+/// mount it.
 pub(in crate::filesystem) fn judge(block: &[u8], device_bytes: u64) -> Verdict {
     if block.len() < BYTES || !block[0x38..].starts_with(MAGIC) {
         return Verdict::Absent;

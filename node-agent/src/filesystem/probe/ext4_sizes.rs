@@ -17,7 +17,7 @@ fn sizes(fields: &[(usize, u32)]) -> Superblock {
 
 #[test]
 fn sizes_follow_from_the_features() {
-    // With 64bit: the high half of the number of blocks, and longer descriptors.
+    // The feature 64bit adds the high half of the number of blocks, and longer descriptors.
     let large = sizes(&[(0x150, 1)]);
     assert_eq!(
         (large.blocks, large.copy_blocks),

@@ -156,7 +156,7 @@ impl Identity {
     /// Whether an interrupted mkfs of `attempt` may have left the filesystem incomplete. mkfs.ext4
     /// and mkfs.btrfs make their superblock valid only once everything else is on the disk, so a
     /// valid ext4 or btrfs is complete. mkfs.xfs syncs only after it has made its superblock valid:
-    /// an xfs may be incomplete if it has the UUID of the attempt and was not mounted since.
+    /// an xfs may be incomplete if it has the UUID of the attempt and has not been mounted since.
     pub(super) fn may_be_half_made(&self, attempt: Attempt) -> bool {
         match self {
             Identity::Nothing | Identity::Unfinished { .. } => true,
@@ -165,9 +165,9 @@ impl Identity {
         }
     }
 
-    /// Whether the signature contradicts this superblock, since other content was written to the
-    /// device later. In any other place, a signature is most likely user data, and no reason to
-    /// refuse a valid filesystem.
+    /// Whether the signature contradicts this superblock, because it shows that other content was
+    /// written to the device later. Elsewhere on the device, a signature is most likely user data,
+    /// and no reason to refuse a valid filesystem.
     pub(super) fn contradicts(&self, hit: &Hit) -> bool {
         match hit.weight {
             Weight::Decisive => !self.users().contains(&hit.at),
@@ -274,7 +274,7 @@ pub(in crate::filesystem) fn ext4_superblock<K: Kernel>(
 }
 
 /// Whether the ext4 on the device may have project quotas, now or after quotactl(2). Returns `true`
-/// if it has the feature, or if its superblock cannot be read or is not valid.
+/// if the filesystem has the feature, or if the superblock cannot be read or is not valid.
 ///
 /// # Errors
 /// Returns an error if the size of the device cannot be read.

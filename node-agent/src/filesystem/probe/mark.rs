@@ -1,16 +1,16 @@
 //! The format mark: a block on the device that records that a format of the volume is in progress.
-//! It is written before mkfs runs, and erased after mkfs and before the first mount. A device with
-//! a valid mark may be formatted again.
+//! The mark is written before mkfs runs, and erased after mkfs and before the first mount. A device
+//! with a valid mark may be formatted again.
 //!
-//! The mark is at byte 100 MiB of the device. Its fields, in little-endian order, are the magic (16
-//! bytes), the version (u32), the length of the volume ID (u32), the ID, and zeros. Version 2 has
-//! the volume's secret (32 bytes) at byte 160, and then the UUID of the attempt (16 bytes). At byte
-//! 508 is the CRC-32C of all bytes before it, followed by zeros up to byte 4096. All fields are in
-//! the first 512 bytes, which disks write atomically, so a mark cannot be torn.
+//! The mark is at byte 100 MiB of the device. The fields of the mark, in little-endian order, are
+//! the magic (16 bytes), the version (u32), the length of the volume ID (u32), the ID, and zeros.
+//! Version 2 has the volume's secret (32 bytes) at byte 160, and then the UUID of the attempt (16
+//! bytes). At byte 508 is the CRC-32C of all bytes before it, followed by zeros up to byte 4096.
+//! All fields are in the first 512 bytes, which disks write atomically, so a mark cannot be torn.
 //!
 //! Once the device is in use, users of the volume can write a mark too. On a device with a backing
 //! file, a mark is therefore valid only with the file's witness (`filesystem/witness.rs`). On a
-//! disk, it is valid only with the secret of the volume, which users do not know.
+//! disk, a mark is valid only with the secret of the volume, which users do not know.
 
 use belay_contract::drivers::local::NEW;
 pub(in crate::filesystem) use belay_contract::format::MARK_AT;
@@ -37,8 +37,8 @@ const SECRET_AT: usize = 160;
 const UUID_AT: usize = 192;
 const CHECKSUM_AT: usize = 508;
 
-/// An interrupted format of a volume: the permission to format it again. Only a format mark yields
-/// this permission.
+/// An interrupted format of a volume: the permission to format the volume again. Only a format mark
+/// grants this permission.
 #[derive(Debug)]
 pub(crate) struct Interrupted {
     volume: String,
@@ -49,11 +49,12 @@ pub(crate) struct Interrupted {
 /// The possible writer of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// An agent: the backing file has a witness, or the mark has a secret of the volume.
+    /// An agent wrote the mark: the backing file has a witness, or the mark has a secret of the
+    /// volume.
     Agent,
-    /// Perhaps an agent: the mark has a secret that was derived from an unknown key.
+    /// Perhaps an agent wrote the mark: its secret was derived from an unknown key.
     OtherKey,
-    /// An agent, or a user of the volume: the mark has no secret.
+    /// An agent or a user of the volume wrote the mark: the mark has no secret.
     Anyone,
 }
 
@@ -102,7 +103,7 @@ impl Mark {
     }
 
     /// Returns the permission to format `volume` again, if the mark is for this volume. `is_proven`
-    /// states whether more than the mark itself shows that an agent wrote it.
+    /// states whether the volume's record proves that an agent wrote the mark.
     pub(super) fn interrupted(
         &self,
         volume: &str,
@@ -124,7 +125,7 @@ impl Mark {
     }
 
     /// Returns the interrupted format of `volume`, if the mark is for this volume and records
-    /// `uuid`, the UUID of the filesystem. This does not require the secret.
+    /// `uuid`, the UUID of the filesystem. The mark need not have the secret.
     pub(super) fn of_attempt(
         &self,
         volume: &str,
@@ -222,7 +223,8 @@ pub(super) fn witness(disk: &impl Disk, volume: &str) -> Result<Witness, Failure
     Ok(attempt.map_or(Witness::NoFile, Witness::Formatting))
 }
 
-/// Returns the interrupted format of the device, if its record shows one.
+/// Returns the interrupted format of the device, if the device's record shows an interrupted
+/// format.
 ///
 /// # Errors
 ///
@@ -286,7 +288,7 @@ mod tests {
     }
 
     /// The layout must not change: after an upgrade, a newer agent must find the mark of an older
-    /// one.
+    /// agent.
     #[test]
     fn the_mark_has_these_bytes() {
         let mark = encode("vol-1", None).unwrap();

@@ -1,7 +1,7 @@
 //! Recognises superblocks of Linux software RAID (Linux: include/uapi/linux/raid/md_p.h,
 //! drivers/md/md.c). A member of a RAID 1 with its superblock at the end begins like the filesystem
-//! on the array, so the RAID superblock must outweigh the filesystem. The magic number alone is not
-//! enough evidence for that: the checksum must be right too.
+//! on the array, so a RAID superblock takes precedence over a filesystem. The magic number alone
+//! does not prove that a RAID superblock exists: the checksum must be right too.
 
 use super::field::{le16, le32, le64};
 

@@ -16,7 +16,7 @@ use crate::work::Progress;
 
 const BLOCK: u64 = ALIGN_BYTES;
 
-/// A sparse disk in memory that counts its reads and can fail one.
+/// A sparse disk in memory that counts its reads, and can make one read fail.
 pub(in crate::filesystem) struct MemoryDisk {
     bytes: u64,
     blocks: BTreeMap<u64, Vec<u8>>,
@@ -34,7 +34,7 @@ pub(in crate::filesystem) struct MemoryDisk {
     pub(in crate::filesystem) read_bytes_max: usize,
     pub(in crate::filesystem) reads: Cell<usize>,
     pub(in crate::filesystem) bytes_read: Cell<u64>,
-    /// The number of reads that are in flight at once, of which the last one completes first; 0 if
+    /// The number of reads that are in flight at once, of which the last read completes first; 0 if
     /// the disk reads one range at a time.
     pub(in crate::filesystem) at_once: usize,
     pub(in crate::filesystem) progress: Progress,

@@ -2,9 +2,10 @@
 //! mount it, and starts no process.
 //!
 //! The probe reads, cheapest first, the superblocks and signatures at both ends of the device, the
-//! witness (the record in an attribute of the backing file), and the format mark. If these show
-//! nothing, it reads every byte that may be nonzero, or samples of a new disk, and the signatures
-//! at the offsets of backup superblocks. Only this last step can return [`Probed::Blank`].
+//! witness (the record in an attribute of the backing file), and the format mark. If these areas
+//! show no content, the probe reads every byte that may be nonzero, or samples of a new disk, and
+//! searches for signatures at the offsets of backup superblocks. Only this last step of the probe
+//! can return [`Probed::Blank`].
 
 mod blank;
 mod btrfs;

@@ -39,14 +39,14 @@ pub(super) enum Weight {
     /// A backup copy of another structure, as inconclusive as [`Weight::Weak`]. An interrupted mkfs
     /// can leave such copies behind.
     Copy,
-    /// A backup copy, as inconclusive as [`Weight::Weak`]. No mkfs that the agent runs leaves such
-    /// a copy without the original.
+    /// A backup copy of another structure, as inconclusive as [`Weight::Weak`]. No mkfs that the
+    /// agent runs leaves such a copy without the original.
     Relic,
-    /// Conclusive, except in the parts of a valid filesystem that the filesystem or its users
-    /// write.
+    /// A conclusive signature, except in the parts of a valid filesystem that the filesystem or its
+    /// users write.
     Plain,
-    /// Verified by a checksum and by the offset or size that it records. Conclusive, except in the
-    /// user data of a valid filesystem.
+    /// A signature that is verified by a checksum and by its recorded offset or size. It is
+    /// conclusive, except in the user data of a valid filesystem.
     Decisive,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Signature {
     pub(super) name: &'static str,
     /// The locations at which the magic number can be.
     pub(super) at: &'static [Location],
-    /// The magic number. At each location, it is within one block of [`ALIGN_BYTES`].
+    /// The magic number. At each location, the magic number is within one block of [`ALIGN_BYTES`].
     pub(super) magic: &'static [u8],
     pub(super) weight: Weight,
     pub(super) check: Option<Check>,

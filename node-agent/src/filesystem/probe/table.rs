@@ -46,7 +46,7 @@ const fn relic(name: &'static str, at: &'static [Location], magic: &'static [u8]
     }
 }
 
-/// The offsets of a second LUKS2 header: each is a possible size of the first.
+/// The offsets of a second LUKS2 header. Each offset is a possible size of the first header.
 const LUKS2_SECOND: &[Location] = &[
     Start(16 * KIB),
     Start(32 * KIB),

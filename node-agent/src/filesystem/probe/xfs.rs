@@ -12,8 +12,8 @@ pub(super) const BYTES_MAX: usize = 32_768;
 /// `XFS_SB_MAGIC`, as the bytes on disk at offset 0.
 pub(super) const MAGIC: &[u8] = b"XFSB";
 
-/// The range from the end of the superblock's fields to the end of the first block. It contains
-/// zeros, and the headers of the first allocation group, which have other magic numbers.
+/// The range from the end of the superblock's fields to the end of the first block. The range
+/// contains zeros, and the headers of the first allocation group, which have other magic numbers.
 pub(super) const UNUSED: Range<u64> = 304..4096;
 
 /// The offsets of `sb_rblocks`, and of `sb_rtstart`, which is nonzero if the realtime blocks are on
@@ -37,8 +37,8 @@ pub(in crate::filesystem) struct Superblock {
     /// `sb_uuid`: the UUID of the filesystem.
     pub(super) uuid: [u8; 16],
     /// Whether `sb_lsn` still has the value that mkfs.xfs writes: the filesystem was never mounted
-    /// for writing and then unmounted. A mount that was not followed by an unmount shows only in
-    /// the log: see [`LOG_BLANK`].
+    /// for writing and then unmounted. A mount that was not followed by an unmount is visible only
+    /// in the log: see [`LOG_BLANK`].
     pub(super) is_untouched: bool,
     /// The offset of the log on the device, in bytes; `None` if it is past the end of the
     /// filesystem.
@@ -59,7 +59,7 @@ pub(in crate::filesystem) enum Verdict {
     Sound(Superblock),
     /// A filesystem whose mkfs was interrupted.
     Unfinished,
-    /// A filesystem that cannot be mounted; the text describes it.
+    /// A filesystem that cannot be mounted; the text describes the filesystem.
     Other(String),
 }
 
@@ -86,8 +86,8 @@ pub(in crate::filesystem) fn judge(head: &[u8], device_bytes: u64) -> Verdict {
     if version == 5 && !has_right_checksum(head, sector_bytes) {
         return other("a damaged xfs superblock (wrong checksum)");
     }
-    // mkfs.xfs clears `sb_inprogress` with its last write. While it is set, the kernel refuses to
-    // mount the filesystem.
+    // mkfs.xfs clears `sb_inprogress` with its last write. While `sb_inprogress` is set, the kernel
+    // refuses to mount the filesystem.
     if head[126] != 0 {
         return Verdict::Unfinished;
     }
@@ -282,7 +282,7 @@ pub(super) mod tests {
         fn one_changed_bit_is_never_sound(bit in 0..512 * 8_usize) {
             let mut sector = sector();
             sector[bit / 8] ^= 1 << (bit % 8);
-            // This bit makes the superblock version 4, which has no checksum.
+            // The changed bit makes this a superblock of version 4, which has no checksum.
             prop_assume!(bit != 101 * 8);
             prop_assert!(!matches!(judge(&sector, DEVICE_BYTES), Verdict::Sound(_)));
         }

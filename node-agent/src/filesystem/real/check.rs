@@ -23,8 +23,8 @@ const MARKED: Sound = Sound {
     refused_options: None,
 };
 const DATA: &[u8] = b"what a pod has written";
-/// The block size of the ext4 in bytes. It is passed to mke2fs, whose default depends on the size
-/// of the device.
+/// The block size of the ext4 in bytes. The size is passed to mke2fs, whose default depends on the
+/// size of the device.
 const BLOCK: u64 = 4096;
 
 /// Returns an image of an ext4 with one file, on which these commands of debugfs were run.
@@ -75,7 +75,7 @@ impl Image {
     }
 }
 
-/// A superblock that a real tool has written asks for a check only if it records errors or an
+/// A superblock that a real tool has written requires a check only if it records errors or an
 /// unclean state.
 #[test]
 fn a_superblock_asks_for_a_check_only_if_the_journal_does_not_suffice() {

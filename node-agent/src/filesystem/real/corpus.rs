@@ -1,5 +1,5 @@
-//! Tests with images that other tools have written: the probe identifies each image, and writes to
-//! none.
+//! Tests with images that other tools have written: the probe identifies each image, and never
+//! writes to an image.
 
 use super::*;
 use crate::filesystem::FsType;

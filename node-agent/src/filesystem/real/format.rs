@@ -21,8 +21,8 @@ impl Image {
         witness::ask(&kernel, &file).unwrap()
     }
 
-    /// Leaves the file like an agent that crashed before the file recorded that the volume is in
-    /// use.
+    /// Changes the record in the file as an agent does that crashes before it records that the
+    /// volume is in use.
     fn begin_format_only(&self) -> String {
         let kernel = Linux::detect().unwrap();
         let held = self.hold(&kernel);
@@ -33,9 +33,9 @@ impl Image {
         witness::begin_format(&kernel, &held.backing).unwrap()
     }
 
-    /// Makes the remains of an interrupted mkfs. An ext4 has no superblock, a btrfs has a
-    /// superblock with the temporary magic number, and an xfs has a valid superblock, but its other
-    /// parts may not be on the disk.
+    /// Makes the remains of an interrupted mkfs. An incomplete ext4 has no superblock. An
+    /// incomplete btrfs has a superblock with the temporary magic number. An incomplete xfs has a
+    /// valid superblock, but its other parts may not be on the disk.
     fn make_leftovers(&self, fs: FsType) {
         let uuid = self.begin_format_only();
         match fs {
@@ -130,9 +130,9 @@ fn the_features_are_those_of_linux_5_14_and_no_more() {
     assert_eq!(superblock[0xc4], 0, "another checksum than crc32c");
 }
 
-/// The tested sizes are those at which a structure of mkfs could overlap the mark at 100 MiB: group
-/// boundaries, and the sizes at which journals and allocation groups grow. From 1258 to 1261 MiB,
-/// mkfs.btrfs would put metadata there by default.
+/// At the tested sizes, a structure of mkfs could overlap the mark at 100 MiB: group boundaries,
+/// and the sizes at which journals and allocation groups grow. From 1258 to 1261 MiB, mkfs.btrfs
+/// would write metadata to the mark's offset by default.
 #[test]
 fn the_mark_outlives_mkfs_on_devices_of_every_size() {
     let kernel = Linux::detect().unwrap();
@@ -228,8 +228,8 @@ fn leftovers_of_any_type_are_written_over() {
     }
 }
 
-/// An operator restores a backup into a file whose format was interrupted. The witness remains, and
-/// the mark too if the backup does not overwrite it.
+/// An operator restores a backup into a file whose format was interrupted. The witness (the record
+/// in the file's attribute) remains, and also the mark, unless the backup overwrites the mark.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_filesystem_that_was_restored_beneath_a_mark_is_no_leftover() {
@@ -266,7 +266,7 @@ fn a_filesystem_that_was_restored_beneath_a_mark_is_no_leftover() {
 const BTRFS_MAGICS_AT: [u64; 2] = [(64 << 10) + 0x40, (64 << 20) + 0x40];
 
 /// All attempts to complete a format use the same UUID, by which the next attempt identifies the
-/// remains of the earlier ones.
+/// remains of the earlier attempts.
 #[test]
 #[ignore = "needs root: make test"]
 fn an_xfs_gets_the_uuid_of_its_witness() {
@@ -279,7 +279,8 @@ fn an_xfs_gets_the_uuid_of_its_witness() {
     assert_ne!(image.begin_format_only(), uuid, "a new format");
 }
 
-/// If the agent crashes after it has erased the mark, the witness of the format remains.
+/// If the agent crashes after it has erased the mark, the file still records that a format has
+/// begun.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_witness_left_behind_goes_before_the_filesystem_is_known() {

@@ -8,7 +8,8 @@ use crate::filesystem::format;
 use crate::filesystem::grow::{GrowError, Grown, grow};
 use crate::kernel::{Cause, LoopMode, MountAttrs};
 
-/// Maximum number of attempts to bind a loop device: other processes may bind the free one first.
+/// Maximum number of attempts to bind a loop device: other processes may bind the free device
+/// first.
 const ATTEMPTS_MAX: usize = 50;
 
 /// A loop device over an image. The kernel unbinds the device when its last descriptor is closed.
@@ -126,8 +127,8 @@ fn a_mounted_filesystem_grows_once_to_the_size_of_its_device() {
     }
 }
 
-/// All allocation groups of an xfs have the size of the first: half of 300 MiB. So a large growth
-/// makes many groups.
+/// All allocation groups of an xfs have the size of the first group: half of 300 MiB. Therefore a
+/// large growth creates many groups.
 #[test]
 #[ignore = "needs root: make test"]
 fn an_xfs_that_grew_a_thousandfold_is_reported_at_each_growth_and_mount() {
@@ -146,7 +147,7 @@ fn an_xfs_that_grew_a_thousandfold_is_reported_at_each_growth_and_mount() {
 }
 
 /// The space that mkfs leaves unused at the end of the device must not cause an ioctl at every
-/// stage.
+/// NodeStageVolume call.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_device_of_an_odd_size_is_full_from_the_start() {

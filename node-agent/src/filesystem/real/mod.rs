@@ -2,7 +2,7 @@
 //! use real loop devices.
 //!
 //! The tests on image files do not need root: the system calls work on image files like on devices.
-//! Only the tests that write the witness of a format need root.
+//! Only the tests that set extended attributes of the image file need root.
 
 mod check;
 mod corpus;
@@ -78,8 +78,8 @@ fn tool(program: &str, args: &[&str]) -> String {
     printed
 }
 
-/// The state of an image that only a write changes. It does not contain the data ranges and the
-/// number of allocated blocks, which writeback and the page cache also change.
+/// The state of an image that only a write changes. The state does not contain the data ranges and
+/// the number of allocated blocks, which writeback and the page cache also change.
 #[derive(PartialEq)]
 struct State {
     /// The blocks with nonzero bytes, and their offsets.
@@ -148,7 +148,7 @@ impl Image {
         examine(&kernel, &self.hold(&kernel).device(self.bytes, volume))
     }
 
-    /// Examines and formats the image, as a stage does.
+    /// Examines and formats the image, as NodeStageVolume does.
     fn format(&self, fs: FsType, deadline: Duration) -> Result<(), Failure> {
         self.format_with(fs, FormatOptions::default(), deadline)
     }

@@ -40,14 +40,14 @@ fn mount(host: &str, options: Options<'_>) -> RemoteCall {
     })
 }
 
-/// Returns the system calls of a call, whether it succeeds or fails.
+/// Returns the system calls that a helper process makes for `call`, whether it succeeds or fails.
 fn calls(machine: &Machine, call: &RemoteCall) -> Vec<Call> {
     machine.begin(None);
     drop(serve(&machine.process(), call));
     machine.end()
 }
 
-/// Returns the failure of the call if the system call of that number fails with that errno.
+/// Returns the failure of `call` if the system call with the number `at` fails with `errno`.
 fn failed(machine: &Machine, call: &RemoteCall, at: usize, errno: &'static str) -> Failure {
     machine.begin(Some(Fault::Fail(at, errno)));
     let answer = serve(&machine.process(), call);

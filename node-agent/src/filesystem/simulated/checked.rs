@@ -13,14 +13,15 @@ use crate::kernel::fake::mkfs::Stop;
 use crate::kernel::fake::{Call, Damage, Fault};
 
 impl Bench {
-    /// Checks the filesystem on the device. Also returns the system calls.
+    /// Checks the filesystem on the device. Returns the result and the system calls.
     fn check(&self) -> (Result<Checked, Unchecked>, Vec<Call>) {
         self.machine.begin(None);
         let checked = check(&self.kernel, &self.device(false), DEADLINE, &|| ());
         (checked, self.machine.end())
     }
 
-    /// Examines the device as new, with this fault. Also returns the number of system calls.
+    /// Examines the device as new, with this fault. Returns the result and the number of system
+    /// calls.
     fn examine(&self, fault: Option<Fault>) -> (Probed, usize) {
         self.machine.begin(fault);
         let found = examine(&self.kernel, &self.device(true));
@@ -113,7 +114,8 @@ fn a_disk_with_a_filesystem_is_known_even_if_its_mark_cannot_be_read() {
         bench.machine.make_filesystem(medium(), "ext4");
         assert_eq!(bench.examine(None).1, calls, "{calls}");
     }
-    // The third call reads the mark or the record, after the start and the end.
+    // The first two calls read the start and the end of the device, the third the mark or the
+    // record.
     let fault = Some(Fault::Fail(3, "EIO"));
     let found = secret.examine(fault).0;
     assert!(matches!(found, Probed::Known(_)), "{found:?}");
@@ -176,7 +178,7 @@ fn a_check_that_does_not_end_by_itself_is_no_result_and_says_why() {
         bench.machine.stop_tools(Some(stop));
         assert_eq!(failed(&bench), kind, "{stop:?}");
     }
-    // An unstage cancels the check.
+    // NodeUnstageVolume cancels the check.
     let bench = damaged(Damage::Slight);
     bench.progress.advance(0, 1);
     assert!(bench.progress.give_up());

@@ -1,5 +1,5 @@
-//! The errnos that are results rather than failures, the calls that may block, and the names of the
-//! objects of calls.
+//! Facts about the simulated calls: the errnos that are results rather than failures, the calls
+//! that may block, and the names of the objects that are called on.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use super::Fd;
 
-/// The errno for an object that does not exist. It is a result, not a failure, because the real
-/// kernel returns it only in this case.
+/// The errno for an object that does not exist. ENOENT is a result, not a failure, because the real
+/// kernel returns ENOENT only in this case.
 pub(super) const GONE: &[Errno] = &[Errno::NOENT];
 /// The errnos of umount2(2) for a path on which nothing is mounted.
 pub(super) const NOT_MOUNTED: &[Errno] = &[Errno::NOENT, Errno::INVAL];
@@ -46,10 +46,10 @@ const ERRNOS: [(&str, Errno); 17] = [
     ("ECONNREFUSED", Errno::CONNREFUSED),
 ];
 
-/// The name of openat2(2) calls that query no filesystem.
+/// The simulation's name for an openat2(2) call that queries no filesystem.
 pub(super) const CACHED: &str = "openat2 RESOLVE_CACHED";
 
-/// The calls that may wait for a disk or a server, as documented in the trait.
+/// The calls that may wait for a disk or a server, as documented in [`crate::kernel::Kernel`].
 const WAITING: [&str; 34] = [
     "open",
     "openat2",
@@ -91,8 +91,8 @@ pub(super) fn may_wait(name: &str, object: &str) -> bool {
     WAITING.contains(&name) || name == "fsconfig" && object == "create"
 }
 
-/// Returns the errno with this name, if it would be a failure of a call whose results include the
-/// errnos `answers`.
+/// Returns the errno with this name; `None` if the errno is one of `answers`, which the call
+/// returns as results rather than failures.
 pub(super) fn failure(name: &str, answers: &[Errno]) -> Option<Errno> {
     let (_, errno) = ERRNOS.iter().find(|(known, _)| *known == name).unwrap();
     (!answers.contains(errno)).then_some(*errno)

@@ -58,7 +58,7 @@ pub(super) fn write(contents: &mut Sparse, blocks: u64, in_progress: bool) {
         true => MAGIC_UNFINISHED,
         false => MAGIC,
     });
-    // The superblock's address, the flag `WRITTEN`, one device with ID 1, features, and the
+    // Set the superblock's address, the flag `WRITTEN`, one device with ID 1, the features, and the
     // device's size.
     for (at, value) in [
         (0x30, AT),

@@ -3,7 +3,8 @@
 use super::state::{Object, State};
 
 impl State {
-    /// Releases all unused objects. Must be called after every close or unmount.
+    /// Releases all unused objects. The simulation must call this function after every close or
+    /// unmount.
     pub(super) fn clean(&mut self) {
         loop {
             let before = self.size();

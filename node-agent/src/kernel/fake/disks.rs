@@ -102,7 +102,7 @@ impl State {
     pub(super) fn unplug(&mut self, medium: &Path) {
         let number = self.disk_of(medium).unwrap();
         self.disks.get_mut(&number).unwrap().is_removed = true;
-        // Make opens and reads fail.
+        // From now on, opens and reads of the disk fail.
         self.loops.get_mut(&number).unwrap().running_down = true;
         let node = Path::new("/dev").join(self.device_name(number));
         self.remove(&node, false).unwrap();

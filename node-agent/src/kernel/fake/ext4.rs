@@ -17,8 +17,8 @@ pub(super) const ERRORS: u16 = 1 | 2;
 /// `s_feature_incompat`, and its bit `RECOVER`: the journal must be replayed.
 const INCOMPAT_AT: usize = 0x60;
 const RECOVER: u8 = 0x4;
-/// The offset of the simulated journal: a mark, then the number of blocks in the journal's copy of
-/// the superblock.
+/// The offset of the simulated journal. The journal contains a magic number, then the number of
+/// blocks in the journal's copy of the superblock.
 const JOURNAL_AT: u64 = 36 << 20;
 const JOURNAL: [u8; 8] = 0xc03b_3998_u64.to_be_bytes();
 /// Offsets and bits of the features: has_journal; filetype, extents, 64bit; sparse_super,
@@ -107,7 +107,7 @@ pub(super) fn record(contents: &mut Sparse, state: u16) {
     seal(contents, &mut block);
 }
 
-/// Whether `s_state` requires no check.
+/// Whether `s_state` records no errors, so that the filesystem needs no check.
 pub(super) fn is_valid(contents: &Sparse) -> bool {
     let mut state = [0; 2];
     contents.read(AT + STATE_AT as u64, &mut state);
@@ -130,7 +130,7 @@ pub(super) fn leave_dirty(contents: &mut Sparse) {
     set_incompat(contents, |flags| flags | RECOVER);
 }
 
-/// Replays the journal. Returns whether the replay grew the filesystem.
+/// Replays the journal, and returns whether this has grown the filesystem.
 pub(super) fn replay(contents: &mut Sparse) -> bool {
     let mut journal = [0; 17];
     contents.read(JOURNAL_AT, &mut journal);

@@ -21,8 +21,8 @@ impl State {
         }
     }
 
-    /// Returns the path with its symlink resolved. In this simulation, no symlink points to
-    /// another.
+    /// Returns the path with its symlink resolved. In this simulation, no symlink points to another
+    /// symlink.
     pub(super) fn without_links<'a>(&self, path: &'a Path) -> Cow<'a, Path> {
         let mut links = self.links.iter();
         let real = links.find_map(|(link, to)| Some(to.join(path.strip_prefix(link).ok()?)));
@@ -75,7 +75,7 @@ impl State {
         }
     }
 
-    /// mkdir(2) and open(2) with `O_CREAT | O_EXCL`.
+    /// Simulates mkdir(2), and open(2) with `O_CREAT | O_EXCL`.
     pub(super) fn create(&mut self, path: &Path, kind: InodeKind) -> Answer<()> {
         let (parent, name) = self.parent(path)?;
         match self.child(parent.ino, &name) {
@@ -150,8 +150,8 @@ impl State {
         Ok(*self.locks.entry(ino).or_insert(fd) == fd)
     }
 
-    /// Whether other descriptions have the file open. The description of a loop device counts as
-    /// well.
+    /// Whether other open file descriptions refer to the file, including the description that a
+    /// bound loop device keeps open.
     pub(super) fn openers_of(&mut self, fd: u64, readers_too: bool) -> Answer<Openers> {
         let ino = self.object(fd)?.location()?.ino;
         if self.grants_no_leases {
@@ -172,8 +172,8 @@ impl State {
         )
     }
 
-    /// Returns the inode of the file that contains the bytes, and the end of the bytes: of the file
-    /// itself, or of the bound device.
+    /// Returns the inode of the file that holds the bytes of `fd`, and the size of the device;
+    /// `u64::MAX` if `fd` refers to the file itself.
     fn bytes_of(&mut self, fd: u64) -> Answer<(u64, u64)> {
         if let Object::File { location, .. } = *self.object(fd)? {
             return Ok((location.ino, u64::MAX));
@@ -245,10 +245,10 @@ impl State {
         Ok(contents.change(move |contents| contents.write(at, &bytes)))
     }
 
-    /// fsync(2). On a loop device, it writes the device's cache to the file, and the file's data to
-    /// the disk. It does not write the file's attributes, since the kernel does not promise this
-    /// (drivers/block/loop.c, `lo_req_flush`). On a file, it writes all data and attributes of the
-    /// file, but no device's cache.
+    /// Simulates fsync(2). An fsync of a loop device writes the device's cache to the file, and the
+    /// file's data to the disk, but not the file's attributes: the kernel does not promise this
+    /// (drivers/block/loop.c, `lo_req_flush`). An fsync of a file writes all data and attributes of
+    /// the file, but no device's cache.
     pub(super) fn fsync(&mut self, fd: u64) -> Answer<()> {
         let (ino, _) = match *self.object(fd)? {
             Object::File { .. } | Object::Device { .. } => self.bytes_of(fd)?,
@@ -290,7 +290,7 @@ impl State {
         })
     }
 
-    /// statfs(2). Every filesystem reports the usage of a new filesystem.
+    /// Simulates statfs(2). Every filesystem on a device reports the usage of an empty filesystem.
     pub(super) fn statfs(&mut self, location: Location) -> Answer<Usage> {
         let superblock = self.mounts[&location.mount].superblock;
         if self.superblocks[&superblock].served.is_some() {

@@ -29,16 +29,17 @@ enum Step {
 /// The severity of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
-    /// `e2fsck -p` repairs it.
+    /// `e2fsck -p` repairs the damage.
     Slight,
-    /// Only an operator can repair it.
+    /// Only an operator can repair the damage.
     Severe,
     /// e2fsck reports that it has repaired the filesystem, but the superblock still records errors.
     Lasting,
 }
 
 impl Machine {
-    /// Damages the ext4 in a file, as if the kernel had detected errors while it was mounted.
+    /// Damages the ext4 in a file, as if the kernel had detected errors while the filesystem was
+    /// mounted.
     pub(crate) fn damage(&self, path: &Path, damage: Damage) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;
@@ -87,7 +88,8 @@ pub(super) fn is_damaged(contents: &Sparse) -> bool {
     marks.iter().any(|mark| is_marked(contents, mark)) || !ext4::is_valid(contents)
 }
 
-/// Runs e2fsck until it exits. Each of its steps counts as a call.
+/// Runs e2fsck until it exits. Each step of e2fsck counts as a call, so a fault can be injected
+/// into the step.
 pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
     fake.call(
         "spawn",

@@ -3,9 +3,9 @@
 //!
 //! The simulation keeps only the promises of the manual pages. fsync(2) writes a file's data and
 //! inode to the disk, but not the file's name: that needs an fsync of the directory. Extended
-//! attributes belong to the inode (xattr(7)). Every other change may or may not be on the disk,
-//! independently of all others: no manual page promises an order, though the journals of ext4, xfs
-//! and btrfs mostly keep one.
+//! attributes belong to the inode (xattr(7)). After a power loss, every other change may or may not
+//! be on the disk, independently of all others. No manual page promises an order, though the
+//! journals of ext4, xfs and btrfs mostly keep the order.
 
 use std::ops::Deref;
 

@@ -51,7 +51,7 @@ impl Machine {
         self.change(number, |left| left.drops_flushes = true);
     }
 
-    /// Whether the loop device still has a state that another process has set.
+    /// Whether the loop device still has settings that another process has changed.
     pub(crate) fn is_altered(&self, number: u32) -> bool {
         let state = self.lock();
         state.loops.get(&number).is_some_and(|device| {

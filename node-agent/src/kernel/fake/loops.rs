@@ -70,7 +70,8 @@ impl State {
         number
     }
 
-    /// Creates the device with this number and its node. Returns `false` if it exists already.
+    /// Creates the device with this number and its node. Returns `false` if the device exists
+    /// already.
     pub(super) fn loop_add(&mut self, number: u32) -> bool {
         let Entry::Vacant(vacant) = self.loops.entry(number) else {
             return false;
@@ -299,7 +300,8 @@ impl State {
         Some(LoopFile { path, autoclear })
     }
 
-    /// Sets AUTOCLEAR. If no other process has the device open, every later open of it fails.
+    /// Sets AUTOCLEAR. If no other process has the device open, later attempts to open the device
+    /// fail.
     pub(super) fn loop_clr_fd(&mut self, device: u64) -> Answer<()> {
         let number = self.object(device)?.device()?;
         let openers = self.openers(number);

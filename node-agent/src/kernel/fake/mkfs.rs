@@ -9,8 +9,8 @@ use super::superblock::BLOCK_BYTES;
 use super::{Fake, Fd, btrfs, ext4, fsck, xfs};
 use crate::kernel::{Child, ChildEnd, Open, Result};
 
-/// The offset of the agent's format mark. No mkfs writes there: this was measured, and the agent
-/// relies on it.
+/// The offset of the agent's format mark. The agent relies on the measured fact that no mkfs writes
+/// at this offset.
 const MARK_AT: u64 = 100 << 20;
 /// The content of tables and logs, which does not resemble a superblock.
 const FILLER: [u8; 4096] = [0xa5; 4096];
@@ -25,8 +25,8 @@ const STEPS: [(&str, Step); 4] = [
     ("superblock", Step::Superblock),
 ];
 
-/// The installed tools, the features that they enable by default, and the reason why they do not
-/// complete.
+/// The installed tools, the features that the tools enable by default, and the reason why no tool
+/// completes.
 #[derive(Default)]
 pub(super) struct Tools {
     /// The features that mkfs.btrfs enables by default.
@@ -35,7 +35,7 @@ pub(super) struct Tools {
     pub(super) xfs_incompat: u32,
     /// Whether e2fsck is not installed.
     pub(super) lacks_e2fsck: bool,
-    /// The reason why no tool completes; `None` if they complete.
+    /// The reason why no tool completes; `None` if all tools complete.
     pub(super) stop: Option<Stop>,
 }
 
@@ -65,8 +65,8 @@ enum Step {
     Superblock,
 }
 
-/// Runs a tool until it exits. Each of its steps counts as a call, so a fault can make it fail, or
-/// crash the agent and the child.
+/// Runs a tool until it exits. Each step of the tool counts as a call, so a fault can make the step
+/// fail, or crash the agent and the child.
 pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
     let fs_type = match child.program {
         "e2fsck" => return fsck::run(fake, child),
@@ -166,7 +166,7 @@ fn fill(contents: &mut Sparse, at: u64) {
     contents.write(at, &FILLER);
 }
 
-/// Whether everything that mkfs writes here, except the superblock, is present.
+/// Whether everything that the simulated mkfs writes, except the superblock, is present.
 pub(super) fn is_whole(contents: &Sparse, fs_type: &str) -> bool {
     let is_filled = |at| {
         let mut found = FILLER;
@@ -178,9 +178,9 @@ pub(super) fn is_whole(contents: &Sparse, fs_type: &str) -> bool {
 }
 
 impl State {
-    /// Writes as the real tools were traced to do: through the device's cache and, except for xfs,
-    /// with everything else synced before the superblock becomes valid. The agent does not rely on
-    /// the tools' final sync.
+    /// Performs a step of mkfs in the way of the real tools, whose system calls were traced. The
+    /// tools write through the device's cache. Except for mkfs.xfs, the tools sync everything else
+    /// before the superblock becomes valid. The agent does not rely on the tools' final sync.
     fn mkfs_step(&mut self, device: u64, made: Made, step: Step) -> Answer<()> {
         let Made {
             fs_type,

@@ -1,7 +1,6 @@
 //! A simulated machine: the mounts, loop devices, file contents and descriptors, as far as the
-//! agent relies on them. Tests can make any call fail, or make it the last call before the process
-//! crashes; the machine's state survives the process, as on a real machine. Knows nothing of
-//! volumes.
+//! agent relies on them. Tests can make any call fail, or crash the process after any call. The
+//! machine's state survives the process, as on a real machine. Knows nothing of volumes.
 //!
 //! Tests that run on both kernels compare each call with the real kernel.
 
@@ -51,7 +50,7 @@ pub(crate) use servers::Server;
 use state::State;
 pub(crate) use trouble::{Confusion, Trouble};
 
-/// The simulated machine. It outlives the processes that run on it.
+/// The simulated machine, which outlives the processes that run on it.
 #[derive(Clone)]
 pub(crate) struct Machine {
     state: Arc<Lock<State>>,
@@ -169,7 +168,7 @@ impl Machine {
         self.turn.notify_all();
     }
 
-    /// Makes every call of this thread that may wait for a disk a violation, or no longer.
+    /// Sets whether a call of this thread that may wait for a disk is a violation.
     pub(crate) fn never_wait_here(&self, never: bool) {
         self.state.lock().never_waits = never.then(|| std::thread::current().id());
     }
@@ -188,7 +187,8 @@ impl Machine {
         host.unwrap().group = None;
     }
 
-    /// Kills all processes. Each of their threads ends at its next call, or during its hung call.
+    /// Kills all processes. Each thread of these processes ends at its next call, or during its
+    /// hung call.
     pub(crate) fn kill_all(&self) {
         let mut state = self.state.lock();
         state.dead_up_to = state.number();
@@ -219,7 +219,7 @@ impl Machine {
 
 impl Fake {
     /// Performs one call, unless the fault makes it fail; unwinds after the call at which the
-    /// process is killed. `answers` are the errnos that are results of this call rather than
+    /// process is killed. `answers` lists the errnos that are results of this call rather than
     /// failures.
     fn call<T>(
         &self,

@@ -95,8 +95,8 @@ impl State {
         Ok(())
     }
 
-    /// Copies one mount. The root of the copy is the location of `fd`; the copy joins the mount's
-    /// peers.
+    /// Copies one mount. The root of the copy is the location of `fd`. The copy joins the peer
+    /// group of the original mount.
     pub(super) fn clone_mount(&mut self, fd: u64) -> Answer<Object> {
         let location = self.object(fd)?.location()?;
         let original = self.mounts.get(&location.mount).ok_or(Errno::INVAL)?;
@@ -364,7 +364,7 @@ impl State {
         Ok(())
     }
 
-    /// Mounts an existing superblock again, after it has replayed the journal of an ext4.
+    /// Replays the journal of an ext4 before its existing superblock is mounted again.
     fn wait_for_replay(&mut self, fs_type: &str, number: u32) -> Answer<()> {
         if fs_type == "ext4" {
             let binding = self.loops[&number].binding.as_ref().ok_or(Errno::NXIO)?;

@@ -1,4 +1,4 @@
-//! Files and filesystems by an open descriptor, for the calls that change them.
+//! Finds the file or the filesystem that an open descriptor refers to, for calls that change it.
 
 use rustix::io::Errno;
 
@@ -61,13 +61,13 @@ impl State {
         Ok(())
     }
 
-    /// Returns the number of blocks of the device.
+    /// Returns the size of the device in filesystem blocks.
     pub(super) fn room(&self, number: u32) -> u64 {
         self.loops[&number].binding.as_ref().map_or(0, |b| b.bytes) / BLOCK_BYTES
     }
 
-    /// Returns the file with the filesystem that contains a directory. Fails if the filesystem
-    /// shall grow to `blocks`, but is read-only or its device too small.
+    /// Returns the file with the filesystem that contains a directory. If `blocks` is given, fails
+    /// if the filesystem is read-only, or if its device has fewer blocks.
     pub(super) fn mounted_file(
         &mut self,
         fd: u64,

@@ -36,7 +36,8 @@ impl Machine {
         self.put(path, 0, &vec![0; bytes]);
     }
 
-    /// Enables project quotas in an ext4 as its user can: changes only the superblock.
+    /// Enables project quotas in an ext4 by changing only the superblock, as a user of the volume
+    /// can.
     pub(crate) fn add_projects(&self, path: &Path) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;
@@ -45,7 +46,7 @@ impl Machine {
     }
 
     /// Sets `errors=panic` in the superblock of the ext4 in a file, as tune2fs does; with
-    /// `is_logged`, only in its journal, so that a replay sets it.
+    /// `is_logged`, only in the journal, so that a replay sets the option.
     pub(crate) fn ask_panic(&self, path: &Path, is_logged: bool) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;
@@ -116,7 +117,7 @@ impl Machine {
         self.lock().link(path, name).unwrap();
     }
 
-    /// Removes a file. A device that is bound to the file keeps its data.
+    /// Removes a file. A device that is bound to the file keeps the file's data.
     pub(crate) fn delete_file(&self, path: &Path) {
         self.lock().remove(path, false).unwrap();
     }

@@ -38,8 +38,8 @@ impl Survives {
 }
 
 impl Machine {
-    /// Loses the power when the growth of the ext4 in this file to `bytes` is in its journal, but
-    /// not in its superblock.
+    /// Loses the power when the growth of the ext4 in this file to `bytes` is in the journal, but
+    /// not in the superblock.
     pub(crate) fn power_off_in_growth(&self, path: &Path, bytes: u64) {
         self.log_growth(path, bytes);
         self.lock().power_off(Survives::Nothing);

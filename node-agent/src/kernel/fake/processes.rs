@@ -1,5 +1,6 @@
-//! Simulated helper processes. Each is a thread of the test, and a process of the machine. The test
-//! provides the work of a helper, because the simulated kernel has no network protocols.
+//! Simulated helper processes. Each helper process is a thread of the test, and a process of the
+//! simulated machine. The test provides the function that a helper runs, because the simulated
+//! kernel has no network protocols.
 
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -109,7 +110,7 @@ impl Remotes for Fake {
         )]
         let thread = tokio::task::spawn_blocking(move || {
             let made = catch_unwind(AssertUnwindSafe(|| work(&helper, &call)));
-            // The helper holds the mount as well, until the connection is closed.
+            // The helper also keeps the mount open until the connection is closed.
             let mut held = None;
             let made = made.ok().map(|made| match made {
                 Ok(Answer::Mount(mount)) => {
@@ -125,7 +126,8 @@ impl Remotes for Fake {
             if has_answered {
                 end.wait();
             }
-            // An answer that was sent, but not received, is closed with the connection.
+            // If the agent has not received the answer, closing the connection also closes the
+            // descriptor in the answer.
             drop(answer.lock().take());
             drop(held);
             helper.machine.lock().servers.running -= 1;

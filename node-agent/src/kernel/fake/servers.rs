@@ -10,7 +10,7 @@ use super::state::{Answer, State};
 use super::{Fake, Fd, Machine};
 use crate::kernel::{Answered, RemoteCall, Usage};
 
-/// The work of a helper process: a function that makes the call and returns its result.
+/// The function that a helper process runs: makes the call and returns its result.
 pub(crate) type Work = fn(&Fake, &RemoteCall) -> Answered<Fd>;
 
 /// An NFS server.
@@ -32,7 +32,7 @@ pub(super) struct Servers {
     pub(super) work: Option<Work>,
     /// The processes that were killed.
     pub(super) killed: BTreeSet<u64>,
-    /// Whether a killed process remains until its server answers, instead of exiting immediately.
+    /// Whether a killed process remains until its server responds, instead of exiting immediately.
     pub(super) die_hard: bool,
     /// Whether every call that may wait hangs.
     pub(super) hang: bool,
@@ -76,17 +76,17 @@ impl Machine {
         self.lock().servers.by_address[&address.parse().unwrap()].clone()
     }
 
-    /// Sets the work of helper processes.
+    /// Sets the function that helper processes run.
     pub(crate) fn let_helpers(&self, work: Work) {
         self.lock().servers.work = Some(work);
     }
 
-    /// Sets whether killed helpers remain until their server answers.
+    /// Sets whether killed helpers remain until their server responds.
     pub(crate) fn let_helpers_die_hard(&self, die_hard: bool) {
         self.lock().servers.die_hard = die_hard;
     }
 
-    /// Makes all servers stop answering, or answer again, including calls that hang.
+    /// Makes all servers stop responding, or respond again, which also ends hung calls.
     pub(crate) fn let_servers_hang(&self, hang: bool) {
         self.lock().servers.hang = hang;
         if !hang {

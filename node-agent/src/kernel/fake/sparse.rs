@@ -30,7 +30,8 @@ impl Sparse {
         }
     }
 
-    /// Reads from `at`. Returns the number of bytes that the file has there.
+    /// Reads from the offset `at`. Returns the number of bytes read, which is smaller than the
+    /// buffer at the file's end.
     pub(super) fn read(&self, at: u64, buffer: &mut [u8]) -> usize {
         let left = usize::try_from(self.bytes.saturating_sub(at)).unwrap();
         let length = left.min(buffer.len());
@@ -71,7 +72,7 @@ impl Sparse {
         (at < self.bytes).then_some(at)
     }
 
-    /// `SEEK_HOLE`; the end of the file counts as a hole.
+    /// Simulates `SEEK_HOLE`, which treats the end of the file as a hole.
     pub(super) fn hole(&self, from: u64) -> Option<u64> {
         if from >= self.bytes {
             return None;
@@ -96,7 +97,7 @@ impl Sparse {
     }
 }
 
-/// Returns the index of the block, the offset in it, and the length.
+/// Returns the index of the block, the offset in the block, and the length.
 fn piece(at: u64, done: usize, length: usize) -> (u64, usize, usize) {
     let at = at + done as u64;
     let within = usize::try_from(at % BLOCK).unwrap();

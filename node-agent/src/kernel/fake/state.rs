@@ -49,7 +49,7 @@ pub(super) struct State {
     pub(super) grants_no_leases: bool,
     /// Whether openat2(2) with `RESOLVE_CACHED` finds no name in memory.
     pub(super) has_cold_names: bool,
-    /// The directory in which every lookup waits for a server that does not answer.
+    /// The directory in which every lookup waits for a server that does not respond.
     pub(super) silent: Option<PathBuf>,
     /// Whether `/dev` accepts no new names.
     pub(super) has_fixed_dev: bool,
@@ -99,7 +99,7 @@ pub(super) struct File {
     pub(super) attributes: Kept<BTreeMap<String, Vec<u8>>>,
     /// Whether the file was truncated, so that its content may be incomplete.
     pub(super) cut: bool,
-    /// Whether the file may contain a user's data: it was mounted, or written to from outside.
+    /// Whether the file was mounted, or written to from outside, and may contain a user's data.
     pub(super) used: bool,
     /// The number of completed mkfs runs on the file.
     pub(super) formats: u32,
@@ -113,7 +113,8 @@ pub(super) struct Superblock {
     pub(super) on: Option<u32>,
     pub(super) read_only: bool,
     pub(super) shut_down: bool,
-    /// Whether it is an ext4 that a journal replay grew after the kernel had counted its groups.
+    /// Whether the filesystem is an ext4 that a journal replay grew after the kernel had counted
+    /// the groups.
     pub(super) is_miscounted: bool,
     /// The filesystem's error count.
     pub(super) errors: u64,
@@ -146,7 +147,7 @@ pub(super) struct Location {
 
 /// An open file description.
 pub(super) struct Description {
-    /// The process that has a descriptor for it. `None` if only a loop device keeps it open.
+    /// The process that opened the description; `None` if only a loop device keeps it open.
     pub(super) owner: Option<u64>,
     pub(super) object: Object,
     pub(super) path: String,

@@ -22,12 +22,12 @@ pub(crate) enum Trouble {
     Errors(u64),
 }
 
-/// The kernel's treatment of a btrfs that it mistakes for a mounted one.
+/// The kernel's treatment of a btrfs that it mistakes for a different, mounted btrfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confusion {
     /// The mount fails with EEXIST.
     Refuses,
-    /// The kernel mounts the other filesystem.
+    /// The kernel mounts the different btrfs instead of the requested btrfs.
     MountsOther,
 }
 
@@ -45,13 +45,14 @@ impl Machine {
         }
     }
 
-    /// Enables SELinux. `are_shown`: statmount shows the labels of mounts, as since Linux 6.13.
+    /// Enables SELinux. If `are_shown`, statmount(2) returns the labels of mounts, as it does since
+    /// Linux 6.13.
     pub(crate) fn enable_labels(&self, are_shown: bool) {
         let mut state = self.lock();
         (state.has_labels, state.hides_labels) = (true, !are_shown);
     }
 
-    /// Makes the kernel mistake every btrfs for another one that is mounted.
+    /// Makes the kernel mistake every btrfs for a different btrfs that is already mounted.
     pub(crate) fn confuse_btrfs(&self, confusion: Confusion) {
         self.lock().btrfs_confusion = Some(confusion);
     }
@@ -61,12 +62,12 @@ impl Machine {
         self.lock().grants_no_leases = true;
     }
 
-    /// Makes openat2(2) with `RESOLVE_CACHED` find no names in memory, or all names.
+    /// Sets whether openat2(2) with `RESOLVE_CACHED` finds no names in memory, or all names.
     pub(crate) fn chill_names(&self, is_cold: bool) {
         self.lock().has_cold_names = is_cold;
     }
 
-    /// Makes every lookup in this directory wait for a server that does not answer.
+    /// Makes every lookup in this directory wait for a server that does not respond.
     pub(crate) fn silence(&self, directory: &Path) {
         self.lock().silent = Some(directory.to_owned());
     }
@@ -91,8 +92,8 @@ impl Machine {
         self.lock().has_project_quotas = true;
     }
 
-    /// Makes no filesystem have project quotas, which is the initial state. Then statfs(2) of ext4
-    /// and xfs does not wait for the disk.
+    /// Makes no filesystem have project quotas, which is the initial state. Without project quotas,
+    /// statfs(2) of ext4 and xfs does not wait for the disk.
     pub(crate) fn count_in_memory(&self) {
         self.lock().has_project_quotas = false;
     }
@@ -189,7 +190,7 @@ impl Machine {
 }
 
 impl State {
-    /// Creates the superblock, unless the kernel mistakes the device for another one.
+    /// Creates the superblock, unless the kernel mistakes the device for a different device.
     pub(super) fn fsconfig_create(&mut self, fd: u64, shared: bool) -> Answer<()> {
         let source = self.context(fd)?.source.clone().ok_or(Errno::INVAL)?;
         let number = self.loop_at(self.walk(&source)?)?;
@@ -225,7 +226,7 @@ impl State {
         })
     }
 
-    /// Returns the error counters. All errors count as failed writes.
+    /// Returns the error counters. The simulation reports all errors as failed writes.
     pub(super) fn btrfs_errors(&self, root: u64) -> Answer<BtrfsErrors> {
         let number = self.device_of(root, "btrfs")?;
         let mut all = self.superblocks.values();

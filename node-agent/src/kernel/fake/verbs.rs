@@ -1,5 +1,5 @@
-//! The calls of the trait on the simulated machine. Each call lists the errnos that are results
-//! rather than failures.
+//! Implements [`Kernel`](crate::kernel::Kernel) on the simulated machine. Each call lists the
+//! errnos that are results rather than failures.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -59,7 +59,7 @@ pub(super) fn enable(contents: &mut Sparse, incompat: u32) {
     contents.write(0, &sector);
 }
 
-/// Returns the features of `incompat` that remain after mkfs has omitted the ones that `args`
+/// Returns the features of `incompat` that remain after mkfs has omitted the features that `args`
 /// disable.
 pub(super) fn without(incompat: u32, args: &[String]) -> u32 {
     args.iter().fold(incompat, |left, arg| match arg.as_str() {

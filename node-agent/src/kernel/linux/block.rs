@@ -1,5 +1,5 @@
-//! Implements the calls on a block device: its size, sequence number and read-only state; and the
-//! state of a loop device that outlives its binding, in sysfs and by ioctls.
+//! Reads the size, the sequence number and the read-only state of a block device. Also reads and
+//! resets the state of a loop device that outlives its binding, by sysfs and ioctls.
 
 #![expect(
     unsafe_code,
@@ -20,8 +20,8 @@ use super::sysfs::{is_gone, text, unread};
 use super::{Linux, loopdev};
 use crate::kernel::{Error, Leftovers, Result};
 
-/// `BLKGETSIZE64` (include/uapi/linux/fs.h). Its argument is declared as a `size_t`, but the kernel
-/// writes a u64. Both have 8 bytes on the supported 64-bit machines.
+/// `BLKGETSIZE64` (include/uapi/linux/fs.h). The argument of `BLKGETSIZE64` is declared as a
+/// `size_t`, but the kernel writes a u64. Both types have 8 bytes on the supported 64-bit machines.
 const BLKGETSIZE64: Opcode = opcode::read::<usize>(0x12, 114);
 
 /// `BLKGETDISKSEQ` (include/uapi/linux/fs.h, Linux 5.15).
@@ -75,9 +75,10 @@ pub(super) fn refuses_writes(fd: &OwnedFd) -> Result<bool> {
 /// The permission bits for users that are neither the owner nor in the group (inode(7)).
 const OTHERS: u32 = 0o007;
 
-/// The link count of the sysfs directory of a loop device without partitions: unbound, and bound.
-/// sysfs counts two links and one for each subdirectory, and the other subdirectories are the same
-/// for all loop devices of a kernel. 0 until such a directory has been listed.
+/// The link counts of the sysfs directories of an unbound and of a bound loop device, both without
+/// partitions. A directory in sysfs has two links, and one link for each subdirectory. The
+/// subdirectories that are not partitions are the same for all loop devices of a kernel. A count is
+/// 0 until such a directory has been listed.
 static PLAIN_LINKS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 impl Leftovers for Linux {
@@ -149,7 +150,8 @@ fn list(number: u32, links: u64) -> Result<Vec<String>> {
             partitions.push(name);
         }
     }
-    // With any other number of subdirectories, the directory has changed in between.
+    // If the number of subdirectories differs, the directory has changed since its links were
+    // counted.
     if partitions.is_empty() && folders + 2 == links {
         PLAIN_LINKS[usize::from(is_bound)].store(links, Ordering::Relaxed);
     }

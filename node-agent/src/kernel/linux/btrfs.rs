@@ -1,9 +1,9 @@
-//! The device of a mounted btrfs, its error counters, and growing it. The `st_dev` of a btrfs is
-//! anonymous and does not identify the device.
+//! Finds the device of a mounted btrfs, reads the error counters, and grows the filesystem. The
+//! `st_dev` of a btrfs is anonymous and does not identify the device.
 //!
-//! An ioctl on the root directory returns the filesystem's UUID. The device comes from sysfs, where
-//! the filesystem's directory has a link to each open block device. The ioctl for devices returns
-//! only the name that the last scan of the device used. That name may be from another mount
+//! An ioctl on the root directory returns the filesystem's UUID. Sysfs shows the device: the
+//! filesystem's directory has a link to each open block device. The ioctl for devices returns only
+//! the name that the last scan of the device used. The scanned name may be from another mount
 //! namespace, or `/proc/self/fd/0` if mkfs scanned the device.
 
 #![expect(unsafe_code, reason = "rustix has no calls for the ioctls of btrfs")]
@@ -166,9 +166,9 @@ fn fs_info(root: &OwnedFd) -> Result<FsInfo> {
         .map_err(of("BTRFS_IOC_FS_INFO", root))
 }
 
-/// Returns the only block device that sysfs lists. If its disk is removed, the link remains as long
-/// as the filesystem is mounted, but refers to no device; the kernel does not reuse the disk's name
-/// meanwhile.
+/// Returns the only block device that sysfs lists. If the device's disk is removed, the link in
+/// sysfs remains as long as the filesystem is mounted, but refers to no device; the kernel does not
+/// reuse the disk's name meanwhile.
 fn listed(fsid: &[u8; 16]) -> Result<BtrfsDevice> {
     let folder = PathBuf::from(format!("/sys/fs/btrfs/{}/devices", uuid(fsid)));
     let failed = |call, path: &Path, error: &io::Error| {
@@ -187,7 +187,8 @@ fn listed(fsid: &[u8; 16]) -> Result<BtrfsDevice> {
     let (link, path) = (first.path(), first.path().join("dev"));
     let mut text = [0; DEV_TEXT_BYTES_MAX];
     let length = match File::open(&path).and_then(|mut file| file.read(&mut text)) {
-        // The link still exists, so the device was not replaced by another one meanwhile.
+        // The link in sysfs still exists, so no other device has replaced the filesystem's device
+        // meanwhile.
         Err(error) if is_gone(&error) && link.is_symlink() => return Ok(BtrfsDevice::Removed),
         read => read.map_err(|error| failed("read", &path, &error))?,
     };

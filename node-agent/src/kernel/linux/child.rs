@@ -1,9 +1,9 @@
 //! Runs one tool on one device until it exits, without a shell, without `PATH`, and without a
 //! device name that could be swapped.
 //!
-//! The kernel kills the child when the thread that started it exits, because `PR_SET_PDEATHSIG`
-//! refers to the thread that forked and not to its process. Therefore that thread waits until it
-//! has reaped the child.
+//! The kernel kills the child when the thread that started the child exits, because
+//! `PR_SET_PDEATHSIG` refers to the thread that forked and not to its process. Therefore the thread
+//! that starts a child waits until it has reaped the child.
 
 #![expect(
     unsafe_code,
@@ -23,9 +23,10 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::kernel::{Child, ChildEnd, Error, Result};
 
-/// The directories that are searched for a tool, in this order.
+/// The directories in which the agent searches for a tool, in this order.
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
-/// The child's whole environment: tools search it for their helper programs.
+/// The value of `PATH`, the only variable in the child's environment. Tools search these
+/// directories for their helper programs.
 const PATH: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
 /// The package of each tool, on Debian and most other distributions.
 const PACKAGES: [(&str, &str); 3] = [
@@ -54,7 +55,7 @@ pub(super) fn run(child: &Child<'_, OwnedFd>) -> Result<ChildEnd> {
         running.kill().map_err(failed("kill"))?;
     }
     // The child is always reaped. A child that hangs in the kernel blocks this thread until its
-    // disk answers. The child may still write until then, so its exit must not be reported earlier.
+    // disk responds. Until its exit, the child may still write, so do not return earlier.
     let code = running.wait().map_err(failed("waitid"))?;
     tail.take_from(&stderr).map_err(failed("read"))?;
     Ok(ChildEnd {
@@ -106,8 +107,8 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed. This closure makes a
-    // few bare system calls, allocates nothing and takes no lock.
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed. This closure only
+    // makes system calls, allocates no memory and takes no lock.
     unsafe { command.pre_exec(prepare) };
     let spawned = command.spawn().map(Running).map_err(errno_of);
     // ENOENT for a tool that exists means that its loader is missing. The caller reports ENOENT as
@@ -198,7 +199,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Neither call does anything once the child has been reaped.
+        // Once the child has been reaped, neither `kill` nor `wait` has an effect.
         if self.0.kill().is_ok() {
             self.0.wait().ok();
         }

@@ -48,7 +48,7 @@ impl Disks for Linux {
             return Ok(DiskAt::Other);
         }
         let disk = disk_in(&Path::new(BLOCK).join(name))?;
-        // The disk may have been removed meanwhile, and its name reused for another disk.
+        // The disk may have been removed meanwhile, and its name may now refer to another disk.
         let disk = disk.filter(|disk| disk.dev == dev);
         Ok(disk.map_or(DiskAt::Nothing, DiskAt::Disk))
     }
@@ -225,8 +225,8 @@ fn is_no_folder(error: &std::io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::NOTDIR)
 }
 
-/// Returns a whole attribute; `None` if it does not exist. The file of a VPD page that a disk does
-/// not have exists, but reading it fails with EINVAL.
+/// Returns a whole attribute; `None` if the attribute does not exist. If a disk does not have a VPD
+/// page, the page's file exists, but reading the file fails with EINVAL.
 fn bytes(path: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),

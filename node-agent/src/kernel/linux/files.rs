@@ -27,8 +27,9 @@ const WANTED: StatxFlags = StatxFlags::TYPE
     .union(StatxFlags::MNT_ID)
     .union(MNT_ID_UNIQUE);
 
-/// The flags with which statx answers from memory. On a mount whose server never answered, statx
-/// returned immediately with them, and hung without them.
+/// The flags with which statx reads attributes from memory, without a request to a server. On a
+/// mount whose server never responded, statx returned immediately with these flags, and hung
+/// without them.
 const AT_ONCE: AtFlags = AtFlags::SYMLINK_NOFOLLOW
     .union(AtFlags::NO_AUTOMOUNT)
     .union(AtFlags::STATX_DONT_SYNC);
@@ -48,7 +49,7 @@ pub(super) enum MountId {
 }
 
 /// Returns the ID of the mount whose root is `path`; `None` if `path` is not the root of a mount.
-/// With `unique`, it is the unique ID if the kernel has unique IDs, otherwise the listed one.
+/// With `unique`, returns the unique ID if the kernel has unique IDs, otherwise the listed ID.
 pub(super) fn mount_id(path: &Path, unique: bool) -> Result<Option<MountId>> {
     let is_root = |found: &Statx| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
     Ok(with_mount_id(path, unique)?.filter(is_root).map(id_of))
@@ -321,8 +322,8 @@ pub(super) fn syncfs(root: &OwnedFd) -> Result<()> {
     retry_on_intr(|| rustix::fs::syncfs(root)).map_err(of("syncfs", root))
 }
 
-/// Returns a function that makes an error of `call` on `fd`. It resolves the path of `fd` only if
-/// there is an error.
+/// Returns a function that builds the error of `call` on `fd`. The function resolves the path of
+/// `fd` only if there is an error.
 pub(super) fn of<'a>(call: &'static str, fd: &'a impl AsFd) -> impl Fn(Errno) -> Error + 'a {
     move |errno| Error::new(call, path_of(fd.as_fd()), errno)
 }

@@ -1,4 +1,5 @@
-//! The calls on mounted filesystems. ext4 and xfs grow by ioctls. The caller decides the size.
+//! The calls on mounted filesystems. ext4 and xfs grow by ioctls, to a size that the caller
+//! selects.
 
 #![expect(
     unsafe_code,
@@ -76,7 +77,8 @@ const _: () = assert!(XFS_IOC_FSGEOMETRY == 0x8100_587e);
 struct GrowfsData {
     newblocks: u64,
     imaxpct: u32,
-    /// The padding that C adds implicitly. It is a field here so that no byte is uninitialised.
+    /// The padding that C adds implicitly. The padding is a field here so that no byte is
+    /// uninitialised.
     padding: u32,
 }
 

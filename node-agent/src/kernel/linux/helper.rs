@@ -1,5 +1,5 @@
-//! The helper processes of the agent. Each makes one call and returns the answer, with the
-//! descriptor of a mount. docs/adr/0031 has the reasons.
+//! The helper processes of the agent. Each helper process makes one call and returns the result,
+//! including the descriptor of a mount. docs/adr/0031 has the reasons.
 
 use std::io;
 use std::net::IpAddr;
@@ -19,7 +19,8 @@ use crate::kernel::{Answer, Answered, Error, Helper, MountSource, RemoteCall, Re
 /// The argument that makes this program a helper process. `--help` does not list the argument.
 const ARGUMENT: &str = "--helper-process";
 
-/// Makes the call of this process by `work`, if the process's arguments make it a helper process.
+/// If the arguments of this process make it a helper process, runs `work` for the call that the
+/// agent sends. Otherwise returns `None`.
 pub(crate) fn serve(
     work: impl FnOnce(&Linux, &RemoteCall) -> Answered<OwnedFd>,
 ) -> Option<ExitCode> {
@@ -42,7 +43,7 @@ fn answer(
     };
     let passed = mount.as_ref().map(OwnedFd::as_fd);
     parent.send(&answer, passed)?;
-    // Hold the mount until the agent has attached it, or does not need it.
+    // Hold the mount until the agent has attached the mount, or does not need it.
     parent.closed()
 }
 

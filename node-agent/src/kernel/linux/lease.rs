@@ -1,5 +1,6 @@
-//! Whether other processes have a file open, tested with a lease (fcntl(2), "Leases") that is
-//! released at once: the kernel grants it only if no other open file description conflicts.
+//! Detects whether other processes have a file open, by taking and immediately releasing a lease
+//! (fcntl(2), "Leases"). The kernel grants a lease only if no other open file description
+//! conflicts.
 
 #![expect(
     unsafe_code,
@@ -16,8 +17,9 @@ use rustix::io::Errno;
 use super::files::of;
 use crate::kernel::{Openers, Result};
 
-/// Filesystems that refuse a lease only because of another opener (`f_type` of statfs(2)): ext4,
-/// xfs, btrfs, tmpfs and overlayfs. NFS and SMB also refuse it if they have no delegation.
+/// Filesystems that refuse a lease only if another process has the file open (`f_type` of
+/// statfs(2)): ext4, xfs, btrfs, tmpfs and overlayfs. NFS and SMB also refuse a lease if the client
+/// has no delegation.
 const TRUTHFUL: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630];
 
 /// Implements [`crate::kernel::Kernel::openers`].
@@ -40,7 +42,8 @@ pub(super) fn openers(file: &OwnedFd, readers_too: bool) -> Result<Openers> {
                 false => Openers::Unknown,
             })
         }
-        // The filesystem has no leases; or another user owns the file and CAP_LEASE is missing.
+        // Either the filesystem has no leases, or another user owns the file and CAP_LEASE is
+        // missing.
         Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::ACCESS) => Ok(Openers::Unknown),
         Err(errno) => Err(of("F_SETLEASE", file)(errno)),
     }

@@ -209,7 +209,7 @@ pub(super) fn configure(
     }
     let config = LoopConfig {
         fd,
-        // 0: the kernel chooses 512, which every filesystem accepts.
+        // With 0, the kernel selects a block size of 512 bytes, which every filesystem accepts.
         block_size: 0,
         info: LoopInfo64::whole_file(flags, name),
         reserved: [0; 8],
@@ -240,7 +240,7 @@ pub(super) fn status(device: &OwnedFd) -> Result<Option<LoopStatus>> {
 
 /// Implements [`crate::kernel::Kernel::loop_set_autoclear`].
 pub(super) fn set_autoclear(device: &OwnedFd, autoclear: bool) -> Result<()> {
-    // Pass the other fields back unchanged; the kernel allows changes only of this flag and
+    // Pass the other fields back unchanged; the kernel allows changes only of AUTOCLEAR and
     // PARTSCAN.
     let mut info = info(device).map_err(of("LOOP_GET_STATUS64", device))?;
     if autoclear {
@@ -291,8 +291,8 @@ pub(super) fn bound() -> Result<Vec<u32>> {
     Ok(numbers)
 }
 
-/// A request to the control device. Its argument is a number, not a pointer, and ioctl(2) returns a
-/// number.
+/// A request to the control device. The argument of the request is a number, not a pointer, and
+/// ioctl(2) returns a number.
 struct Control<const OPCODE: Opcode>(u32);
 
 // SAFETY: no pointer is passed to the kernel, so the kernel reads and writes no memory.

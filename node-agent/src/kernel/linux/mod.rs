@@ -1,7 +1,7 @@
 //! [`Kernel`] on the running kernel: every function makes one system call, or a few.
 //!
-//! This is the only directory of the agent with unsafe code, and only if rustix has no safe call.
-//! It decides nothing: the callers interpret a missing file or a busy device.
+//! Only this directory of the agent has unsafe code, and only for calls that rustix does not have.
+//! The functions decide nothing: the callers interpret a missing file or a busy device.
 //!
 //! The oldest supported kernel is Linux 5.14. fsopen, open_tree and move_mount (5.2), openat2
 //! (5.6), statx with mount IDs (5.8) and mount_setattr (5.12) are therefore required. Only later

@@ -1,7 +1,7 @@
 //! Creates, changes and removes mounts, all by file descriptors.
 //!
-//! mount(2) is never used, because its successors are all older than Linux 5.14, the oldest
-//! supported kernel. Numbers are from include/uapi/linux/mount.h.
+//! mount(2) is never used, because Linux 5.14, the oldest supported kernel, has all calls that
+//! replace it. Numbers are from include/uapi/linux/mount.h.
 
 #![expect(
     unsafe_code,
@@ -40,7 +40,8 @@ const _: () = assert!(size_of::<MountAttr>() == 32);
 
 /// Checks that the kernel has mount_setattr(2), the newest required call.
 pub(super) fn require_floor() -> Result<()> {
-    // The kernel refuses a size below the first version with EINVAL before any other check.
+    // The kernel refuses a struct smaller than the first version with EINVAL, before any other
+    // check.
     match set_attributes(-1, &MountAttr::default(), 0) {
         Err(Errno::NOSYS) => Err(Error::new("mount_setattr", "this kernel", Errno::NOSYS)
             .because("Linux 5.14 or later is needed")),
@@ -93,7 +94,7 @@ pub(super) fn fsconfig_create(context: &OwnedFd, exclusive: bool) -> Result<()> 
     let created = if exclusive {
         match rustix::mount::fsconfig_create_exclusive(context) {
             // The kernel returns EOPNOTSUPP for filesystems that do not support exclusive creation,
-            // such as btrfs before Linux 6.8, and has not touched the context. If the filesystem
+            // such as btrfs before Linux 6.8, and has not changed the context. If the filesystem
             // itself returned EOPNOTSUPP, the second attempt would find a used context.
             Err(Errno::OPNOTSUPP) => match plain() {
                 Err(Errno::BUSY) => Err(Errno::OPNOTSUPP),

@@ -78,7 +78,7 @@ pub(super) struct Listed {
     pub(super) facts: MountFacts,
 }
 
-/// Returns the mount with this ID, if it is on `point`.
+/// Returns the mount with this ID, if the mount is on `point`.
 pub(super) fn with_id(id: u64, point: &Path) -> Result<Option<Listed>> {
     let found = read()?
         .into_iter()
@@ -108,7 +108,8 @@ pub(super) fn parse(text: &[u8]) -> std::result::Result<Vec<Line>, &[u8]> {
 }
 
 fn parse_line(line: &[u8]) -> Option<Line> {
-    // Fields may be empty (a mount without a source), so every single space counts.
+    // Fields may be empty (a mount without a source), so two adjacent spaces enclose an empty
+    // field.
     let mut fields = line.split(|&byte| byte == b' ');
     let id = number(fields.next()?)?;
     let parent = number(fields.next()?)?;
@@ -162,8 +163,8 @@ fn parse_line(line: &[u8]) -> Option<Line> {
     })
 }
 
-/// Whether an ext4 has become read-only after an error, which Linux 6.15 and later show only by
-/// this option.
+/// Whether an ext4 has become read-only after an error. Linux 6.15 and later show this state only
+/// by this option.
 pub(super) fn is_emergency(options: &[u8]) -> bool {
     has_option(options, b"emergency_ro")
 }
@@ -229,7 +230,7 @@ fn path(field: &[u8]) -> PathBuf {
 }
 
 /// Replaces the escapes of mountinfo: space, tab, newline, backslash and `#` are shown as a
-/// backslash and three octal digits. Any other backslash is literal.
+/// backslash and three octal digits. A backslash that is not part of an escape is literal.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;

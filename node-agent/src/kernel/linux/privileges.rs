@@ -35,14 +35,14 @@ const NEEDS: [Need; 3] = [
 
 /// A required capability that this process does not have.
 pub(crate) struct Missing {
-    /// Whether the agent cannot work at all without the capability.
+    /// Whether the agent cannot run without the capability.
     pub(crate) is_vital: bool,
     /// The operations that the agent cannot perform; a lowercase fragment.
     pub(crate) why: String,
 }
 
-/// Permanently drops all other capabilities in the calling thread and in threads that it starts, so
-/// it must be called before there is another thread. Returns the required capabilities that are
+/// Permanently drops all other capabilities in the calling thread and in threads that it starts.
+/// Must be called before another thread is started. Returns the required capabilities that are
 /// missing.
 ///
 /// # Errors
@@ -71,8 +71,8 @@ pub(crate) fn keep_needed() -> Result<Vec<Missing>> {
         .collect())
 }
 
-/// Keeps only the capabilities that a helper process needs: `CAP_SYS_ADMIN` if it mounts or
-/// unmounts, otherwise none.
+/// Keeps only the capabilities that a helper process needs: `CAP_SYS_ADMIN` if the process mounts
+/// or unmounts, otherwise no capability.
 ///
 /// # Errors
 /// Returns the kernel's error.

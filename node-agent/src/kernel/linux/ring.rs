@@ -27,7 +27,8 @@ use crate::kernel::{AlignedBuf, Error, Reads, Result};
 const RINGS: usize = 4;
 /// Maximum number of reads in flight for one disk. A virtio disk has a queue of 128 or 256.
 const ENTRIES: u32 = 64;
-/// Memory for the reads of one disk, in bytes. At a millisecond per read, it is enough for 2 GB/s.
+/// Memory for the reads of one disk, in bytes. At a millisecond per read, this memory is enough for
+/// 2 GB/s.
 const BUFFER_BYTES: usize = 2 << 20;
 
 /// The rings of this process, which clones share.
@@ -67,7 +68,8 @@ impl Rings {
 
 type Place<'a> = MutexGuard<'a, Option<IoUring>>;
 
-/// Takes a ring that is not in use. Returns it with the slot to which it must be returned.
+/// Takes a ring that is not in use. Returns the ring and its slot, to which the caller must return
+/// the ring.
 fn free(place: &Mutex<Option<IoUring>>) -> Option<(Place<'_>, IoUring)> {
     let mut place = match place.try_lock() {
         Ok(place) => place,
@@ -145,7 +147,7 @@ impl Flight {
                 let valid = usize::try_from(result);
                 match valid.map_err(|_| Errno::from_raw_os_error(-result)) {
                     Ok(valid) => reads.take(range, &self.buffers[slot][..valid]),
-                    // This disk can only be read by blocking calls (some drivers before Linux 6.5),
+                    // The disk can only be read by blocking calls (some drivers before Linux 6.5),
                     // so repeating the read in the ring would fail in the same way.
                     Err(Errno::AGAIN | Errno::INTR | Errno::OPNOTSUPP) => {
                         reads.take(range, &[]);

@@ -43,7 +43,7 @@ pub(crate) fn enter() -> Result<()> {
         return Err(failed(Errno::NOSYS));
     };
     // Two filters are needed, because the kernel logs either all refusals of a filter or none. Each
-    // filter allows the calls that the other one refuses.
+    // of the two filters allows the calls that the other filter refuses.
     add(&filter::absent(), FLAGS).map_err(failed)?;
     let listed = filter::listed(arch, [calls::ALLOWED, calls::OLD]);
     add(&listed, FLAGS | libc::SECCOMP_FILTER_FLAG_LOG).map_err(failed)

@@ -1,6 +1,6 @@
 //! The root directory of a mounted filesystem that refuses all calls. After xfs has shut itself
-//! down, it returns EIO for every statx and open. The kernel still reports its mounts, without a
-//! call to the filesystem.
+//! down, it returns EIO for every statx and open. The kernel still reports the mounts of the
+//! filesystem, without a call to the filesystem.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -55,8 +55,8 @@ pub(super) fn root_of(fd: &OwnedFd) -> Result<Option<Root>> {
     Ok(Some(Root { stat, facts }))
 }
 
-/// Returns the result of statx(2); if it failed with EIO, the stat of the filesystem's root, if
-/// `root` finds one.
+/// Returns the result of statx(2). If statx has failed with EIO, returns the stat of the
+/// filesystem's root instead, if `root` finds it.
 pub(super) fn or_described<T: From<Stat>>(
     found: Result<T>,
     root: impl FnOnce() -> Result<Option<Root>>,

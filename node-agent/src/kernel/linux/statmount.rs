@@ -1,7 +1,7 @@
 //! statmount(2): describes a mount by its ID. The cost is the same with 10,000 mounts.
 //!
 //! Structures and numbers are from include/uapi/linux/mount.h as of Linux 6.8. Later kernels only
-//! add to them.
+//! add fields and flags.
 
 #![expect(
     unsafe_code,
@@ -41,7 +41,7 @@ const SB_RDONLY: u32 = 1;
 
 /// The filesystems whose statfs adds up counters in memory, without access to the disk
 /// (fs/ext4/super.c, fs/xfs/xfs_super.c). Until Linux 5.18, the statfs of xfs waited until inodes
-/// were freed. With project quotas, the statfs of both may read a quota from the disk.
+/// were freed. With project quotas, the statfs of ext4 and xfs may read a quota from the disk.
 const COUNTING_IN_MEMORY: [&str; 2] = ["ext4", "xfs"];
 
 /// Buffer size for the name of a filesystem type and the options of the filesystem.
@@ -111,7 +111,8 @@ fn release(text: &CStr) -> Option<(u32, u32)> {
 /// Whether this kernel has statmount(2), and thus unique mount IDs, which Linux 6.8 added as well.
 pub(super) fn is_known() -> bool {
     // The kernel refuses a request smaller than the first version with EINVAL, before any lookup.
-    // Any other errno means that the call is missing, or that a seccomp filter blocks it.
+    // An errno other than EINVAL means that the call is missing, or that a seccomp filter blocks
+    // it.
     statmount(0, 0, WANTED).err() == Some(Errno::INVAL)
 }
 
@@ -141,7 +142,8 @@ pub(super) fn facts_of(id: u64) -> rustix::io::Result<Option<MountFacts>> {
     let asked = |wanted| statmount(id, MNT_ID_REQ_SIZE_VER0, wanted);
     let mut shows_options = *SHOWS_OPTIONS;
     let found = match asked(WANTED | STATMOUNT_MNT_OPTS) {
-        // The options are too long for the buffer, as only those of other programs' mounts are.
+        // The options are too long for the buffer. Only mounts of other programs have such long
+        // options.
         Err(Errno::OVERFLOW) => {
             shows_options = false;
             asked(WANTED)
@@ -199,7 +201,7 @@ pub(super) fn root_of(id: u64) -> rustix::io::Result<Option<PathBuf>> {
 pub(super) fn source_of(id: u64) -> rustix::io::Result<Option<MountSource>> {
     let wanted = WANTED | STATMOUNT_SB_SOURCE;
     let found = match statmount(id, MNT_ID_REQ_SIZE_VER0, wanted) {
-        // OVERFLOW: the source is longer than fsconfig(2) allows. The caller reads it from
+        // OVERFLOW: the source is longer than fsconfig(2) allows. The caller reads the source from
         // mountinfo.
         Err(Errno::OVERFLOW | Errno::NOENT) => return Ok(None),
         found => found?,

@@ -99,7 +99,7 @@ pub(super) fn ext4_errors(device: &str) -> Result<Option<Ext4Errors>> {
 }
 
 /// Reads the attributes of an error (Documentation/ABI/testing/sysfs-fs-ext4). Older kernels have
-/// only some of them.
+/// only some of the attributes.
 fn ext4_error(folder: &Path, which: &str) -> Result<Ext4Error> {
     let file = |name| folder.join(format!("{which}_error_{name}"));
     Ok(Ext4Error {

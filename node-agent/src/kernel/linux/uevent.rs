@@ -9,13 +9,13 @@ use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use tokio::io::unix::AsyncFd;
 
-/// The multicast group that the kernel sends to; udevd sends to another group (udev(7)).
+/// The multicast group that the kernel sends to; udevd sends to a different group (udev(7)).
 const KERNEL_GROUP: u32 = 1;
 /// Size of the receive buffer: four times the maximum that the kernel sends, `UEVENT_BUFFER_SIZE`
 /// (include/linux/kobject.h).
 const MESSAGE_BYTES: usize = 8192;
-/// The sysfs directory of block devices without hardware: loop, device-mapper, MD, zram. On a
-/// node that mounts images, such devices cause hundreds of events.
+/// The sysfs directory of block devices without hardware: loop, device-mapper, MD, zram. On a node
+/// that mounts images, these devices without hardware cause hundreds of events.
 const VIRTUAL: &[u8] = b"/devices/virtual/block/";
 
 /// A subscription to uevents.
@@ -57,7 +57,8 @@ impl Uevents {
     }
 }
 
-/// Consumes all queued events. Fails with EAGAIN if none was about a disk and none was lost.
+/// Consumes all queued events. Fails with EAGAIN if no event was about a disk and no event was
+/// lost.
 fn drain(socket: &OwnedFd) -> io::Result<()> {
     let mut message = [0; MESSAGE_BYTES];
     let mut has_changed = false;
@@ -67,7 +68,8 @@ fn drain(socket: &OwnedFd) -> io::Result<()> {
             Ok((_, bytes, sender)) => {
                 let sender = sender.and_then(|it| SocketAddrNetlink::try_from(it).ok());
                 let is_kernel = sender.is_some_and(|sender| sender.pid() == 0);
-                // A message that is longer than the buffer was truncated, and counts as a change.
+                // A message that is longer than the buffer was truncated, so assume that a disk has
+                // changed.
                 let text = message.get(..bytes);
                 has_changed |= is_kernel && text.is_none_or(is_of_disk);
             }

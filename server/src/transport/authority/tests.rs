@@ -1,4 +1,4 @@
-//! Headers as grpc-go and others send them, whole and in pieces.
+//! Tests with headers that grpc-go and other clients send, whole and in pieces.
 
 use super::*;
 
@@ -32,7 +32,8 @@ fn fields(authority: &[u8]) -> Vec<u8> {
     [b"\x83", literal(1, authority).as_slice(), rest].concat()
 }
 
-/// The output, which must be the same for every split: whole, in two at each byte, byte by byte.
+/// Returns the output, which must be the same for every split of the input: unsplit, in two parts
+/// at each byte, and byte by byte.
 fn passed(bytes: &[u8]) -> Vec<u8> {
     let mut whole = bytes.to_vec();
     Frames::default().pass(&mut whole);

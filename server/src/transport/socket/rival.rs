@@ -21,27 +21,27 @@ const DYING: Duration = Duration::from_millis(200);
 
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The start of HTTP/2 (RFC 9113, section 3.4), with empty settings; a server sends its own at
-/// once.
+/// The first bytes of an HTTP/2 client (RFC 9113, section 3.4), with empty settings. A live server
+/// sends its own settings at once.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// The time to spend on an inspection.
+/// The maximum duration of an inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// The inspection happens at a start, when no caller waits.
+    /// The inspection happens at startup, when no caller is waiting.
     AtStart,
-    /// The inspection happens while callers are served: a process whose state is not clear at once
-    /// counts as alive.
+    /// The inspection happens while callers are served, so a process whose state is not clear at
+    /// once counts as alive.
     None,
 }
 
-/// The result of one check.
+/// The result of one check of the process.
 #[derive(Debug)]
 enum Probe {
     Certain(Liveness),
-    /// The connection succeeded, but the process is not visible.
+    /// The connection succeeded, but the listening process is not visible in this PID namespace.
     Hidden(UnixStream),
-    /// The queue of connections is full.
+    /// The socket's queue of connections is full.
     Full,
 }
 
@@ -72,8 +72,8 @@ pub(super) fn look(address: &SocketAddrUnix, patience: Patience) -> Result<Liven
                         let why = format!("no answer for {seconds} s");
                         (Liveness::Dead(why), SILENCE)
                     }
-                    // The connection was closed, by a server that does not speak HTTP/2 or has just
-                    // exited.
+                    // A server that does not speak HTTP/2, or that has just exited, has closed the
+                    // connection.
                     None => (Liveness::Alive("it closes connections".into()), DYING),
                 }
             }
@@ -127,9 +127,9 @@ fn behind_a_full_queue(address: &SocketAddrUnix) -> Liveness {
 }
 
 /// Returns the ID of the process that called listen (SO_PEERCRED, unix(7)), or `None` if the
-/// process is in another PID namespace.
+/// process is in a different PID namespace.
 fn listener_of(stream: &UnixStream) -> Option<u32> {
-    // Only the tokio function accepts a process ID of 0, and it needs a runtime.
+    // The function of tokio, unlike the others, accepts a process ID of 0, but it needs a runtime.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()
@@ -145,7 +145,7 @@ fn listener_of(stream: &UnixStream) -> Option<u32> {
     u32::try_from(pid?).ok().filter(|pid| *pid != 0)
 }
 
-/// Returns whether the server sends anything within that time, or `None` if it closes the
+/// Returns whether the server sends any data within this time, or `None` if the server closes the
 /// connection.
 fn speaks(mut stream: UnixStream, wait: Duration) -> Option<bool> {
     let exchange = |stream: &mut UnixStream| {

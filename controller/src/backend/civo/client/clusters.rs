@@ -1,4 +1,4 @@
-//! Calls for clusters and instances. Civo does not report the account of a key. But it returns a
+//! Calls for clusters and instances. Civo does not report the account of a key. But Civo returns a
 //! cluster only for the keys of the account that owns the cluster, so the cluster identifies the
 //! account.
 
@@ -18,15 +18,16 @@ const CLUSTERS_A_PAGE: u64 = 100;
 
 /// The cluster that owns an instance.
 pub(in super::super) enum Owner {
-    /// The configured cluster, although its list of instances lacks the instance. Contains the host
-    /// name, if the list of clusters shows it.
+    /// The configured cluster owns the instance, although the cluster's list of instances lacks the
+    /// instance. Contains the host name of the instance, if the list of clusters contains one.
     Ours(Option<String>),
-    /// Another cluster of the account, with this ID.
+    /// A different cluster of the account owns the instance. Contains the ID of that cluster.
     Another(String),
 }
 
 impl Client {
-    /// Returns the configured cluster, in the state when Civo first accepted a key.
+    /// Returns the configured cluster, in the state in which Civo reported it when a key was first
+    /// accepted.
     ///
     /// # Errors
     /// Returns the errors of [`Account::confirm`](super::Account::confirm).
@@ -43,10 +44,10 @@ impl Client {
     }
 
     /// Returns the cluster that owns an instance, for an instance that the list of the configured
-    /// cluster's instances lacks. Returns `None` if no cluster of the account owns it. Civo shows
-    /// the instances of a cluster in the list of clusters and in the list of the cluster's
-    /// instances; this checks both lists. If one cluster cannot be read, the other clusters are
-    /// checked anyway.
+    /// cluster's instances lacks. Returns `None` if no cluster of the account owns the instance.
+    /// Civo reports the instances of a cluster in the list of clusters and in the list of the
+    /// cluster's instances; this method checks both lists. If a cluster cannot be read, the
+    /// remaining clusters are still checked.
     ///
     /// # Errors
     /// Returns the errors of reading a cluster, if no other cluster owns the instance.
@@ -88,8 +89,8 @@ impl Client {
         ))
     }
 
-    /// Whether the cluster owns the instance. A cluster that was deleted meanwhile has no
-    /// instances. Civo may return `null` as the list of a cluster without instances.
+    /// Whether the cluster owns the instance. If the cluster was deleted since the list was read,
+    /// it has no instances. Civo may return `null` as the list of a cluster without instances.
     async fn has_instance(&self, cluster: &str, instance: &str) -> Result<bool, Failure> {
         let request = Request::get("list_instances", instances_of(cluster));
         let all: Option<Option<Vec<Instance>>> = self.find(Object::Cluster, request).await?;
@@ -98,7 +99,7 @@ impl Client {
     }
 
     /// Returns an instance; `None` only if Civo itself reports that the instance does not exist,
-    /// since callers rely on that. Fails if the ID does not have the form of Civo's IDs.
+    /// since callers rely on this guarantee. Fails if the ID does not have the form of Civo's IDs.
     pub(in super::super) async fn instance(&self, id: &str) -> Result<Option<Instance>, Failure> {
         if !is_word(id) {
             let message = format!("instance {id:?}: not the ID of an instance of Civo");

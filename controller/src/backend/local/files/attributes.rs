@@ -25,7 +25,7 @@ pub(in crate::backend::local) enum Use {
     New,
     /// The node is formatting the file.
     Formatting,
-    /// The file was used, or has no attribute that shows the opposite.
+    /// The file was used, or has no attribute which shows that it was never used.
     Used,
 }
 
@@ -33,8 +33,8 @@ impl Backing {
     /// Marks the file as never used. A power failure may undo this until [`Self::sync`] returns.
     ///
     /// # Errors
-    /// Returns `Unreachable` on a filesystem without extended attributes. No volume on it could be
-    /// formatted.
+    /// Returns `Unreachable` on a filesystem without extended attributes. Without the attribute,
+    /// the node agent would not format the volume.
     pub(in crate::backend::local) fn mark_new(&self) -> Result<(), Failure> {
         self.set(NEW, IS_NEW)
     }
@@ -50,7 +50,7 @@ impl Backing {
         })
     }
 
-    /// Enlarges the file to at least `bytes`, and records the size. Never shrinks the file.
+    /// Enlarges the file to at least `bytes`, and records the size. Does not shrink a larger file.
     ///
     /// # Errors
     /// Returns `Range` if the filesystem does not support a file of this size, and otherwise
@@ -58,9 +58,9 @@ impl Backing {
     pub(in crate::backend::local) fn grow(&self, bytes: u64) -> Result<(), Failure> {
         self.enlarge(bytes)?;
         if self.recorded_bytes()?.unwrap_or(0) < bytes {
-            // Record the size only after the change is on disk. A crash between the two steps then
-            // leaves an expansion that the next call completes. In the opposite order, the file
-            // would look truncated.
+            // Record the size only after the enlarged file is on disk. If a crash happens before
+            // the size is recorded, the next call completes the expansion. If the size were
+            // recorded first, the file would look truncated after the crash.
             self.sync()?;
             self.record_bytes(bytes)?;
         }
@@ -83,8 +83,8 @@ impl Backing {
         Ok(())
     }
 
-    /// Records the size of the file, which marks it as complete. Its data must be on disk before. A
-    /// power failure may undo the record until [`Self::sync`] returns.
+    /// Records the size of the file, which marks it as complete. The data of the file must already
+    /// be on disk. A power failure may undo the record until [`Self::sync`] returns.
     pub(in crate::backend::local) fn record_bytes(&self, bytes: u64) -> Result<(), Failure> {
         self.set(BYTES, bytes.to_string().as_bytes())
     }
@@ -96,8 +96,8 @@ impl Backing {
         Ok(self.read(BYTES, &mut value)?.map(parse_bytes))
     }
 
-    /// Sets the claim. Each call triggers an event in the node agent, even if the file already has
-    /// this claim. A power failure may undo the claim until [`Self::sync`] returns.
+    /// Sets the claim. Each call triggers an inotify event in the node agent, even if the file
+    /// already has this claim. A power failure may undo the claim until [`Self::sync`] returns.
     pub(in crate::backend::local) fn claim(&self, claim: &Claim) -> Result<(), Failure> {
         self.set(CLAIM, claim.value().as_bytes())
     }
@@ -138,8 +138,8 @@ impl Backing {
             .map_err(|errno| os("fsetxattr", &self.path, errno))
     }
 
-    /// Returns the value of an attribute; `None` if the file does not have it. The value is empty
-    /// if it is longer than `value`, and so longer than any known value.
+    /// Returns the value of an attribute; `None` if the file does not have it. If the attribute is
+    /// longer than `value`, and so longer than any known value, returns an empty value.
     fn read<'a>(&self, name: &str, value: &'a mut [u8]) -> Result<Option<&'a [u8]>, Failure> {
         let read = rustix::fs::fgetxattr(&self.file, name, &mut *value);
         shown(read, value).map_err(|errno| os("fgetxattr", &self.path, errno))

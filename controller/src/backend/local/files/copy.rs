@@ -1,5 +1,5 @@
-//! Fills a backing file from another file. Shares the blocks if the filesystem supports this
-//! (reflink), and otherwise copies the data, but not the holes.
+//! Fills a backing file from another file. If the filesystem supports reflinks, the files share
+//! their blocks. If the filesystem has no reflinks, the data is copied, but not the holes.
 
 use super::Backing;
 #[cfg(test)]
@@ -29,7 +29,7 @@ pub(in crate::backend::local) enum Copied {
 impl Backing {
     /// Replaces the content with the content of the other file at one instant, by sharing its
     /// blocks. The operation is atomic with regard to concurrent writes (ioctl_ficlone(2)). Returns
-    /// false, and changes nothing, if the filesystem cannot share blocks.
+    /// false without changing the file if the filesystem cannot share blocks.
     ///
     /// # Errors
     /// Returns `Precondition` if the other file was smaller than `least_bytes`, and otherwise
@@ -58,13 +58,13 @@ impl Backing {
         }
     }
 
-    /// Replaces the content with the first `bytes` of the other file, which no process may change
-    /// meanwhile. Holes remain holes. Calls `go_on` before each piece, and stops if it returns
-    /// false.
+    /// Replaces the content with the first `bytes` bytes of the other file, which no process may
+    /// change during the copy. Holes remain holes. Calls `go_on` before each piece, and stops if
+    /// `go_on` returns false.
     ///
     /// # Errors
-    /// Returns `Precondition` if the other file is smaller, `Busy` if it has changed meanwhile, and
-    /// otherwise `Quota` or `Unreachable`.
+    /// Returns `Precondition` if the other file is smaller, `Busy` if the other file was changed
+    /// during the copy, and otherwise `Quota` or `Unreachable`.
     pub(in crate::backend::local) fn copy(
         &self,
         from: &Self,
@@ -109,7 +109,7 @@ impl Backing {
         Ok(Copied::Whole)
     }
 
-    /// Whether the file has these bytes at this offset.
+    /// Whether the file contains these bytes at this offset.
     pub(in crate::backend::local) fn has_at(&self, at: u64, bytes: &[u8]) -> Result<bool, Failure> {
         let mut found = vec![0; bytes.len()];
         match self.file.read_exact_at(&mut found, at) {
@@ -121,8 +121,8 @@ impl Backing {
 
     /// Returns a value that changes with each change of the content: the size, and the ctime with
     /// its nanoseconds. The mtime is unsuitable, since a program can set it to an earlier time
-    /// (utimensat(2)). A change of an attribute changes the ctime, too, and makes the copy fail
-    /// unnecessarily.
+    /// (utimensat(2)). A change of an extended attribute changes the ctime, too, so it makes the
+    /// copy fail unnecessarily.
     fn version(&self) -> Result<(i64, i64, i64), Failure> {
         let stat = self.stat()?;
         let nanoseconds = i64::try_from(stat.st_ctime_nsec).unwrap_or_default();

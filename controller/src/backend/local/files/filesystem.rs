@@ -1,10 +1,11 @@
 //! Properties of individual filesystems. btrfs writes overwritten blocks to new locations, and
-//! keeps an old extent while any of its blocks is in use. So a full volume that is overwritten at
-//! random uses far more space than its size. Files with the attribute NOCOW (chattr(1), C) are
-//! overwritten in place.
+//! keeps an old extent while any of its blocks is in use. On btrfs, a full volume that is
+//! overwritten at random therefore uses far more space than its size. Files with the attribute
+//! NOCOW (chattr(1), C) are overwritten in place.
 //!
-//! ext4 stops all writes after an internal error. Since Linux 6.15, statvfs(3) does not report
-//! this, but the mount options in /proc/self/mountinfo do (proc_pid_mountinfo(5)).
+//! ext4 stops all writes after an internal error. Since Linux 6.15, statvfs(3) does not report that
+//! an ext4 has stopped all writes, but the mount options in /proc/self/mountinfo do
+//! (proc_pid_mountinfo(5)).
 
 use super::{Backing, Files};
 use crate::backend::local::fault::os;
@@ -45,9 +46,9 @@ impl Backing {
         }
     }
 
-    /// Sets the attribute NOCOW of this empty file to the value that the other file has, since
-    /// btrfs cannot share blocks between files with different values. If this fails, the data is
-    /// copied.
+    /// Sets the attribute NOCOW of this empty file to the same value as for `from`, since btrfs
+    /// cannot share blocks between files with different values. If the attribute cannot be set, the
+    /// data is copied instead.
     pub(super) fn overwrite_like(&self, from: &Self) {
         let (Ok(ours), Ok(theirs)) = (self.attributes(), from.attributes()) else {
             return;
@@ -79,14 +80,14 @@ impl Backing {
 /// The magic number of ext4: `EXT4_SUPER_MAGIC` in statfs(2).
 const EXT4: u64 = 0xef53;
 
-/// The mount option that ext4 shows after it has stopped all writes.
+/// The mount option that an ext4 has after it has stopped all writes.
 const STOPPED: &[u8] = b"emergency_ro";
 
 const MOUNTS: &str = "/proc/self/mountinfo";
 
 impl Files {
-    /// Whether the filesystem is an ext4 that has stopped all writes. Returns false if this cannot
-    /// be determined; then the next write fails.
+    /// Whether the filesystem is an ext4 that has stopped all writes. Returns false if the mount
+    /// options cannot be read; the next write then reports the failure.
     pub(in crate::backend::local) fn is_stopped(&self) -> bool {
         let magic = rustix::fs::fstatfs(&self.dir).map(|stat| u64::try_from(stat.f_type));
         if magic != Ok(Ok(EXT4)) {

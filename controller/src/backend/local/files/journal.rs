@@ -1,6 +1,6 @@
-//! For tests: records the order in which this thread changes, syncs and marks files. After a power
-//! failure, only the synced changes are certain to be on disk. The recorded order shows a missing
-//! sync on any filesystem. A test can also make another call before any of these steps.
+//! For tests: records the order in which this thread changes, syncs and marks files. Only synced
+//! changes are certain to be on disk after a power failure. The recorded order reveals a missing
+//! sync on any filesystem. A test can also run an action before any of these steps.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -15,8 +15,8 @@ pub(in crate::backend::local) enum Call {
     Mark(PathBuf),
     Sync(PathBuf),
     Commit,
-    /// Another thread has tried to commit this thread's change together with its own; contains
-    /// whether the commit has succeeded.
+    /// A different thread has tried to commit this thread's change together with its own change.
+    /// The value is true if the commit has succeeded.
     Share(bool),
     /// A file is opened, if it exists.
     Open(PathBuf),
@@ -30,7 +30,7 @@ thread_local! {
     static MEANWHILE: RefCell<Option<Meanwhile>> = const { RefCell::new(None) };
 }
 
-/// Runs `act` immediately before this thread next makes this step.
+/// Runs `act` immediately before the next step of this kind on this thread.
 pub(in crate::backend::local) fn before(call: Call, act: impl FnOnce() + 'static) {
     MEANWHILE.set(Some((call, Box::new(act))));
 }
@@ -48,8 +48,8 @@ fn is_commit(call: &Call) -> bool {
     matches!(call, Call::Commit | Call::Share(true))
 }
 
-/// Runs `work`. Returns its result, the number of transactions that this thread has committed, and
-/// the number of its changes that other threads have committed.
+/// Runs `work`. Returns the result of `work`, the number of transactions that this thread has
+/// committed, and the number of this thread's changes that other threads have committed.
 pub(in crate::backend::local) fn commits<T>(work: impl FnOnce() -> T) -> (T, [usize; 2]) {
     CALLS.take();
     let result = work();
@@ -58,15 +58,15 @@ pub(in crate::backend::local) fn commits<T>(work: impl FnOnce() -> T) -> (T, [us
     (result, [count(Call::Commit), count(Call::Share(true))])
 }
 
-/// Runs `work`, and checks that its effect survives a power failure: content is on disk before the
-/// file is marked as complete, and all changes are on disk before the last commit.
+/// Runs `work`, and checks that its effect survives a power failure. The content of a file must be
+/// on disk before the file is marked as complete, and all changes before the last commit.
 pub(in crate::backend::local) fn expect_durable<T>(what: &str, work: impl FnOnce() -> T) -> T {
     expect_synced(what, true, work)
 }
 
 /// Like [`expect_durable`], for a new volume without a source: the file may be marked before its
-/// size is on disk. The file has no content, and if its creation is not committed, the next start
-/// removes it.
+/// size is on disk. The file has no content, and if the creation of the volume is not committed,
+/// the next start removes the file.
 pub(in crate::backend::local) fn expect_durable_blank<T>(work: impl FnOnce() -> T) -> T {
     expect_synced("a blank volume", false, work)
 }

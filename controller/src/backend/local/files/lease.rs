@@ -1,6 +1,6 @@
 //! Detects whether another program can write to a file. `mount -o loop`, `e2fsck` and `qemu-img`
 //! take no lock on a file. But the kernel grants no read lease while any process has the file open
-//! for writing (fcntl(2)). Contains unsafe code, but no policy.
+//! for writing (fcntl(2)). This module contains unsafe code, but no policy.
 
 use rustix::io::Errno;
 use std::fs::File;
@@ -70,7 +70,8 @@ mod tests {
         let reader = File::open(&path).unwrap();
         flock(&reader, FlockOperation::LockExclusive).unwrap();
         assert_eq!(writers(&file), Writers::None);
-        // The lease is released; otherwise this open would wait until the lease is broken.
+        // The lease must already be released, since this open would otherwise wait until the lease
+        // is broken.
         File::options().write(true).open(&path).unwrap();
         assert_eq!(writers(&file), Writers::None);
     }

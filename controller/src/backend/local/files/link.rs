@@ -7,7 +7,8 @@ use belay_server::call::Failure;
 use rustix::fs::{FlockOperation, Stat};
 use rustix::io::Errno;
 
-/// The identity of a file, valid while the file is open. The device number may change at a reboot.
+/// The identity of a file, valid while the file is open. The device number of the filesystem may
+/// change at a reboot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backend::local) struct Inode {
     dev: u64,
@@ -34,8 +35,8 @@ pub(in crate::backend::local) fn names_of(stat: &Stat) -> u64 {
 
 impl Backing {
     /// Refuses a file with several names (hard links), since it may also be the file of another
-    /// volume or snapshot. Reads the number of names again only if there were several when the file
-    /// was opened.
+    /// volume or snapshot. Reads the number of names again only if the file had several names when
+    /// it was opened.
     ///
     /// # Errors
     /// Returns `Precondition`, with the remedy, if the file has several names.
@@ -61,7 +62,7 @@ impl Backing {
     }
 
     /// Locks the file like [`Self::try_lock`], but waits for up to a second if the lock is held. A
-    /// refused NodeStageVolume and [`Self::is_locked`] hold it for a moment.
+    /// NodeStageVolume call that fails, and [`Self::is_locked`], hold the lock for a moment.
     pub(in crate::backend::local) fn lock_soon(&self) -> Result<bool, Failure> {
         let mut locked = Ok(false);
         patiently(|| {
@@ -71,8 +72,8 @@ impl Backing {
         locked
     }
 
-    /// Whether a process holds the lock of the file. Takes a shared lock for a moment, so that
-    /// concurrent checks do not conflict.
+    /// Whether a process holds the lock of the file. The check takes a shared lock for a moment, so
+    /// that concurrent checks do not conflict.
     pub(in crate::backend::local) fn is_locked(&self) -> Result<bool, Failure> {
         let flock = |operation| rustix::fs::flock(&self.file, operation);
         match flock(FlockOperation::NonBlockingLockShared) {

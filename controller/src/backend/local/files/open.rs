@@ -1,4 +1,5 @@
-//! Opens backing files. Refuses other objects with the name of a backing file, such as directories.
+//! Opens backing files. Refuses an object that has the name of a backing file but is not a regular
+//! file, e.g. a directory.
 
 #[cfg(test)]
 use super::journal::{self, Call};
@@ -41,8 +42,8 @@ impl Files {
 
     fn find_for(&self, id: &str, access: OFlags) -> Result<Option<Backing>, Failure> {
         let path = self.path_of(id);
-        // With `O_NONBLOCK`, open(2) fails at once while there is a lease. Without it, open(2)
-        // waits for up to 45 s.
+        // With `O_NONBLOCK`, open(2) fails at once if another process holds a lease. Without
+        // `O_NONBLOCK`, open(2) waits for up to 45 s.
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let mut opened = Err(Errno::WOULDBLOCK);
         #[cfg(test)]

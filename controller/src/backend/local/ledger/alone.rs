@@ -1,5 +1,5 @@
-//! For tests: detects a call that uses the ledger while its own thread already uses it. Such a call
-//! would deadlock, but only if another thread is waiting to reopen the database.
+//! For tests: detects a call that uses the ledger while its own thread already uses it. A nested
+//! use of the ledger deadlocks, but only if a different thread is waiting to reopen the database.
 
 use std::cell::Cell;
 

@@ -1,7 +1,8 @@
 //! Combines the changes of concurrent callers into shared transactions ("group commit"). Callers
-//! that arrive while a transaction is written to disk share the next one, which needs only one
-//! flush. They make their changes one after the other, and the last of them commits. A caller
-//! without concurrent callers commits at once. Does not depend on the tables.
+//! that arrive while a transaction is being written to disk share the next transaction, which needs
+//! only one flush. These callers make their changes one after the other, and the last caller
+//! commits. A caller without concurrent callers commits at once. This module does not depend on the
+//! tables of the database.
 
 use super::totals::Totals;
 use super::{Changes, Ledger, closed};
@@ -20,8 +21,8 @@ use std::sync::{Arc, MutexGuard, OnceLock};
 pub(super) struct Callers {
     /// The number of callers that have not made their change yet.
     waiting: AtomicUsize,
-    /// The lock that a caller holds while it makes its change or commits. Contains the batch that
-    /// the previous caller has left open; `None` if no batch is open.
+    /// The lock that a caller holds while it makes its change or commits. The lock protects the
+    /// batch that the previous caller has left open; `None` if no batch is open.
     turn: Lock<Option<Batch>>,
 }
 
@@ -41,9 +42,9 @@ type Outcome = OnceLock<Result<(), Failure>>;
 /// The result of a caller's change to the open batch.
 enum Changed<T> {
     Made(T),
-    /// The caller has changed nothing, because of this failure.
+    /// The change has failed with this failure, and nothing was changed.
     Refused(Failure),
-    /// The caller may have made part of its change before this failure.
+    /// The change has failed with this failure, and may have been made in part.
     Broken(Failure),
 }
 
@@ -54,15 +55,15 @@ impl fmt::Debug for Batch {
 }
 
 impl Callers {
-    /// Waits until this caller may make its change. The last caller to arrive commits for all, so a
-    /// caller must not wait for anything else between arriving here and its change. The argument
-    /// proves that the caller has the database open: [`Ledger::mend`] closes it only after the last
-    /// change.
+    /// Waits until this caller may make its change. The last caller in the queue commits for all
+    /// callers, so a caller must not wait for anything else between calling this method and making
+    /// its change. The argument `_open` proves that the caller holds the database open, so that
+    /// [`Ledger::mend`] does not close the database before the last change.
     fn turn(&self, _open: &Database) -> MutexGuard<'_, Option<Batch>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let turn = self.turn.lock();
-        // Decrement only while holding the lock, so that a caller does not count itself when it
-        // checks for waiting callers.
+        // Decrement the counter only while holding the lock, so that a caller does not count itself
+        // when it checks for waiting callers.
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         turn
     }
@@ -107,13 +108,13 @@ impl Ledger {
         self.callers.waiting()
     }
 
-    /// Runs `work` in a transaction. When this returns, the changes of `work` are on disk, or have
-    /// no effect. The transaction may contain the changes of other callers, which `work` sees.
-    /// Either all of these changes are written, or none. `work` must not use the ledger again,
-    /// since that could deadlock (see [`Ledger::read`]).
+    /// Runs `work` in a transaction. When this method returns, the changes of `work` are on disk,
+    /// or have no effect. The transaction may contain the changes of other callers, which `work`
+    /// sees. Either all changes of the transaction are written, or none. `work` must not use the
+    /// ledger again, since that could deadlock (see [`Ledger::read`]).
     ///
     /// # Errors
-    /// Returns the errors of `work`, once the changes that it has seen are on disk. Returns
+    /// Returns the errors of `work`, once the changes that `work` has seen are on disk. Returns
     /// `Unreachable` if the database cannot be written, is damaged or was replaced. If it is
     /// unknown whether the change is on disk, the failure has `Certainty::MayBeRunning`.
     pub(in crate::backend::local) fn change<T>(
@@ -122,8 +123,8 @@ impl Ledger {
     ) -> Result<T, Failure> {
         #[cfg(test)]
         let _alone = super::alone::begin();
-        // Hold the read lock to the end, so that no other call closes the database during the
-        // transaction.
+        // Hold the read lock until the transaction has ended, so that no other call closes the
+        // database meanwhile.
         let database = self.opened()?;
         let database = database.as_ref().ok_or_else(closed)?;
         let mut turn = self.callers.turn(database);
@@ -136,7 +137,8 @@ impl Ledger {
         let changed = self.caught(|| batch.make(work));
         match changed.unwrap_or_else(Changed::Broken) {
             Changed::Made(made) => self.end(turn, batch).map(|()| made),
-            // The refusal may depend on earlier changes in the batch that are not on disk yet.
+            // `work` may have failed because of earlier changes in the batch, which are not on disk
+            // yet.
             Changed::Refused(failure) if batch.outcome.is_some() => {
                 self.end(turn, batch).and(Err(failure))
             }
@@ -146,8 +148,8 @@ impl Ledger {
         }
     }
 
-    /// If other callers are waiting, leaves the batch to them and waits for its outcome. Otherwise,
-    /// commits the batch.
+    /// If other callers are waiting, leaves the batch to these callers, and waits for the outcome
+    /// of the batch. Otherwise, commits the batch.
     fn end(
         &self,
         mut turn: MutexGuard<'_, Option<Batch>>,
@@ -172,8 +174,8 @@ impl Ledger {
         written
     }
 
-    /// Commits a batch. The caller must hold the turn, so that the metrics never show older totals
-    /// after newer ones.
+    /// Commits a batch. The caller must hold the lock of [`Callers::turn`], so that the metrics
+    /// never show older totals after newer totals.
     fn commit(&self, batch: Batch) -> Result<(), Failure> {
         batch.transaction.commit().map_err(failed)?;
         #[cfg(test)]
@@ -184,7 +186,7 @@ impl Ledger {
     }
 
     /// Rolls back all changes of the batch, and returns the failure for the caller. The caller must
-    /// hold the turn.
+    /// hold the lock of [`Callers::turn`].
     fn roll_back(&self, batch: Batch, why: Failure) -> Failure {
         let Batch {
             transaction,

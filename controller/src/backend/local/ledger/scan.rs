@@ -1,5 +1,5 @@
-//! Passes all records to a function. Reads the records in pieces, and does not use the database
-//! while the function runs. So the function may use the ledger and wait for files.
+//! Passes all records to a function. The records are read in pieces, and the database is not in use
+//! while the function runs. The function may therefore use the ledger and wait for files.
 
 use super::snapshots::read;
 use super::{Ledger, SNAPSHOTS, SNAPSHOTS_OF, VOLUMES, failed};
@@ -9,17 +9,17 @@ use belay_server::call::Failure;
 use redb::{ReadTransaction, TableDefinition};
 use std::ops::Bound;
 
-/// The number of records in the first piece. Each further piece has twice as many, up to
+/// The number of records in the first piece. Each further piece has twice as many records, up to
 /// [`PIECE_MAX`]. Most calls need only one page of records.
 const FIRST_PIECE: usize = 32;
 const PIECE_MAX: usize = 1024;
 
-/// Records, ordered by ID. Contains an error for each record that cannot be read.
+/// Records, ordered by ID. A record that cannot be read is replaced by an error.
 type Piece<T> = Vec<(String, Result<T, Failure>)>;
 
 impl Ledger {
     /// Passes the records whose IDs follow `after` to `take`, ordered by ID, until `take` returns
-    /// false. Passes an error for a record that cannot be read. Other calls may change records
+    /// false. If a record cannot be read, passes the error instead. Other calls may change records
     /// between two pieces.
     pub(in crate::backend::local) fn scan(
         &self,

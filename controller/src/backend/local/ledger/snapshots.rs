@@ -65,8 +65,8 @@ impl Changes<'_> {
         })
     }
 
-    /// Removes a record and its index entries, and updates the totals. Does nothing if there is no
-    /// record.
+    /// Removes a record and its index entries, and updates the totals. Does nothing if the record
+    /// does not exist.
     pub(in crate::backend::local) fn forget_snapshot(&mut self, id: &str) -> Result<(), Failure> {
         let Some(record) = self.snapshot(id)? else {
             return Ok(());

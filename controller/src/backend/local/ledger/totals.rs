@@ -1,5 +1,5 @@
-//! Totals over all records. They are stored in the database, so that no call must read all records
-//! to compute them.
+//! Totals over all records. The totals are stored in the database, so that no call has to read all
+//! records.
 
 use crate::backend::local::state_file::failed;
 use belay_server::call::Failure;
@@ -31,7 +31,7 @@ impl Totals {
         metrics::gauge!("belay_controller_provisioned_bytes").set(self.bytes as f64);
     }
 
-    /// Reads the totals. A missing total is 0.
+    /// Reads the totals. A total that is not in the database is 0.
     pub(super) fn read(table: &impl ReadableTable<&'static str, u64>) -> Result<Self, Failure> {
         let sum = |key| {
             let value = table.get(key).map_err(failed)?;

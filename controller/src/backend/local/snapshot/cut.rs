@@ -1,7 +1,7 @@
 //! Takes ("cuts") a snapshot: records the intent, shares the blocks of the volume's file with the
 //! snapshot's file, and records that the snapshot is ready. If the filesystem cannot share blocks,
-//! the data is that of the moment from which no process can write to the volume, and a background
-//! thread, the copier, copies it.
+//! the volume is locked against writes, and a background thread (the copier) copies the data of
+//! that moment.
 
 use super::fill::{refuse_growing, torn};
 use super::{SnapshotRecord, SnapshotState};
@@ -48,7 +48,7 @@ impl Store {
                         Ok(snapshot)
                     }
                     Some(failure) => match self.complete_whole_snapshot(snapshot.id.as_str())? {
-                        // The copy is complete; only the last change of the ledger has failed.
+                        // The copy is complete; only the final update of the ledger has failed.
                         Some(snapshot) => {
                             self.copies.end(snapshot.id.as_str());
                             Ok(snapshot)
@@ -63,8 +63,8 @@ impl Store {
         self.fill_or_discard(&id, order.source.as_str())
     }
 
-    /// Looks up the name, and records the intent if no snapshot has it. If an earlier call has
-    /// failed, first completes or removes the snapshot of that call.
+    /// Looks up the name. If no snapshot has the name, records the intent to take the snapshot. If
+    /// an earlier call has failed, first completes or removes the snapshot of that call.
     fn intended_snapshot(&self, order: &SnapshotOrder) -> Result<Intent, Failure> {
         let intent = self.intend_snapshot(order)?;
         let Intent::Remains(old) = intent else {
@@ -77,7 +77,8 @@ impl Store {
         self.intend_snapshot(order)
     }
 
-    /// Takes the snapshot with this new ID. If that fails, removes its file and record.
+    /// Takes the snapshot with this new ID. If the snapshot cannot be taken, removes its file and
+    /// record.
     pub(in crate::backend::local) fn fill_or_discard(
         &self,
         id: &str,
@@ -93,7 +94,7 @@ impl Store {
             })
     }
 
-    /// Looks up the name; if no snapshot has it, records the intent to take a snapshot.
+    /// Looks up the name. If no snapshot has the name, records the intent to take a snapshot.
     pub(in crate::backend::local) fn intend_snapshot(
         &self,
         order: &SnapshotOrder,
@@ -108,8 +109,8 @@ impl Store {
                 })?;
                 return Ok(match record.snapshot(&id)? {
                     Some(snapshot) => Intent::Exists(snapshot),
-                    // The call that began has ended, since only one thread at a time works on a
-                    // name.
+                    // The call that began to take the snapshot has ended, since only one thread at
+                    // a time works on a name.
                     None => Intent::Remains(id),
                 });
             }
@@ -130,7 +131,8 @@ impl Store {
         let least_bytes = whole_bytes(&from, &volume)?;
         self.refuse_replaced(source, &from, false)?;
         // FICLONE locks the file while it writes dirty data to disk, which blocks pods that use the
-        // volume. So write most of the dirty data before.
+        // volume. Write most of the dirty data before FICLONE, so that the lock is held only
+        // briefly.
         from.sync()?;
         let file = self.snapshots.begin(id)?;
         if !file.share(&from, least_bytes)? {
@@ -170,10 +172,10 @@ impl Store {
         })
     }
 
-    /// Completes a snapshot whose file is complete although its record is not. The record is older
-    /// than the file after a crash between the two steps, or after a restore of state.redb from an
-    /// older backup. Returns `None` if the file has no recorded size, and so is not known to be
-    /// complete.
+    /// Completes a snapshot whose file is complete although its record is not. The record is out of
+    /// date if a crash followed the completion of the file, or if state.redb was restored from an
+    /// older backup. Returns `None` if the file has no recorded size, since it may then be
+    /// incomplete.
     pub(in crate::backend::local) fn complete_whole_snapshot(
         &self,
         id: &str,
@@ -194,7 +196,7 @@ impl Store {
             return Ok(None);
         }
         // The time of the snapshot is not recorded yet. The mtime of the file is the best
-        // approximation.
+        // approximation of this time.
         let (bytes, modified) = (file.bytes()?, file.modified()?);
         let completed = self.ledger.change(|changes| {
             let mut record = known(id, changes.snapshot(id)?)?;
@@ -210,8 +212,9 @@ impl Store {
         completed.map(Some)
     }
 
-    /// Queues the copy of a snapshot whose blocks cannot be shared. From here on, the volume is
-    /// locked. A claim on its file prevents the node from staging it if this process is killed.
+    /// Queues the copy of a snapshot whose blocks cannot be shared. From here on, the volume's file
+    /// is locked. A claim (an extended attribute) on the file prevents the node agent from staging
+    /// the volume if this process is killed.
     pub(in crate::backend::local) fn leave_to_copier(
         &self,
         id: &str,
@@ -257,7 +260,7 @@ impl Store {
                 self.copies.end(id);
                 ended
             }
-            // The claim remains, so that the next start resumes the copy.
+            // The claim remains on the volume's file, so that the next start resumes the copy.
             Ok(Copied::Stopped) => {
                 let failure = Failure::busy(format!("snapshot {id}: copy cancelled"));
                 self.copies.fail(id, failure);
@@ -277,9 +280,9 @@ impl Store {
         }
     }
 
-    /// Ends the claim of a copy that has ended, on the open file if possible. The removal of the
-    /// claim is on disk when this returns. If a power failure restored the claim, the next start
-    /// would resume a copy that has failed.
+    /// Removes the claim of a copy that has ended, through the open file if possible. The removal
+    /// of the claim is on disk when this method returns. If a power failure restored the claim, the
+    /// next start would resume a copy that has failed.
     fn end_copy(&self, id: &str) -> Result<(), Failure> {
         match self.copies.lock(id) {
             Some(source) => {

@@ -22,8 +22,8 @@ impl Store {
             return Ok(None);
         };
         let damage = || self.damage(id, record);
-        // If the snapshot is being deleted, its missing file is not damage. The record is marked
-        // before the file is removed, so read the record after inspecting the file.
+        // A missing file is not damage if the snapshot is being deleted. A deletion marks the
+        // record before it removes the file, so read the record after inspecting the file.
         if record.state == SnapshotState::Ready
             && let Some(damage) = damage()
         {
@@ -51,7 +51,7 @@ impl Store {
             Ok(Named::File { bytes, .. }) if bytes != recorded => {
                 Some(resized(path.display(), bytes, recorded))
             }
-            // Do not open a file with allocated blocks, so that a list remains cheap.
+            // Do not open a file that has allocated blocks, so that ListSnapshots remains cheap.
             Ok(Named::File { allocated, .. }) if allocated > HARDLY_ANY => None,
             Ok(Named::File { .. }) if !record.is_filesystem() => None,
             Ok(Named::File { .. }) => {
@@ -72,7 +72,7 @@ impl Store {
 /// it may also be the file of a volume or of another snapshot.
 ///
 /// # Errors
-/// Returns `Precondition` if the file has another size or several names.
+/// Returns `Precondition` if the file has a different size or several names.
 pub(super) fn refuse_changed(file: &Backing, recorded: u64) -> Result<(), Failure> {
     file.refuse_linked()?;
     match file.bytes()? {

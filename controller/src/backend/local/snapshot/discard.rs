@@ -1,5 +1,5 @@
 //! Deletes a snapshot: marks it as being deleted in the ledger, unlinks its file, and removes its
-//! record. Volumes that were restored from it are not affected.
+//! record. Volumes that were restored from the snapshot are not affected.
 
 use super::SnapshotState;
 use crate::backend::local::store::Store;
@@ -40,7 +40,7 @@ impl Store {
             .map_err(Failure::may_be_running)
     }
 
-    /// Ends the claim on the source volume's file of a copy to this snapshot.
+    /// Removes the claim that a copy to this snapshot has set on the source volume's file.
     pub(in crate::backend::local) fn end_claim(&self, id: &str) -> Result<(), Failure> {
         let Some(record) = self.ledger.snapshot(id)? else {
             return Ok(());
@@ -51,13 +51,13 @@ impl Store {
                 source.sync()
             }
             Ok(None) => Ok(()),
-            // Another object has the name of the file. Such an object has no claim.
+            // The object with the name of the file is not a regular file, so it has no claim.
             Err(failure) if failure.kind == Kind::Precondition => Ok(()),
             Err(failure) => Err(failure),
         }
     }
 
-    /// Marks the snapshot as being deleted. From then on, no lookup returns it.
+    /// Marks the snapshot as being deleted. From then on, no lookup returns the snapshot.
     pub(in crate::backend::local) fn begin_discard(&self, id: &str) -> Result<(), Failure> {
         self.ledger.change(|changes| {
             let Some(mut record) = changes.snapshot(id)? else {

@@ -1,5 +1,5 @@
 //! Refuses to copy a volume or snapshot whose filesystem is not the requested one. The node agent
-//! never formats a copy, and would refuse to stage a volume with another filesystem.
+//! never formats a copy, and would refuse to stage a volume with a different filesystem.
 
 use crate::backend::local::files::Backing;
 use crate::backend::local::record::StoredUsage;
@@ -25,8 +25,8 @@ impl Store {
     /// filesystem, or without a known magic number: the node agent then checks the filesystem.
     ///
     /// # Errors
-    /// Returns `Invalid` if the source has another filesystem, as the CSI specification requires
-    /// for an incompatible source.
+    /// Returns `Invalid` if the source has a different filesystem, as the CSI specification
+    /// requires for an incompatible source.
     pub(super) fn refuse_other_filesystem(
         &self,
         id: &str,

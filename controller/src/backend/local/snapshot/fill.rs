@@ -45,7 +45,7 @@ impl Store {
         let record = cut(from, self.ledger.snapshot(from)?)?;
         let origin = self.snapshots.get_for_reading(from).or_else(|missing| {
             // If the snapshot was deleted meanwhile together with its file, return `NotFound`.
-            // Otherwise, its file is missing.
+            // Otherwise, report that the file of the snapshot is missing.
             cut(from, self.ledger.snapshot(from)?)?;
             Err(missing)
         })?;
@@ -63,9 +63,9 @@ impl Store {
         Ok(origin.use_so_far()? == Use::New)
     }
 
-    /// Refuses the file of a snapshot that has lost all its data, if the volume `id` has a
-    /// filesystem. A raw volume may have no data, since its user may have discarded all blocks
-    /// before the snapshot was taken.
+    /// If the volume `id` has a filesystem, refuses the file of a snapshot that has lost all its
+    /// data. A raw volume may have no data, since its user may have discarded all blocks before the
+    /// snapshot was taken.
     ///
     /// # Errors
     /// Returns `Precondition` if the file has lost all its data.
@@ -87,7 +87,8 @@ impl Store {
         self.refuse_replaced(from, &origin, false)?;
         self.refuse_other_filesystem(id, &format!("volume {from}"), &origin)?;
         // FICLONE locks the file while it writes dirty data to disk, which blocks pods that use the
-        // volume. So write most of the dirty data before.
+        // volume. Write most of the dirty data before FICLONE, so that the lock is held only
+        // briefly.
         origin.sync()?;
         if !file.share(&origin, least_bytes)? {
             self.refuse_writer(from, &origin)?;

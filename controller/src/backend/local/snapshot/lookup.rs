@@ -29,7 +29,8 @@ impl Store {
         }
     }
 
-    /// Returns the snapshot. If it is not ready, waits a short time for the end of its copy before.
+    /// Returns the snapshot. If the snapshot is not ready, first waits a short time for the end of
+    /// its copy.
     pub(in crate::backend::local) fn settled(&self, cut: Snapshot) -> Result<Snapshot, Failure> {
         if cut.ready {
             return Ok(cut);
@@ -55,8 +56,8 @@ impl Store {
         let mut page = SnapshotPage::default();
         let of = of.map(VolumeId::as_str);
         self.ledger.scan_snapshots(of, after, |id, record| {
-            // An unreadable record has no source and no time, which an entry of the list requires,
-            // so omit it. The start has logged it.
+            // Omit a snapshot whose record is unreadable, since an entry of the list requires the
+            // source and the time. The start has already logged the unreadable record.
             let Some(snapshot) = known(record.and_then(|record| self.visible(id, &record)))? else {
                 return Ok(true);
             };

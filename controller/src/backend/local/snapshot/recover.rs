@@ -1,5 +1,5 @@
 //! Crash recovery of snapshots at start. If the creation of a snapshot was interrupted, no caller
-//! has received it, so recovery deletes it. An interrupted deletion is completed, and an
+//! has received the snapshot, so recovery deletes it. An interrupted deletion is completed, and an
 //! interrupted copy is queued again. But if the file of the snapshot is marked as complete, the
 //! snapshot becomes ready.
 
@@ -75,8 +75,8 @@ impl Store {
                 done.deleted += 1;
             }
             SnapshotState::Copying => {
-                // The claim has prevented the node from using the volume. The copier locks the
-                // volume again.
+                // The claim on the volume's file has prevented the node agent from using the
+                // volume. The copier locks the volume again.
                 self.copies.queue(id, &record.source, None);
                 done.resumed += 1;
             }

@@ -1,4 +1,4 @@
-//! Tests which changes share a transaction, and that each change is on disk, or fails if another
+//! Tests which changes share a transaction. Each change must be on disk, or fail if a different
 //! change or the commit fails.
 
 use super::metrics::measured;
@@ -19,8 +19,8 @@ use std::thread;
 
 /// A change that one caller makes.
 type Change = fn(&mut Changes<'_>) -> Result<(), Failure>;
-/// The result of a change, the number of transactions that its thread has committed, and the number
-/// of its changes that other threads have committed.
+/// The result of a change, the number of transactions that the changing thread has committed, and
+/// the number of that thread's changes that other threads have committed.
 type Changed = (Result<(), Failure>, [usize; 2]);
 
 const COMMITS_ITSELF: [usize; 2] = [1, 0];
@@ -59,7 +59,7 @@ fn await_waiting(store: &Store, callers: usize) {
     });
 }
 
-/// Makes the first change once all others are waiting for their turn.
+/// Makes the first change once all other callers are waiting for their turn.
 fn together<const N: usize>(
     store: &Store,
     first: impl FnOnce(&mut Changes<'_>) -> Result<(), Failure>,
@@ -83,7 +83,7 @@ fn together<const N: usize>(
     })
 }
 
-/// Returns the message of the failure, and checks that it asks for a retry.
+/// Returns the message of the failure, and checks that the message asks the caller to retry.
 fn failed((result, commits): Changed, certainty: Certainty) -> String {
     let failure = result.unwrap_err();
     assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
@@ -176,7 +176,8 @@ fn a_change_sees_those_before_it_in_its_transaction() {
     let (first, [(result, commits)]) = together(&store, put_one, [sees]);
     assert_eq!(first, (Ok(()), IS_COMMITTED));
     let failure = result.unwrap_err();
-    // The refusal depends on a change that is on disk by now, so the refusal is correct.
+    // The change was refused because of an earlier change that is on disk by now, so the refusal is
+    // correct.
     assert_eq!(failure.kind, Kind::Precondition, "{failure}");
     assert_eq!(commits, COMMITS_ITSELF);
     assert_eq!(volumes(&store), ["vol-1"]);

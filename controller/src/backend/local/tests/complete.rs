@@ -1,5 +1,5 @@
-//! A volume or snapshot that was once ready remains complete if its record is older, after a
-//! restore of state.redb or a crash before the last step.
+//! A volume or snapshot that was once ready remains complete even if its record is out of date,
+//! after a restore of state.redb or a crash before the last step.
 
 use super::copied::left_to_copier;
 use super::emptied::{empty, written};
@@ -11,7 +11,7 @@ use crate::backend::local::store::Store;
 use std::fs;
 use std::path::Path;
 
-/// Changes a record as if the volume was still being created.
+/// Changes a record as if the volume were still being created.
 fn forget_clone(store: &Store, id: &str) {
     let forgotten = store.ledger.change(|changes| {
         let mut record = changes.get(id)?.unwrap();
@@ -21,7 +21,7 @@ fn forget_clone(store: &Store, id: &str) {
     forgotten.unwrap();
 }
 
-/// Changes a record as if the snapshot was in this state.
+/// Changes a record as if the snapshot were in this state.
 fn forget_snapshot(store: &Store, id: &str, state: SnapshotState) {
     let forgotten = store.ledger.change(|changes| {
         let mut record = changes.snapshot(id)?.unwrap();
@@ -101,8 +101,8 @@ fn a_snapshot_that_was_ready_once_is_not_copied_again(folder: &Path) {
     }
 }
 
-/// If blocks are shared, a crash between the cloning of the blocks and its record leaves only the
-/// attributes.
+/// If blocks are shared, a crash after the blocks were cloned, but before this is recorded, leaves
+/// only the attributes of the file.
 fn the_file_of_a_snapshot_says_its_size_and_whether_its_volume_was_ever_used(folder: &Path) {
     let bed = Bed::beneath(folder);
     let store = bed.open();

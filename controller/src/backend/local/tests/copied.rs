@@ -1,5 +1,6 @@
-//! Snapshots on a filesystem that cannot share blocks, whose files are filled in the background.
-//! The tests do the work of the copier.
+//! Tests of snapshots on a filesystem that cannot share blocks. The snapshots' files are filled in
+//! the background. The tests do the work of the copier, the thread that makes copies in the
+//! background.
 
 use super::{
     Bed, MIB, cut, delete, ids, intended_snapshot, of_volume, opened, order, snapshot_order,
@@ -15,7 +16,8 @@ use belay_server::request::{ContentSource, SnapshotId};
 use std::fs::{self, File};
 use std::path::Path;
 
-/// Creates a snapshot that waits for the copier. With reflink, no snapshot does.
+/// Creates a snapshot whose copy is queued for the copier. A filesystem with reflinks needs no such
+/// copy.
 pub(super) fn left_to_copier(bed: &Bed, store: &Store, volume: &Volume) -> SnapshotId {
     let order = snapshot_order("snap", volume);
     let id = intended_snapshot(store, &order);
@@ -185,7 +187,7 @@ fn a_copy_that_died_begins_again_and_its_volume_waits_for_it(folder: &Path) {
     assert!(fs::read(is).unwrap() == fs::read(should).unwrap());
 }
 
-/// The record that the snapshot was taken is written, but the call has failed.
+/// The snapshot is recorded as taken, but the call has failed.
 fn a_copy_that_was_never_queued_begins_with_the_next_call(folder: &Path) {
     let bed = Bed::beneath(folder);
     let (store, volume) = made(&bed);
@@ -204,7 +206,8 @@ fn a_copy_that_was_never_queued_begins_with_the_next_call(folder: &Path) {
     delete(&store, volume.id.as_str()).unwrap();
 }
 
-/// Without the claim, the node could have used the volume while no controller ran.
+/// Without the claim on the file, the node could have used the volume while no controller was
+/// running.
 fn a_copy_that_lost_its_claim_is_never_made_again(folder: &Path) {
     type Loss = fn(&Path);
     let losses: [Loss; 3] = [
@@ -262,15 +265,16 @@ fn a_failed_copy_is_told_to_every_caller_and_frees_its_volume(folder: &Path) {
     bound.try_lock().unwrap();
     drop(bound);
     store.resize(volume.id.as_str(), 2 * MIB).unwrap();
-    // This is the remedy in the message.
+    // The error message advises to delete the snapshot.
     store.discard(id.as_str()).unwrap();
     let new = cut(&store, &wanted);
     assert!(new.ready && new.id != id);
     assert_eq!(new.bytes, 2 * MIB);
 }
 
-/// The copier ends the claim only after it has recorded that the snapshot is ready. After a crash
-/// between the two steps, the start ends the claim, since the file of the snapshot is complete.
+/// The copier removes the claim on the file only after it has recorded that the snapshot is ready.
+/// If a crash happens before the removal, the next start removes the claim, since the file of the
+/// snapshot is complete.
 fn a_claim_whose_end_died_is_ended_by_the_next_start(folder: &Path) {
     for is_recorded in [true, false] {
         let bed = Bed::beneath(folder);

@@ -1,5 +1,5 @@
-//! Snapshots with changed files, and unreadable records: each is reported, and affects no other
-//! volume or snapshot.
+//! A snapshot with a changed file and an unreadable record are reported, and affect no other volume
+//! or snapshot.
 
 use super::copied::left_to_copier;
 use super::emptied::{empty, filesystem, written};
@@ -49,7 +49,7 @@ fn a_snapshot_whose_file_has_another_size_is_not_ready_and_not_restored() {
     }
 }
 
-/// A list does not open the files of snapshots, except files with few allocated blocks.
+/// ListSnapshots opens only snapshot files that have few allocated blocks.
 #[test]
 fn a_snapshot_is_inspected_for_data_only_if_its_file_has_hardly_any_blocks() {
     let bed = Bed::new();
@@ -152,7 +152,7 @@ fn a_stray_file_among_the_snapshots_is_counted_and_kept() {
     assert_eq!(fs::read(&stray).unwrap(), b"precious");
 }
 
-/// redb panics on some damage.
+/// redb panics on some kinds of damage.
 #[test]
 fn a_damaged_database_is_named_and_ends_no_start_without_a_reason() {
     const PAGE_BYTES: usize = 4096;

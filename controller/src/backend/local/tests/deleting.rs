@@ -43,7 +43,7 @@ fn a_file_that_a_loop_device_has_is_not_deleted_and_asked_back() {
         assert!(failure.message.contains(word), "{failure}");
     }
     assert_eq!(claimed(), Some(Claim::Delete));
-    // A claim that refuses NodeStageVolume is not replaced.
+    // A claim that makes NodeStageVolume fail is not replaced.
     for claim in [Claim::Copy("snap-1".to_owned()), Claim::Deleting] {
         store.files.get(id).unwrap().claim(&claim).unwrap();
         store.refuse_used(id);
@@ -70,7 +70,7 @@ fn a_file_that_is_missing_since_its_volume_is_deleted_is_not_called_lost() {
     assert_eq!(store.backing(id).unwrap_err().kind, Kind::NotFound);
 }
 
-/// A power failure may preserve the claim and lose the record.
+/// After a power failure, the claim may be on disk although the record is not.
 #[test]
 fn a_deletion_that_begins_claims_the_file_and_a_start_ends_a_claim_without_a_deletion() {
     let bed = Bed::new();
@@ -83,7 +83,7 @@ fn a_deletion_that_begins_claims_the_file_and_a_start_ends_a_claim_without_a_del
     before(Call::Sync(path), move || {
         let file = seen.files.get(&seen_id).unwrap();
         assert_eq!(file.claimed(), Ok(Some(Claim::Deleting)));
-        // Another process begins to copy the volume.
+        // A different process begins to copy the volume.
         seen.copies.begin("vol-2", &seen_id, None);
     });
     let failure = delete(&store, id).unwrap_err();
@@ -103,7 +103,7 @@ fn a_deletion_that_begins_claims_the_file_and_a_start_ends_a_claim_without_a_del
     delete(&store, id).unwrap();
 }
 
-/// The deletion has begun, and a NodeStageVolume began before it.
+/// The deletion has begun, and a NodeStageVolume call began before the deletion.
 #[test]
 fn a_volume_that_is_being_deleted_waits_for_the_node_too() {
     let bed = Bed::new();
@@ -118,7 +118,7 @@ fn a_volume_that_is_being_deleted_waits_for_the_node_too() {
     assert!(bed.files().is_empty());
 }
 
-/// NodeUnstageVolume ends a moment after the deletion has begun, or not at all.
+/// NodeUnstageVolume ends a moment after the deletion has begun, or does not end at all.
 #[tokio::test(start_paused = true)]
 async fn a_deletion_waits_for_the_node_but_not_for_ever() {
     let bed = Bed::new();

@@ -1,6 +1,6 @@
-//! The order of syncs, marks and commits: after a power failure, everything that a call has
-//! acknowledged remains. tests/blackbox simulates power failures on real filesystems, which sync
-//! more than required.
+//! Tests the order in which files are synced and marked as complete, and changes are committed:
+//! everything that a call has acknowledged must survive a power failure. tests/blackbox simulates
+//! power failures on real filesystems, which sync more than required.
 
 use super::{Bed, MIB, cut, delete, of_snapshot, of_volume, order, snapshot_order};
 use crate::backend::local::files::journal::{Call, expect_durable, expect_durable_blank, note};

@@ -1,4 +1,5 @@
-//! Emptied files of filesystem volumes: such a file counts as damaged, and is not copied.
+//! The file of a volume with a filesystem is reported as damaged, and not copied, if it was
+//! emptied.
 
 use super::copied::left_to_copier;
 use super::{Bed, MIB, delete, of_snapshot, of_volume, order, snapshot_order};
@@ -113,7 +114,7 @@ fn an_emptied_snapshot_of_a_filesystem_is_not_listed_as_ready(folder: &Path) {
     let [of_filesystem, of_raw] = [(filesystem, "s-1"), (raw, "s-2")].map(|(order, name)| {
         let volume = written(&bed, &store, &order);
         let snapshot = super::cut(&store, &snapshot_order(name, &volume));
-        // The volume may have been deleted by then.
+        // The volume may have been deleted by the time of the check.
         delete(&store, volume.id.as_str()).unwrap();
         snapshot.id
     });
@@ -145,7 +146,7 @@ fn a_file_without_data_and_without_attributes_is_not_taken_for_new(folder: &Path
     assert_eq!(reasons(&store, &volume), [lost]);
     let cut = store.cut(&snapshot_order("s", &volume));
     assert_lost(&cut.unwrap_err(), volume.id.as_str());
-    // This is the remedy for a volume that was never used.
+    // For a volume that was never used, docs/health.md advises to set this attribute.
     rustix::fs::setxattr(&file, NEW, IS_NEW, XattrFlags::empty()).unwrap();
     assert_eq!(reasons(&store, &volume), []);
     super::cut(&store, &snapshot_order("s", &volume));

@@ -25,7 +25,7 @@ fn every_unhealthy_volume_counts_once_for_each_of_its_reasons() {
         let (facts, shown) = store.facts(page_entries).unwrap();
         assert_eq!(facts.unhealthy.get("BackingFileMissing"), Some(&3));
         assert_eq!(facts.volumes, Some(4));
-        // The unhealthy volumes are first, each with its name and size.
+        // The unhealthy volumes are listed first, each with its name and size.
         let reasons: Vec<_> = shown.iter().map(|it| it.reasons.len()).collect();
         assert_eq!(reasons, [1, 1, 1, 0]);
         assert_eq!(shown[3].id, volumes[0].id.as_str());

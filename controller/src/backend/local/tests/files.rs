@@ -234,7 +234,7 @@ fn a_file_that_has_the_size_is_not_touched_by_growing_it() {
     };
     backing.grow(2 * MIB).unwrap();
     let before = changed();
-    // The clock of time stamps ticks every few milliseconds.
+    // The kernel's clock for time stamps advances only every few milliseconds.
     while {
         fs::write(files.path_of("clock"), b"").unwrap();
         let clock = fs::metadata(files.path_of("clock")).unwrap();

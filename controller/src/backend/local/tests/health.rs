@@ -1,4 +1,4 @@
-//! The health of volumes whose files cannot be inspected, or are removed meanwhile.
+//! The health of volumes whose files cannot be inspected, or are removed during the inspection.
 
 use super::{Bed, MIB, delete, order};
 use crate::backend::Volume;

@@ -88,7 +88,8 @@ fn a_change_during_which_the_book_was_replaced_is_not_acknowledged() {
     assert_eq!(store.ledger.mend(), Err(failure));
 }
 
-/// The volume with the name cannot be read, so an earlier call may have created it.
+/// The record of the volume with the name cannot be read, so an earlier call may have created the
+/// volume.
 #[test]
 fn a_creation_whose_name_cannot_be_looked_up_may_have_an_earlier_result() {
     let bed = Bed::new();
@@ -117,10 +118,10 @@ fn a_creation_whose_name_cannot_be_looked_up_may_have_an_earlier_result() {
     expect(Kind::Bug);
 }
 
-/// The number of records in a test, which is more than two pieces.
+/// The number of records in a test: more than two pieces of a scan contain.
 const MANY: usize = 100;
 
-/// Scans the records, and calls `change` after each. Returns the first `most` IDs.
+/// Scans the records, and calls `change` after each record. Returns the first `most` IDs.
 fn passed(
     scan: impl FnOnce(&mut dyn FnMut(&str) -> bool) -> Result<(), Failure>,
     most: usize,

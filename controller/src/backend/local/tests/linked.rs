@@ -65,8 +65,8 @@ fn two_volumes_that_are_one_file_are_refused_by_every_verb_until_they_are_two_ag
     assert!(bed.files().is_empty());
 }
 
-/// The file gets another name between the two steps of the deletion, whether a call or a start
-/// repeats it.
+/// The file gets a second name between the two steps of the deletion. The deletion is repeated by a
+/// call, and by a start of the controller.
 #[test]
 fn a_deletion_that_died_keeps_a_file_that_may_be_another_volumes() {
     let bed = Bed::new();

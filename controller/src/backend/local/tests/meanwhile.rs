@@ -1,4 +1,4 @@
-//! Calls that are made between two steps of another call.
+//! Calls that are made between two steps of a different call.
 
 use super::{Bed, MIB, cut, of_snapshot, order, snapshot_order};
 use crate::backend::local::files::Files;
@@ -23,7 +23,7 @@ fn with_snapshot(bed: &Bed) -> (Arc<Store>, SnapshotId) {
     (store, snapshot.id)
 }
 
-/// Lets another call delete the snapshot immediately before this step.
+/// Lets a different call delete the snapshot immediately before this step.
 fn discard_before(call: Call, store: &Arc<Store>, id: &SnapshotId) {
     let (store, id) = (Arc::clone(store), id.clone());
     before(call, move || store.discard(id.as_str()).unwrap());

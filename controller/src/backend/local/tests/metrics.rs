@@ -1,4 +1,4 @@
-//! The metrics that the alerts and the dashboard use: each gauge follows the changes.
+//! Tests of the metrics that the alerts and the dashboard use: each gauge must follow the changes.
 
 use super::{Bed, MIB, cut, delete, order, snapshot_order};
 use crate::backend::local::Local;

@@ -1,7 +1,7 @@
 //! Tests of `local` on real directories.
 
-/// Runs each of these tests twice: in the temporary directory, on any filesystem, and as root on an
-/// xfs, so that shared blocks are tested everywhere.
+/// Runs each of these tests in the temporary directory, on any filesystem. As root, also runs each
+/// test on an xfs, so that shared blocks are always tested.
 macro_rules! everywhere {
     ($($test:ident,)+) => {
         mod here {
@@ -64,8 +64,8 @@ use std::time::{Duration, Instant};
 const MIB: u64 = 1 << 20;
 
 /// Returns the mount point of an xfs that all tests of this process share. The first test creates
-/// it, which starts child processes. Until a child calls exec, it has copies of the descriptors
-/// that other tests have locked, and so holds their locks.
+/// the xfs, which starts child processes. Until a child calls exec, it has copies of the
+/// descriptors of other tests' locked files, and so holds their locks.
 fn xfs() -> &'static Path {
     static ROOT: LazyLock<(File, PathBuf)> = LazyLock::new(|| {
         let root = Xfs::new().hidden();
@@ -148,7 +148,7 @@ impl Bed {
         fs::read_dir(dir).unwrap().count()
     }
 
-    /// Writes to a volume as its node would: from then on, the file is not new.
+    /// Writes to a volume as its node would; after this, the file no longer counts as never used.
     fn write(&self, id: &str) {
         let file = OpenOptions::new().write(true).open(self.file(id)).unwrap();
         match rustix::fs::fremovexattr(&file, NEW) {
@@ -201,7 +201,7 @@ fn of_volume(volume: &Volume) -> Option<ContentSource> {
     Some(ContentSource::Volume(volume.id.clone()))
 }
 
-/// Deletes a volume like a call that does not wait: fails if the node uses the file.
+/// Deletes a volume without waiting: fails if the node is using the file.
 fn delete(store: &Store, id: &str) -> Result<(), Failure> {
     match store.try_delete(id)? {
         Deletion::Done => Ok(()),

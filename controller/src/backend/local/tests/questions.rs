@@ -1,5 +1,5 @@
-//! Read-only calls on a disk that does not respond: their number is limited, and they do not block
-//! changes.
+//! Tests of read-only calls on a disk that does not respond. The number of these calls is limited,
+//! and the calls do not block changes.
 
 use super::super::Local;
 use super::super::slots::QUESTIONS_MAX;

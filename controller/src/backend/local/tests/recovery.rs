@@ -1,4 +1,4 @@
-//! A crash after every step of every change, and its recovery at the next start.
+//! Tests a crash after every step of every change, and the recovery at the next start.
 
 use super::{Bed, MIB, delete, ids, intended, order, snapshot_order};
 use crate::backend::Volume;
@@ -136,14 +136,15 @@ fn a_name_that_is_being_made_or_whose_volume_is_being_deleted_is_busy() {
     let order = order("pvc-1", MIB);
     let old = store.create(&order, None).unwrap();
     let id = old.id.as_str();
-    // This is the state during another thread's DeleteVolume.
+    // The file is locked and the record is marked like this while a different thread runs
+    // DeleteVolume.
     let deleting = store.files.get(id).unwrap();
     assert!(deleting.try_lock().unwrap());
     store.begin_delete(id).unwrap();
     assert_eq!(store.create(&order, None).unwrap_err().kind, Kind::Busy);
     assert_eq!(store.try_delete(id), Ok(Deletion::InUse));
     drop(deleting);
-    // This is the state during another thread's CreateVolume.
+    // The name is reserved like this while a different thread runs CreateVolume.
     let guard = store.in_progress.begin("pvc-1").unwrap();
     assert_eq!(store.create(&order, None).unwrap_err().kind, Kind::Busy);
     drop(guard);
@@ -176,7 +177,7 @@ fn a_promised_growth_follows_at_the_next_start() {
     assert_eq!(store.get(&volume.id).unwrap().unwrap().bytes, 3 * MIB);
 }
 
-/// Performs the first step of an expansion, without the others.
+/// Performs only the first step of an expansion.
 fn promise(store: &Store, volume: &Volume, bytes: u64) {
     let id = volume.id.as_str();
     let backing = store.files.get(id).unwrap();
@@ -234,7 +235,8 @@ fn a_file_that_an_unfinished_growth_had_enlarged_is_not_enlarged_again_once_it_w
     promise(&store, &volume, 2 * MIB);
     store.files.get(id).unwrap().grow(2 * MIB).unwrap();
     drop(store);
-    // The node stages the volume with its full size, a pod fills it, and then it is truncated.
+    // The node stages the volume with its full size, a pod fills the volume, and then the file is
+    // truncated.
     let file = File::options().write(true).open(bed.file(id)).unwrap();
     file.set_len(MIB).unwrap();
     let (store, recovered) = bed.recover();
@@ -277,7 +279,7 @@ fn a_short_file_whose_record_knows_of_no_growth_is_left_as_it_is() {
     let volume = store.create(&order("pvc-1", 2 * MIB), None).unwrap();
     let id = volume.id.as_str();
     promise(&store, &volume, 3 * MIB);
-    // The state is as if the file was truncated after the expansion.
+    // The state is as if the file were truncated after the expansion.
     let old = store.ledger.change(|changes| {
         let mut record = changes.get(id)?.unwrap();
         record.growing_from = None;
@@ -292,7 +294,7 @@ fn a_short_file_whose_record_knows_of_no_growth_is_left_as_it_is() {
         store.resize(id, 3 * MIB).unwrap_err().kind,
         Kind::Precondition
     );
-    // This is the remedy in the documentation.
+    // The documentation advises to enlarge the file.
     let file = File::options().write(true).open(bed.file(id)).unwrap();
     file.set_len(3 * MIB).unwrap();
     assert_eq!(store.resize(id, 3 * MIB).unwrap(), 3 * MIB);
@@ -326,7 +328,7 @@ fn a_volume_without_its_file_is_kept_and_every_verb_names_the_path() {
             "{failure}"
         );
     }
-    // This is the remedy in the message.
+    // The error message advises to create an empty file.
     File::create(bed.file(id)).unwrap();
     delete(&store, id).unwrap();
     assert!(ids(&store).is_empty());

@@ -1,5 +1,6 @@
-//! Snapshots and clones, on the filesystem of the temporary directory. If it cannot share blocks,
-//! the tests do the work of the copier.
+//! Snapshots and clones, on the filesystem of the temporary directory. If the filesystem cannot
+//! share blocks, the tests do the work of the copier, the thread that makes copies in the
+//! background.
 
 use super::emptied::empty;
 use super::{
@@ -16,7 +17,7 @@ use rustix::fs::XattrFlags;
 use std::fs;
 use std::path::Path;
 
-/// The value of the attribute while the node formats the file.
+/// The value of the extended attribute while the node is formatting the file.
 const UUID: &[u8] = b"7b0b2f4c-60a3-4b6e-9b0c-3b8d8a9f3f5e";
 
 super::everywhere! {
@@ -117,7 +118,7 @@ fn what_is_made_from_a_new_volume_is_new_and_from_any_other_used(folder: &Path) 
     assert_eq!(made("first used"), [Use::Used; 2]);
     bed.write(volume.id.as_str());
     assert_eq!(made("written"), [Use::Used; 2]);
-    // The file has only holes again, but the volume is not new.
+    // The file contains only holes again, but the volume is no longer new.
     empty(&path);
     assert_eq!(made("discarded"), [Use::Used; 2]);
 }
@@ -270,7 +271,7 @@ fn a_failed_cut_that_cannot_be_removed_is_not_final_and_is_made_again(folder: &P
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let wanted = snapshot_order("snap", &volume);
     let old = intended_snapshot(&store, &wanted);
-    // A directory can neither be filled nor unlinked.
+    // A directory cannot be filled with data or unlinked.
     fs::create_dir(bed.snapshot_file(&old)).unwrap();
     let failure = store.fill_or_discard(&old, volume.id.as_str()).unwrap_err();
     assert_eq!(failure.certainty, Certainty::MayBeRunning);

@@ -1,4 +1,5 @@
-//! FIFOs, directories, sockets and devices with the name of a file of the state directory.
+//! Tests of FIFOs, directories, sockets and devices that have the name of a file of the state
+//! directory.
 
 use super::{Bed, opened};
 use belay_server::call::Kind;
@@ -12,8 +13,8 @@ fn mkfifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 
-/// Opens a FIFO for writing. If the check is missing, the start waits for a writer; with this
-/// writer, the failing test ends.
+/// Opens a FIFO for writing. If the check were missing, the start would wait for a writer of the
+/// FIFO. With this writer, the failing test ends.
 fn writer_of(path: &Path) -> File {
     File::options().read(true).write(true).open(path).unwrap()
 }
@@ -73,7 +74,7 @@ fn a_start_refuses_a_fifo_in_the_place_of_a_directory_at_once() {
     }
 }
 
-/// An operator may create such a link to keep the file on another disk.
+/// An operator may replace the file with such a link to keep the file on a different disk.
 #[test]
 fn a_link_to_a_file_is_followed() {
     let bed = Bed::new();

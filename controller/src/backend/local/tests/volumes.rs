@@ -71,7 +71,7 @@ fn more_than_the_filesystem_holds_is_not_promised() {
     };
     let store = bed.open();
     let available = store.available_bytes(None).unwrap();
-    // Other programs change the free space by far less while the test runs.
+    // Changes of the free space by other programs during the test are far smaller.
     let most = available / 2;
     let failure = store
         .create(&order("pvc-1", available.saturating_mul(2)), None)
@@ -131,7 +131,7 @@ fn a_create_for_another_node_is_refused_without_a_scan() {
     assert_eq!(refused.kind, Kind::Quota);
     assert!(refused.message.contains("accessibility_requirements"));
     assert_eq!(store.ceiling.scans(), before);
-    // The volume exists, so there is nothing to refuse.
+    // The volume already exists, so the repeated creation is not refused.
     let found = store.create(&elsewhere("pvc-1"), None).unwrap();
     assert_eq!(found.id, volume.id);
 }
@@ -143,7 +143,7 @@ fn a_query_soon_after_a_scan_needs_none() {
     store.create(&order("pvc-1", MIB), None).unwrap();
     store.ceiling().unwrap();
     let before = store.ceiling.scans();
-    // With this duration, the next 100 s count as shortly after the scan.
+    // After a scan of this duration, queries use its result for the next 100 s.
     store.ceiling.seem_slow(Duration::from_secs(1));
     store.available_bytes(None).unwrap();
     assert_eq!(store.ceiling.scans(), before);
@@ -190,7 +190,7 @@ fn a_size_that_the_filesystem_has_not_is_undone_and_frees_the_name() {
     let store = bed.open();
     let too_large = store.largest_file_bytes + 1;
     if too_large > i64::MAX.unsigned_abs() {
-        // The filesystem has no limit.
+        // The filesystem has no maximum file size.
         return;
     }
     let failure = store.create(&order("pvc-1", too_large), None).unwrap_err();
@@ -216,7 +216,7 @@ fn the_largest_volume_is_the_last_multiple_of_the_step_that_the_filesystem_has()
     assert_eq!((step, min, max % step), (MIB, MIB, 0));
     let largest = local.store.largest_file_bytes;
     assert!(max <= largest && largest - max < MIB, "{max} of {largest}");
-    // A filesystem without a limit supports larger files than may be provisioned.
+    // A filesystem without a maximum file size supports larger files than may be provisioned.
     if max < 1 << 62 {
         let volume = local.store.create(&order("pvc-1", max), None).unwrap();
         assert_eq!(volume.bytes, max);

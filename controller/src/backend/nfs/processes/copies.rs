@@ -1,6 +1,7 @@
 //! Copies in progress: clones, restored volumes and archives of volumes. A copy may outlast the RPC
-//! that requested it. The worker process then continues, and a repeated RPC finds the copy here.
-//! When the controller exits, the process exits too, and the next RPC starts the copy again.
+//! that requested it. The worker process then continues, and a repeated RPC finds the copy in the
+//! records of this module. When the controller exits, the process exits too, and the next RPC
+//! starts the copy again.
 
 use super::super::super::NameRecorder;
 use super::super::call::{Call, Copied, Done, Mount, Said, Task, Work};
@@ -16,8 +17,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// Maximum time without a message from a process, after which it is killed. This time is longer
-/// than a soft mount needs to report that a server does not respond.
+/// Maximum time without a message from a process; the controller then kills the process. This time
+/// is longer than the time after which a soft mount reports that a server does not respond.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 /// Maximum time for which a copy waits for a slot.
 const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -41,7 +42,7 @@ struct Copy {
 
 #[derive(Clone, Debug)]
 enum State {
-    /// The copy has not begun, for this reason.
+    /// The copy has not begun. Contains the reason.
     Waiting(&'static str),
     Running(Copied),
     /// The copy ended at this time, with this result.
@@ -49,13 +50,13 @@ enum State {
 }
 
 impl Processes {
-    /// Copies, archives or restores a volume in a worker process, or joins a process that already
-    /// does.
+    /// Copies, archives or restores a volume in a worker process, or waits for a process that is
+    /// already doing so.
     ///
     /// # Errors
     /// Returns the errors of [`Self::ask`], and `Busy` if the copy is not complete after `within`.
-    /// In that case, the copy continues, and `begun` counts it until it has ended, or longer if it
-    /// has left files behind.
+    /// After `Busy`, the copy continues. `begun` contains the copy until the copy has ended, or
+    /// longer if the copy has left files behind.
     pub(in super::super) async fn copy(
         self: &Arc<Self>,
         (mount, work): (Mount, Work),
@@ -73,7 +74,7 @@ impl Processes {
         let state = state.borrow().clone();
         match state {
             State::Ended(_, result) => {
-                // The result is returned to this caller, so it need not be kept.
+                // The result is returned to this caller, so the result need not be stored.
                 self.copies.forget(&directory);
                 result
             }
@@ -85,7 +86,7 @@ impl Processes {
         }
     }
 
-    /// Joins the copy in progress for the directory, or starts one.
+    /// Returns the copy in progress for the directory, or starts a copy.
     fn joined(
         self: &Arc<Self>,
         directory: &Directory,
@@ -110,7 +111,8 @@ impl Processes {
         };
         all.insert(directory.clone(), copy);
         let (processes, directory) = (Arc::clone(self), directory.clone());
-        // Record the copy now: its callers may disconnect while it still waits for a slot.
+        // Record the copy now, since its callers may disconnect while the copy is still waiting for
+        // a slot.
         let begun = begun.start();
         tokio::spawn(async move {
             let copied = processes.copied(turn, (&of, call), &sender);
@@ -120,7 +122,8 @@ impl Processes {
             begun.end(&result);
             sender.send_replace(State::Ended(Instant::now(), result));
             if is_made {
-                // The volume or snapshot exists on the server now, and later calls find it there.
+                // The volume or snapshot exists on the server now, so later calls find it on the
+                // server.
                 processes.copies.forget(&directory);
             }
         });
@@ -188,8 +191,8 @@ impl Copies {
         (waiting, count(|state| matches!(state, State::Running(_))))
     }
 
-    /// Removes the record of a copy that has ended. Keeps the record of a copy that has begun
-    /// since.
+    /// Removes the record of a copy that has ended. The record of a new copy for the same directory
+    /// is kept.
     fn forget(&self, directory: &Directory) {
         let mut all = self.0.lock();
         let has_ended = |copy: &Copy| {
@@ -229,8 +232,8 @@ fn unfinished(directory: &Directory, of: &Task, state: &State) -> Failure {
     }
 }
 
-/// Logs the end of a copy. The number of files is 0 if an earlier process has copied them; they are
-/// then not logged again.
+/// Logs the end of a copy. If an earlier process has copied the files, their number is 0 and is not
+/// logged again.
 fn log_end(server: &str, dir: &str, of: &Task, copied: &Copied) {
     let Task { done, .. } = of;
     let Copied {

@@ -11,7 +11,8 @@ pub(super) struct Worker {
     child: Child,
     /// The right to change a directory. `None` if the process can no longer change a directory.
     turn: Option<Turn>,
-    /// Whether the process was allowed to begin. If so, it may have changed the share.
+    /// Whether the controller has sent [`BEGIN`] to the process, which may then have changed the
+    /// share.
     has_begun: bool,
 }
 
@@ -33,8 +34,8 @@ impl Worker {
         }
     }
 
-    /// Waits for the next message; the last one is the result. Sends [`BEGIN`] when the process has
-    /// mounted its shares.
+    /// Waits for the next message; the last message is the result. Sends [`BEGIN`] when the process
+    /// has mounted its shares.
     pub(super) async fn next(&mut self) -> Result<Said, Failure> {
         let next = self.child.receive().await;
         let (said, _) = next.map_err(|failure| self.broken(failure))?;
@@ -92,8 +93,8 @@ pub(super) fn overdue(running: &mut Running<Worker>, server: &str, within: Durat
     }
 }
 
-/// Whether the call has no further effect after this result: the process changes nothing more, and
-/// the server executes none of its requests later.
+/// Whether the call has no effect after this result: the process makes no further changes, and the
+/// server will not execute a request of the process later.
 pub(super) fn is_settled(answer: &Result<Done, Failure>) -> bool {
     let may_be_running = |failure: &Failure| failure.certainty == Certainty::MayBeRunning;
     !answer.as_ref().is_err_and(may_be_running)

@@ -51,7 +51,7 @@ async fn deletions_leave_slots_of_their_server_to_other_calls() {
         let slot = processes.helpers.slot("filer", &OTHER, soon).await;
         held.push(slot.unwrap());
     }
-    // The case of the server's name does not matter.
+    // Names of servers are compared without regard to case.
     let refused = processes.ask(mount(), Work::Lookup(owned()), Duration::from_secs(7));
     let refused = refused.await.unwrap_err();
     let expected = "server filer: none of 8 worker processes for it was free within 7 s; if it";
@@ -116,7 +116,7 @@ async fn copy_slot(processes: &Processes) -> Slot {
     slot.unwrap()
 }
 
-/// This test program is not a worker program, so a copy fails before it begins.
+/// This test program is not a worker program, so each copy fails before its work begins.
 #[tokio::test]
 async fn a_copy_goes_on_without_its_call_and_the_next_call_finds_it_or_its_failure() {
     let processes = Arc::new(Processes::new());
@@ -138,7 +138,7 @@ async fn a_copy_goes_on_without_its_call_and_the_next_call_finds_it_or_its_failu
         let words = "directory data of server filer: waits for other copies of that server";
         assert!(waiting.message.starts_with(words), "{waiting}");
     }
-    // The copy begins without a call as soon as a slot is free.
+    // The copy begins as soon as a slot is free, even if no call is waiting for the copy.
     assert_eq!(unreachable(&begun), Certainty::MayBeRunning);
     let other = copy("b", soon).await;
     assert!(
@@ -154,7 +154,7 @@ async fn a_copy_goes_on_without_its_call_and_the_next_call_finds_it_or_its_failu
     assert_eq!(unreachable(&begun), Certainty::NothingHappened);
 }
 
-/// Returns the certainty of a call for the volume that does not reach the server.
+/// Returns the certainty of a failed call for the volume whose request does not reach the server.
 fn unreachable(begun: &StartedCreations) -> Certainty {
     let name = Name::new("pvc-1").unwrap();
     let failed = Err::<(), _>(Failure::new(Kind::Unreachable, "why"));
@@ -166,7 +166,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// Returns the command of a shell that runs instead of the worker program.
 fn shell(script: &str) -> Command {
     let mut shell = Command::new("/bin/sh");
-    // The socket is only the standard input, so the script's output is redirected to it.
+    // The socket is only the standard input, so the script's output is redirected to the socket.
     shell.args(["-c", &format!("exec >&0; {script}")]);
     shell
 }
@@ -198,7 +198,7 @@ async fn a_worker_that_ends_before_it_has_mounted_the_share_has_begun_nothing() 
     let hangs = || shell("read call; exec sleep 1000");
     let processes = asking(hangs);
     for _ in 0..2 {
-        // The directory is free immediately, although the process may still run.
+        // Other calls may use the directory immediately, although the process may still be running.
         let asked = processes.ask(mount(), creation(), Duration::from_millis(1));
         let failure = asked.await.unwrap_err();
         let state = (failure.kind, failure.certainty);
@@ -234,7 +234,7 @@ async fn a_worker_that_ends_after_it_has_mounted_the_share_may_have_begun() {
     assert_eq!(asked, Ok(Done::Volume(None)));
 }
 
-/// The call has returned while the copy was waiting, and no other call has followed.
+/// The call has returned while the copy was waiting, and no later call has requested the copy.
 #[tokio::test]
 async fn a_copy_that_has_begun_without_a_call_counts_before_it_has_ended() {
     let processes = asking(|| shell("read call; echo '\"Mounted\"'; read begin; exec sleep 1000"));

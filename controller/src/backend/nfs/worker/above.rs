@@ -1,7 +1,8 @@
-//! Claims on the parent directories of a volume's directory, which must not become volumes. The
-//! claim directory of a parent contains a directory `below`, with a file for each volume below the
-//! parent. `below` is removed with its last file, so nothing remains of a deleted volume. A file of
-//! a volume without a claim is stale, and is removed by the next call that finds it.
+//! Claims on the parent directories of a volume's directory: no parent directory may become a
+//! volume. The claim directory of a parent contains a directory `below`, with a file for each
+//! volume below the parent. `below` is removed with its last file, so nothing remains of a deleted
+//! volume. A file in `below` is stale if its volume has no claim; the next call that finds a stale
+//! file removes the file.
 
 use super::super::path::Dir;
 use super::claim::{Claim, State};
@@ -22,8 +23,8 @@ impl Claims {
     /// Claims the parent directories of a volume's directory.
     ///
     /// # Errors
-    /// Returns `Incompatible` if one of them is or was the directory of another volume, and the
-    /// errors of the server.
+    /// Returns `Incompatible` if a parent directory is or was the directory of another volume, and
+    /// the errors of the server.
     pub(super) fn hold_above(&self, tree: &Tree, dir: &Dir, claim: &Claim) -> Result<(), Failure> {
         for above in dir.above() {
             if let Some(other) = self.hold(tree, &above, &reference(dir, claim))? {
@@ -65,12 +66,13 @@ impl Claims {
         Ok(false)
     }
 
-    /// Whether the directory of a claim does not exist: the volume was retained or archived, and
-    /// then moved away by another program, or the volume was never created.
+    /// Returns true if the directory that a claim file names does not exist. Either another program
+    /// has moved a retained or archived volume away, or the volume was never created.
     pub(super) fn is_void(&self, tree: &Tree, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         let may_be = match claim.state {
             State::Retained => true,
-            // While the archived volume has its own claim, its directory may yet be moved here.
+            // While the archived volume also has its original claim, its directory may still be
+            // moved to the archive's name.
             State::Archived => match (dir.archive_of(), &claim.of.archive_of) {
                 (Some(of), Some(nonce)) => match self.afresh()? {
                     Some(now) => !now.is_claimed(&numbered(&of, nonce))?,
@@ -88,8 +90,8 @@ impl Claims {
         }
     }
 
-    /// Adds a volume to the volumes below a directory. If the directory itself belongs to a volume,
-    /// adds nothing and returns the claim of that volume.
+    /// Adds a volume to `below`, the record of the volumes below a directory. If the directory
+    /// itself belongs to a volume, adds nothing and returns the claim of that volume.
     fn hold(&self, tree: &Tree, above: &Dir, reference: &str) -> Result<Option<Claim>, Failure> {
         for _ in 0..ATTEMPTS {
             match self.add(above, reference) {
@@ -142,7 +144,7 @@ impl Claims {
     }
 
     /// Whether the volume of a file in `below` still exists. A volume is claimed before its file in
-    /// `below` is created, so a file without a claim is stale.
+    /// `below` is created, so a file is stale if its volume has no claim.
     fn stands(&self, tree: &Tree, reference: &str) -> Result<bool, Failure> {
         if !self.is_claimed(reference)? {
             return Ok(false);
@@ -156,8 +158,8 @@ impl Claims {
         })
     }
 
-    /// Whether a claim exists, in any state. `numbered` contains the hash of its path, and its
-    /// nonce.
+    /// Whether a claim file exists, in any state. `numbered` consists of the hash of the claimed
+    /// path and the nonce of the claim.
     fn is_claimed(&self, numbered: &str) -> Result<bool, Failure> {
         let (hash, nonce) = numbered.split_once('.').unwrap_or((numbered, ""));
         let own = format!("{nonce}.");

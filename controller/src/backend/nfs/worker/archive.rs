@@ -1,7 +1,7 @@
 //! Archives a volume: renames its directory to the name that csi-driver-nfs would use. The
-//! directory is first moved to the trash of its claim, and from there to its new name. The new name
-//! is claimed as an archive, so that no volume is created there or inside. An existing archive is
-//! never replaced.
+//! directory is first moved to the trash directory of the volume, and then from there to its new
+//! name. The new name is claimed as an archive, so that no volume is created at or below this name.
+//! An existing archive is never replaced.
 
 use super::super::path::Dir;
 use super::claim::{Claim, Record, State};
@@ -10,7 +10,8 @@ use super::deletion::{Deletion, refuse_other};
 use super::trash::Trash;
 use belay_server::call::{Failure, Kind};
 
-/// Maximum number of attempts to read the claim on the archive's name while other calls change it.
+/// Maximum number of attempts to read the claim on the archive's name while other calls are
+/// changing the claim.
 const ATTEMPTS: usize = 8;
 
 /// Renames the directory, unless an earlier call has renamed it.
@@ -29,7 +30,7 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
         Some(trash) => trash.kept()?,
         None => None,
     };
-    // After the directory was moved, another directory may have its name.
+    // After the directory was moved, a different directory may have been created with its name.
     let moves = is_there.is_some() && kept.is_none() && !deletion.has_archive(&archived, claim)?;
     if moves {
         refuse_other(dir, is_there)?;
@@ -37,8 +38,9 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
     }
     let claim = claims.advance(dir, claim, State::Deleting)?;
     let trash = Trash::of_current(claims, dir, &claim)?;
-    // Remove notes that the creation of a copy may have left: they identify the directory of an
-    // incomplete copy, but this volume is complete.
+    // Remove the notes (empty files with an inode number in their names) that the creation of a
+    // copy may have left in the trash: notes identify the directory of an incomplete copy, but this
+    // volume is complete.
     trash.forget_notes()?;
     if moves {
         trash.keep(tree, dir)?;
@@ -63,8 +65,8 @@ pub(super) fn refuse_long(dir: &Dir) -> Result<(), Failure> {
 }
 
 impl Deletion<'_> {
-    /// Returns `Busy` instead of the error in `result` if another call has completed this deletion:
-    /// the name is then taken by the volume's own archive.
+    /// Returns `Busy` instead of the error in `result` if another call has completed this deletion,
+    /// because the volume's own archive then has the name.
     fn unless_done(&self, claim: &Claim, result: Result<(), Failure>) -> Result<(), Failure> {
         if result.is_err() {
             self.claims.check(self.dir, claim)?;
@@ -79,8 +81,9 @@ impl Deletion<'_> {
         Ok(matches!(held, Occupancy::By(it) if it.is_archive_of(of)))
     }
 
-    /// Checks that the name of the archive is free: no file has it, and no volume has a claim on it
-    /// or on a parent directory. A claim whose volume was moved away is ignored.
+    /// Checks that the name of the archive is free: no file has the name, and no volume has a claim
+    /// on the name or on a parent directory. The claim of a volume is ignored if another program
+    /// has moved the volume away.
     fn refuse_taken(&self, archived: &Dir) -> Result<(), Failure> {
         for dir in archived.above().chain([archived.clone()]) {
             if let Occupancy::By(claim) = self.claims.read(&dir)?
@@ -100,7 +103,7 @@ impl Deletion<'_> {
         self.claim_archive(archived, claim)?;
         let above = self.tree.make_above(archived)?;
         match trash.place(&above, archived) {
-            // The name was free when it was claimed.
+            // The name of the archive was free when the name was claimed.
             Err(error) if is_taken(&error) => Err(Failure::precondition(format!(
                 "directory {}: cannot become {archived}, which another program has made \
                  meanwhile; move that away, and repeat the call. The volume is in {}",
@@ -111,12 +114,13 @@ impl Deletion<'_> {
         }
     }
 
-    /// Claims the name of the archive. The claim lasts at least as long as the volume's own claim.
+    /// Claims the name of the archive. The claim on the archive's name is never removed before the
+    /// volume's own claim.
     fn claim_archive(&self, archived: &Dir, of: &Claim) -> Result<(), Failure> {
         for _ in 0..ATTEMPTS {
             let held = self.claims.read(archived)?;
-            // If this deletion is still in progress, the claim in `held` is not the claim of a
-            // later volume.
+            // If this deletion is still in progress, the claim in `held` does not belong to a later
+            // volume.
             self.claims.check(self.dir, of)?;
             match held {
                 Occupancy::By(claim) if claim.is_archive_of(of) => {

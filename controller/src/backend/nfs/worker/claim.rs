@@ -1,5 +1,5 @@
-//! A claim: the record that a directory belongs to a volume, and the state of the volume. Makes no
-//! system calls.
+//! A claim: a file that records that a directory belongs to a volume, and the state of the volume.
+//! Makes no system calls.
 
 use super::super::id::OnDelete;
 use super::layout::nonce;
@@ -27,7 +27,7 @@ pub(super) struct Record {
     pub(super) source: Option<String>,
 }
 
-/// The claim of a volume.
+/// The claim of a volume on its directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) of: Record,
@@ -39,19 +39,20 @@ pub(super) struct Claim {
 /// The state of a claim, which is the suffix of its file name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The volume is being created, and no caller knows it. A copy is written to the trash of the
-    /// claim, and renamed to the directory of the volume when it is complete.
+    /// The volume is being created, and no caller knows the volume yet. A copy is written to the
+    /// trash directory of the claim, and renamed to the directory of the volume when it is
+    /// complete.
     Creating,
     /// The volume exists.
     Ready,
     /// The directory of the volume is being removed or archived.
     Deleting,
-    /// The directory of the volume was removed or archived, or its creation was withdrawn. Any call
-    /// may remove the remaining files and the claim.
+    /// The directory of the volume was removed or archived, or the creation of the volume was
+    /// cancelled. Any call may remove the remaining files and the claim file.
     Gone,
     /// The volume was deleted, but its directory was kept.
     Retained,
-    /// The directory is the archive of a volume. The claim is made before the volume is moved to
+    /// The directory is the archive of a volume. The claim is created before the volume is moved to
     /// the directory.
     Archived,
 }

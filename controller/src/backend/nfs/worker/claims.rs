@@ -1,12 +1,13 @@
-//! Claims, which record the volume to which a directory belongs. `.belay/claims` in the share,
-//! outside of every volume, has a directory for each claimed path, named by the SHA-256 of the
-//! path. The directory of a path contains either the claim of one volume, a file `NONCE.STATE`, or
-//! the directory `below` ([`super::above`]) if the path is a parent directory of a volume.
+//! Claims: files that record the volume to which a directory belongs. The directory `.belay/claims`
+//! of the share, outside of every volume, contains a directory for each claimed path; its name is
+//! the SHA-256 of the path. The directory of a path contains either one file `NONCE.STATE`, which
+//! is the claim of a volume, or the directory `below` ([`super::above`]), if the path is a parent
+//! directory of volumes.
 //!
-//! A claim is made by renaming a directory to a name that must be free. The state of a claim is
-//! changed by renaming its file, whose name contains the claim's nonce. Therefore a call that was
-//! killed, and whose last request the server executes late, can change only its own claim: the
-//! claim of a later volume has another nonce.
+//! To create a claim, a call renames a prepared directory to a name that must be free. The state of
+//! a claim is changed by renaming its file, whose name contains the claim's nonce. Therefore, if a
+//! call was killed and the server executes its last request late, the request can change only the
+//! claim of that call: the claim of a later volume has a different nonce.
 
 use super::super::path::Dir;
 use super::claim::{Claim, Record, State};
@@ -20,14 +21,14 @@ use belay_server::call::Failure;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// Maximum size of a claim, in bytes: a path, a name, and room for JSON escapes.
+/// Maximum size of a claim file, in bytes: a path, a name, and room for JSON escapes.
 const BYTES_MAX: u64 = 64 << 10;
 /// Maximum number of attempts to read a claim that another call is changing.
 const ATTEMPTS: usize = 4;
-/// Time without a refresh after which a creation counts as abandoned, in seconds.
+/// Time after which a creation is treated as abandoned if no call has refreshed it, in seconds.
 const CREATING_MAX: i64 = 3600;
 
-/// The volume to which a path belongs.
+/// The volume to which a path belongs, according to the claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Occupancy {
     /// The path belongs to no volume.
@@ -37,7 +38,7 @@ pub(super) enum Occupancy {
     By(Claim),
 }
 
-/// The claims of a share.
+/// The claim files of a share.
 pub(super) struct Claims {
     /// Belay's own directory.
     pub(super) own: Own,
@@ -54,7 +55,8 @@ impl Claims {
         Ok(Self { own, claims, share })
     }
 
-    /// Opens the claims of the share, or returns `None` if no volume has ever had a claim there.
+    /// Opens the claims of the share, or returns `None` if no volume in the share has ever had a
+    /// claim.
     pub(super) fn find(tree: &Tree) -> Result<Option<Self>, Failure> {
         let Some(own) = Own::find(tree)? else {
             return Ok(None);
@@ -118,8 +120,8 @@ impl Claims {
         }
     }
 
-    /// Returns the claim in the directory `hash`, and the path that it claims. Returns `None`
-    /// unless the directory contains exactly one valid claim.
+    /// Returns the claimed path and the claim in the directory `hash`. Returns `None` unless the
+    /// directory contains exactly one valid claim.
     pub(super) fn by_hash(&self, hash: &str) -> Result<Option<(Dir, Claim)>, Failure> {
         let Some(directory) = tree::open_existing(&self.claims, hash, hash)? else {
             return Ok(None);
@@ -136,7 +138,7 @@ impl Claims {
         }
     }
 
-    /// Claims a directory. Returns `false` if it already has a claim.
+    /// Claims a directory. Returns `false` if the path already has a claim file.
     pub(super) fn publish(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         let name = numbered(dir, &claim.nonce);
         let temporary = self.own.make_directory(TEMPORARY)?;
@@ -159,7 +161,7 @@ impl Claims {
                 self.forget(&temporary, &name)?;
                 Ok(false)
             }
-            // The rename was executed, but its response was lost.
+            // The server has executed the rename, but its response was lost.
             Err(error) if error.errno == Errno::NOENT => Ok(self.is_current(dir, claim)?),
             Err(error) => Err(error.into()),
         }
@@ -180,8 +182,8 @@ impl Claims {
         let directory = self.directory(dir)?.ok_or_else(|| changing(dir))?;
         let (from, to) = (claim.file(), new.file());
         match tree::rename((&directory, &from), (&directory, &to), &shown(dir)) {
-            // The rename was executed, but its response was lost; or another call made the same
-            // change.
+            // Either the server has executed the rename, but its response was lost; or another call
+            // has made the same change.
             Err(error) if error.errno == Errno::NOENT && self.is_current(dir, &new)? => Ok(new),
             Err(error) if error.errno == Errno::NOENT => Err(changing(dir)),
             result => Ok(result.map(|()| new)?),
@@ -189,7 +191,8 @@ impl Claims {
     }
 
     /// Whether the creation of the volume, or the removal of a copy, was abandoned: its call was
-    /// killed, and no call has continued it for an hour. A call that is still running then fails.
+    /// killed, and no call has continued the work for an hour. If the call was not killed and is
+    /// only slow, it fails when it finds that the claim has changed.
     pub(super) fn is_abandoned(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         let directory = match claim.state {
             State::Creating | State::Gone => self.directory(dir)?,
@@ -217,8 +220,9 @@ impl Claims {
         }
     }
 
-    /// Checks that the claim has not changed since this call has read it; called before each change
-    /// of the directory. Mounts the share again, to query the server instead of this mount's cache.
+    /// Checks that the claim file has not changed since this call has read the file. This function
+    /// is called before each change of the directory. Mounts the share again, to query the server
+    /// instead of this mount's cache.
     ///
     /// # Errors
     /// Returns `Busy` if the claim has changed; the errors of the server.
@@ -229,16 +233,18 @@ impl Claims {
         }
     }
 
-    /// Opens the claims through a new mount, which shows their current state on the server.
+    /// Opens the claims through a new mount, in which their current state on the server is visible.
     pub(super) fn afresh(&self) -> Result<Option<Self>, Failure> {
         Self::find(&self.share.afresh()?)
     }
 
-    /// Removes a claim, its files in the claims of the parent directories, and temporary files of
-    /// killed calls. Returns `false` if the claim has changed since this call has read it.
+    /// Removes a claim, the files about its volume in the claims of the parent directories, and
+    /// temporary files of killed calls. Returns `false` if the claim has changed since this call
+    /// has read it.
     pub(super) fn remove(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
-        // Another call may complete a creation meanwhile, and then needs the parents' claims.
-        // Therefore the claim of a creation is removed first.
+        // If the volume is being created, another call may complete the creation at the same time,
+        // and then needs the claims of the parent directories. Therefore the claim of a volume in
+        // creation is removed first.
         let is_first = claim.state == State::Creating;
         if is_first && !self.unlink(dir, claim)? || !is_first && !self.is_current(dir, claim)? {
             return Ok(false);
@@ -266,14 +272,15 @@ impl Claims {
         }
     }
 
-    /// Removes the directory of a path's claim unless it has a claim. Returns `true` if there was
-    /// no claim.
+    /// Removes the directory for the claim of a path, unless the directory contains a claim.
+    /// Returns `true` if the path had no claim file.
     pub(super) fn vacate(&self, dir: &Dir) -> error::Result<bool> {
         tree::rmdir_if_empty(&self.claims, &file_name(dir), &shown(dir))
     }
 
-    /// Removes a claim that was written, but not published. Renames it first, so that a call that
-    /// is still publishing it fails, instead of publishing a claim whose file is removed.
+    /// Removes a claim that was written, but not published. The claim is renamed first, so that a
+    /// call that is still publishing the claim fails, instead of publishing a claim whose file is
+    /// removed.
     fn forget(&self, temporary: &OwnedFd, name: &str) -> error::Result<()> {
         let old = match name.ends_with(OLD) {
             true => name.to_owned(),
@@ -310,7 +317,7 @@ impl Claims {
         }
     }
 
-    /// Opens the directory of a path's claim, or returns `None` if it does not exist.
+    /// Opens the directory of a path's claim, or returns `None` if the directory does not exist.
     fn directory(&self, dir: &Dir) -> error::Result<Option<OwnedFd>> {
         tree::open_existing(&self.claims, &file_name(dir), &shown(dir))
     }
@@ -322,8 +329,8 @@ pub(super) fn is_abandoned(made: i64, now: i64) -> bool {
     now.saturating_sub(made) > CREATING_MAX
 }
 
-/// Reads the claim in a file. Returns `None` if the file does not exist, and `Some(None)` if it is
-/// not a valid claim.
+/// Reads the claim in a claim file. Returns `None` if the file does not exist, and `Some(None)` if
+/// the file is not a valid claim.
 fn record(directory: &OwnedFd, name: &str, shown: &str) -> error::Result<Option<Option<Claim>>> {
     let Some(file) = tree::open_file(directory, name, shown)? else {
         return Ok(None);

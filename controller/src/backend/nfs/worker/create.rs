@@ -3,10 +3,10 @@
 //!
 //! 1. A directory that exists without a claim is refused, unless it has the name of the volume and
 //!    is empty.
-//! 2. The directory is claimed in the state *creating*, and then its parent directories.
-//! 3. The directory is created. If it exists by now, it must be empty, since no caller knows the
-//!    volume yet.
-//! 4. The claim becomes *ready*, and the caller gets its response.
+//! 2. The directory is claimed in the state *creating*; then its parent directories are claimed.
+//! 3. The directory is created. If the directory exists by now, it must be empty, since no caller
+//!    knows the volume yet.
+//! 4. The state of the claim is set to *ready*, and the caller receives its response.
 
 use super::super::call::{ExistingVolume, NewVolume, snapshot_of};
 use super::super::path::Dir;
@@ -26,11 +26,12 @@ use std::time::{Duration, Instant};
 /// to read the claim while another call changes it.
 const ATTEMPTS: usize = 8;
 
-/// Maximum time for which a creation removes the files of a deleted volume that had its directory.
-/// The creation may occupy a slot that deletions must leave free.
+/// Maximum time for which a creation removes the files of a deleted volume that had the same
+/// directory. The time is limited since the creation may occupy a slot that is reserved for calls
+/// other than deletions.
 const FINISH_MAX: Duration = Duration::from_secs(5);
 
-/// Creates the volume, or finds it if it exists.
+/// Creates the volume, or returns the existing volume.
 ///
 /// # Errors
 /// Returns `Incompatible` if the directory belongs to another volume, or exists without a claim;
@@ -52,7 +53,7 @@ pub(super) fn create(
         CreationState::Complete(seen) => return Ok(seen),
         CreationState::Creating(claim) => claim,
     };
-    // Later failures leave the claim behind, unless they were rolled back.
+    // If a later step fails, the claim file remains, unless the failure is rolled back.
     let done = creation.complete(&claim);
     done.map_err(|failure| match failure.certainty {
         belay_server::call::Certainty::RolledBack => failure,
@@ -71,7 +72,8 @@ pub(super) struct Creation<'a> {
     pub(super) end: Instant,
 }
 
-/// Formats the directory for messages, after the name of the parameter that it comes from, if any.
+/// Formats the directory for messages. If the directory comes from a parameter, the name of the
+/// parameter precedes it.
 impl fmt::Display for Creation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.order.is_named_so {
@@ -90,9 +92,10 @@ pub(super) enum CreationState {
 }
 
 impl Creation<'_> {
-    /// Returns the claim of the volume, and creates it if there is none.
+    /// Returns the claim (the record that the directory belongs to the volume), which is created if
+    /// it does not exist.
     pub(super) fn claimed(&self) -> Result<CreationState, Failure> {
-        // An abandoned creation may have left its directory, which is then empty.
+        // An abandoned creation may have left an empty directory.
         let mut was_abandoned = false;
         for _ in 0..ATTEMPTS {
             match self.claims.read(self.dir)? {
@@ -129,7 +132,7 @@ impl Creation<'_> {
             }
             if !was_abandoned && let Err(failure) = self.refuse_foreign() {
                 match self.claims.read(self.dir)? {
-                    // Another call has created the volume meanwhile.
+                    // A concurrent call has created the volume.
                     Occupancy::By(_) => continue,
                     Occupancy::Free | Occupancy::Above => return Err(failure),
                 }
@@ -251,7 +254,7 @@ impl Creation<'_> {
         match self.make(claim) {
             Ok(true) => {}
             Ok(false) => return self.refuse(claim),
-            // The server has responded, so the call has no later effect.
+            // The server has responded, so the call cannot take effect later.
             Err(failure) if failure.kind != Kind::Unreachable && self.withdrawn(claim) => {
                 return Err(failure.rolled_back());
             }
@@ -265,7 +268,8 @@ impl Creation<'_> {
         })
     }
 
-    /// Creates the directory. Returns `false` if it has files, or if a file has its name.
+    /// Creates the directory. Returns `false` if the directory has files, or if a file has the
+    /// directory's name.
     fn make(&self, claim: &Claim) -> Result<bool, Failure> {
         let shown = self.dir.to_string();
         let above = self.made()?;
@@ -304,7 +308,7 @@ impl Creation<'_> {
     }
 
     /// Removes the claim after the server has refused the directory, so that a repeated call begins
-    /// again. Returns whether the claim was removed.
+    /// again. Returns whether the claim file was removed.
     fn withdrawn(&self, claim: &Claim) -> bool {
         let is_there = match self.tree.exists(self.dir) {
             // A file or a link in the path also means that the directory does not exist.
@@ -314,8 +318,8 @@ impl Creation<'_> {
         !is_there && matches!(self.claims.remove(self.dir, claim), Ok(true))
     }
 
-    /// Removes the claim on a directory that has files, or on a file that is not a directory.
-    /// Returns the volume instead if another call has completed it.
+    /// Removes the claim on a directory that has files, or on a file that is not a directory. If
+    /// another call has completed the volume, returns the volume instead.
     fn refuse(&self, claim: &Claim) -> Result<ExistingVolume, Failure> {
         if self.claims.remove(self.dir, claim)? {
             return Err(self.foreign().rolled_back());

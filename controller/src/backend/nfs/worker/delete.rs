@@ -1,7 +1,7 @@
-//! Deletes a volume according to its policy. A directory without a claim counts as a volume of
-//! csi-driver-nfs only if the operator has set `--nfs-adopt`. Such a directory is claimed before it
-//! is deleted, so that no other call uses it while files are missing, and so that a retained
-//! directory is recorded.
+//! Deletes a volume according to its policy. A directory without a claim is treated as a volume of
+//! csi-driver-nfs only if the operator has set `--nfs-adopt`. Before a directory without a claim is
+//! deleted, it is claimed, so that no other call uses the directory during its removal, and so that
+//! a retained directory is recorded.
 
 use super::super::call::OldVolume;
 use super::super::id::OnDelete;
@@ -22,13 +22,13 @@ use std::time::Instant;
 /// The remaining work of a deletion.
 enum Task {
     Claim(Claims, Claim),
-    /// The deletion has nothing left to do. Contains an explanation if a directory with the
-    /// volume's name remains.
+    /// The deletion is complete. Contains an explanation if a directory with the volume's name
+    /// remains.
     Nothing(Option<String>),
 }
 
-/// Deletes the volume. Succeeds if the volume does not exist, or its directory belongs to another
-/// volume. Returns an explanation if a directory with the volume's name remains.
+/// Deletes the volume. Succeeds if the volume does not exist, or if the directory in its ID belongs
+/// to a different volume. Returns an explanation if a directory with the volume's name remains.
 ///
 /// # Errors
 /// Returns `Precondition` if the path is not the directory of exactly one volume; `Busy` if files
@@ -52,17 +52,19 @@ pub(super) fn delete(
     done.map_err(Failure::may_be_running)
 }
 
-/// Returns the policy of the deletion: either the policy in the claim or the policy in the ID,
-/// whichever keeps more data. Neither policy ever changes.
+/// Returns the policy of the deletion: of the policies in the claim and in the ID, the policy that
+/// keeps more data. Neither policy ever changes.
 fn policy(claim: &Claim, order: &OldVolume) -> OnDelete {
     match order.on_delete.unwrap_or_default().max(claim.of.on_delete) {
-        // The deletion was begun with another ID, whose policy was not to retain the directory.
+        // An earlier call has begun the deletion with a different ID, whose policy is not to retain
+        // the directory.
         OnDelete::Retain if claim.state == State::Deleting => claim.of.on_delete,
         policy => policy,
     }
 }
 
-/// Returns the claim of the volume. Claims the directory of a volume of csi-driver-nfs.
+/// Returns the claim (the record that the directory belongs to the volume). Claims the directory of
+/// a volume of csi-driver-nfs.
 fn claimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
     let (dir, name) = (&order.at.dir, &order.at.name);
     let Some(claims) = Claims::find(tree)? else {
@@ -81,7 +83,7 @@ fn claimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
         Occupancy::By(claim) => match claim.state {
             State::Archived => Ok(Task::Nothing(None)),
             State::Ready | State::Gone => Ok(Task::Claim(claims, claim)),
-            // The call that made the claim may have been killed before it claimed the parent
+            // The call that created the claim may have been killed before it claimed the parent
             // directories.
             _ => held(tree, claims, claim, dir),
         },
@@ -143,8 +145,8 @@ fn held(tree: &Tree, claims: Claims, claim: Claim, dir: &Dir) -> Result<Task, Fa
                 .map_err(Failure::may_be_running)?;
             match claim.state {
                 State::Deleting => Err(inside(&failure)),
-                // A volume in creation does not exist yet; a retained directory inside a volume
-                // needs no claim.
+                // A volume that is being created does not exist yet, and a retained directory
+                // inside a volume needs no claim.
                 _ => Ok(Task::Nothing(None)),
             }
         }
@@ -177,7 +179,7 @@ impl Deletion<'_> {
         }
         match policy {
             _ if claim.state == State::Gone => self.finish(claim)?,
-            // The copy is not complete, so no caller knows it.
+            // The copy is not complete, so no caller knows the volume.
             _ if claim.state == State::Creating && claim.of.source.is_some() => {
                 self.finish(claim)?;
             }
@@ -210,14 +212,14 @@ impl Deletion<'_> {
         }
     }
 
-    /// Moves the directory to the trash, and removes it there, so that no other process sees it
-    /// while files are missing.
+    /// Moves the directory to the trash, and removes the directory from the trash, so that no other
+    /// process finds the directory while files are missing.
     fn removed(&self, claim: &Claim) -> Result<(), Failure> {
         let is_there = self.tree.find(self.dir)?;
         refuse_other(self.dir, is_there)?;
         let claim = self.claims.advance(self.dir, claim, State::Deleting)?;
-        // Remove the notes: they identify the directory of an incomplete copy, but this volume is
-        // complete.
+        // Remove the notes (empty files with an inode number in their names) from the trash: notes
+        // identify the directory of an incomplete copy, but this volume is complete.
         if let Some(trash) = Trash::find(&self.claims, self.dir, &claim)? {
             trash.forget_notes()?;
         }
@@ -229,7 +231,8 @@ impl Deletion<'_> {
         self.finish(&claim)
     }
 
-    /// Whether the directory has files. No caller knew the volume, so another program created them.
+    /// Whether the directory has files. No caller knew the volume, so another program has created
+    /// these files.
     fn is_foreign(&self) -> Result<bool, Failure> {
         match self.tree.open_directory(self.dir)? {
             Some(found) => Ok(!list::some(&found, 1, &self.dir.to_string())?.is_empty()),

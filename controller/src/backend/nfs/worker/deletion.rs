@@ -10,10 +10,11 @@ use belay_server::call::Failure;
 use rustix::fs::FileType;
 use std::time::Instant;
 
-/// Maximum number of empty parent directories that are removed with a volume, as by csi-driver-nfs.
+/// Maximum number of empty parent directories that are removed with a volume, as csi-driver-nfs
+/// does.
 const ABOVE_MAX: usize = 10;
-/// Maximum number of times that the trash is emptied while a slower call of the same deletion fills
-/// it.
+/// Maximum number of times that the trash is emptied while a slower call of the same deletion is
+/// moving files to the trash.
 const PASSES_MAX: usize = 8;
 
 /// A deletion in progress.
@@ -25,7 +26,7 @@ pub(super) struct Deletion<'a> {
 }
 
 impl Deletion<'_> {
-    /// Removes the claim of the volume.
+    /// Removes the claim file, which records that the directory belongs to the volume.
     pub(super) fn release(&self, claim: &Claim) -> Result<(), Failure> {
         match self.claims.remove(self.dir, claim)? {
             true => Ok(()),
@@ -33,12 +34,14 @@ impl Deletion<'_> {
         }
     }
 
-    /// Removes the trash and the claim. The order ensures that a slower call of the same deletion
-    /// cannot move a later volume: it finds the claim in the state *gone*, or the trash removed.
+    /// Removes the trash directory and the claim file of the volume. The order ensures that a
+    /// slower call of the same deletion cannot move a later volume with the same directory: the
+    /// slower call finds the claim in the state *gone*, or finds no trash.
     pub(super) fn finish(&self, claim: &Claim) -> Result<(), Failure> {
         let gone = self.claims.advance(self.dir, claim, State::Gone)?;
         if gone.of.source.is_some() {
-            // Refresh the claim, so that another copy does not take over this removal as abandoned.
+            // Refresh the time of the claim file, so that no other call treats this removal as
+            // abandoned and continues it.
             self.claims.refresh(self.dir, &gone)?;
         }
         let mut passes = 0;
@@ -77,7 +80,8 @@ impl Deletion<'_> {
         above.reverse();
         for above in above.iter().take(ABOVE_MAX) {
             let parent = match self.tree.open_above(above) {
-                // A parent directory is missing, or a file has its name.
+                // A parent directory does not exist, or a file has the name of the parent
+                // directory.
                 Err(error) if error.is_answered() => continue,
                 result => result?,
             };
@@ -95,8 +99,8 @@ impl Deletion<'_> {
     }
 }
 
-/// Removes the remaining files and the claim of a deleted volume, or of a copy that no caller
-/// knows.
+/// Removes the remaining files and the claim of a deleted volume, or of a copy that no caller has
+/// received.
 ///
 /// # Errors
 /// Returns `Busy` if files remain at `end`; the errors of the server.

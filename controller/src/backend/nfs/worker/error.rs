@@ -15,8 +15,8 @@ pub(super) struct Error {
 
 /// The system call that moves a directory.
 pub(super) const RENAME: &str = "renameat";
-/// The remedy for a rename that fails with EXDEV. No rename of Belay crosses a mount, so the cause
-/// is a project quota.
+/// The remedy for a rename that fails with EXDEV. Belay never renames a file across mounts, so the
+/// cause is a project quota.
 const OTHER_PROJECT: &str = "the server does not move it into or out of .belay/trash; with project \
                              quotas (xfs, ext4), the directory that it is moved into passes on \
                              another project ID: on the server, clear that flag, for a deletion by \
@@ -36,7 +36,7 @@ pub(super) fn at(call: &'static str, path: impl Display) -> impl FnOnce(Errno) -
 }
 
 impl Error {
-    /// Whether the server responded, so that the call has no later effect.
+    /// Whether the server has responded to the system call, which then cannot take effect later.
     pub(super) fn is_answered(&self) -> bool {
         meaning(self.errno).1 != Kind::Unreachable
     }
@@ -57,7 +57,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// Whether a repeated call would fail in the same way, so that no files are kept for it.
+/// Whether a repeated call would fail in the same way. No files are kept for the repeated call
+/// then.
 pub(super) fn is_final(kind: Kind) -> bool {
     matches!(
         kind,
@@ -139,7 +140,7 @@ fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
 mod tests {
     use super::*;
 
-    /// No rename of Belay crosses a mount.
+    /// Belay never renames a file across mounts.
     #[test]
     fn a_directory_that_cannot_be_moved_has_another_project() {
         let moved = Failure::from(at(RENAME, "pvc-1")(Errno::XDEV));

@@ -1,17 +1,18 @@
 //! Creates a volume with initial files. `Creation` claims the directory in the state *creating*;
 //! then these steps follow:
 //!
-//! 1. The files are written to `copy.<nonce of the attempt>` in the trash of the claim, and synced
-//!    to the server's disk.
-//! 2. The directory is renamed to `copy.complete` there, and from there to the directory of the
-//!    volume.
-//! 3. The trash is removed, the claim becomes *ready*, and the caller gets its response.
+//! 1. The files are written to `copy.<nonce of the attempt>` in the trash directory of the claim,
+//!    and synced to the server's disk.
+//! 2. In the trash directory, the directory is renamed to `copy.complete`, and then it is renamed
+//!    to the directory of the volume.
+//! 3. The trash directory is removed, the state of the claim is set to *ready*, and the caller
+//!    receives its response.
 //!
 //! A call that finds an incomplete copy of an earlier call removes the copy and begins again: the
 //! files of the copy may be of any age, and a server that was restarted may have lost their
-//! content. The call renames the copy first. Therefore a request of the earlier call that the
-//! server executes late either completes the volume or fails: an incomplete copy never gets the
-//! name of a volume.
+//! content. The later call renames the incomplete copy before it removes the copy. Therefore a
+//! request of the earlier call that the server executes late either completes the volume or fails:
+//! an incomplete copy never gets the name of a volume.
 
 use super::super::call::{Copied, ExistingVolume, NewVolume};
 use super::super::path::Dir;
@@ -38,16 +39,17 @@ const SWEEP_MAX: Duration = Duration::from_secs(20);
 /// Maximum number of attempts to create the parent directories while another call removes them.
 const ATTEMPTS: usize = 8;
 
-/// A function that writes the files of a volume to the first directory. The function may keep links
-/// to the files in the second directory.
+/// A function that writes the files of a volume to the first directory. The function may create
+/// hard links to the files in the second directory.
 pub(super) type Fill<'a> =
     dyn Fn((&OwnedFd, &OwnedFd), &mut Report<'_>) -> Result<(), Failure> + 'a;
 
-/// Creates the volume, or finds it if it exists. `source` is recorded as the source of its files.
+/// Creates the volume, or returns the existing volume. `source` is recorded as the source of the
+/// volume's files.
 ///
 /// # Errors
-/// Returns the errors of a creation and of `fill`. Leaves nothing behind after an error that a
-/// repeated call would return again.
+/// Returns the errors of a creation and of `fill`. After an error that a repeated call would return
+/// again, no files are left behind.
 pub(super) fn create(
     tree: &Tree,
     volume: &NewVolume,
@@ -101,7 +103,8 @@ impl Filling<'_> {
         trash.disarm_attempts()?;
         if trash.complete()?.is_none() && !trash.has_placed(tree, dir)? {
             self.sweep();
-            // Remove the notes of an attempt whose directory was removed.
+            // Remove the notes (empty files with an inode number in their names) of an earlier
+            // attempt whose directory was removed.
             trash.forget_notes()?;
             self.remove(&trash)?;
             self.attempt(&trash, fill)?;
@@ -109,7 +112,7 @@ impl Filling<'_> {
         if !trash.has_placed(tree, dir)? {
             self.place(&trash)?;
         }
-        // Remove the links in the trash to files of the volume.
+        // Remove the hard links in the trash directory to files of the volume.
         self.remove(&trash)?;
         let ready = claims.advance(dir, claim, State::Ready)?;
         self.report.end();
@@ -124,7 +127,8 @@ impl Filling<'_> {
         })
     }
 
-    /// Writes all files, and renames their directory to the name of a complete volume in the trash.
+    /// Writes all files to a directory in the trash, and then renames the directory to the name
+    /// that marks it as complete.
     fn attempt(&mut self, trash: &Trash, fill: &Fill<'_>) -> Result<(), Failure> {
         let (name, target, links) = trash.begin_attempt()?;
         fill((&target, &links), &mut self.report)?;
@@ -151,12 +155,12 @@ impl Filling<'_> {
                 Err(error) if error.errno == Errno::NOENT => continue,
                 result => result?,
             };
-            // The name belongs to the volume only as long as the claim is unchanged.
+            // The directory's name belongs to the volume only as long as the claim is unchanged.
             claims.check(dir, self.claim)?;
             match tree::rename((&trash.own, COMPLETE), (&above, dir.name()), &trash.shown) {
                 Ok(()) => return Ok(()),
-                // The rename was executed, but its response was lost; or a parent directory was
-                // removed.
+                // Either the server has executed the rename, but its response was lost; or a parent
+                // directory was removed.
                 Err(error) if error.errno == Errno::NOENT => {
                     if trash.has_placed(tree, dir)? {
                         return Ok(());
@@ -176,7 +180,7 @@ impl Filling<'_> {
         self.in_slices(|end| trash.empty_except(end, is_note))
     }
 
-    /// Removes the copy and its claim.
+    /// Removes the copy and its claim file.
     fn withdraw(&mut self) -> Result<(), Failure> {
         let Creation {
             tree, claims, dir, ..
@@ -185,8 +189,8 @@ impl Filling<'_> {
         self.in_slices(|end| discard(tree, dir, &gone, end))
     }
 
-    /// Repeats a removal until no files are left, and reports after each slice that the call is in
-    /// progress.
+    /// Repeats a removal until no files are left, and reports after each period that the call is
+    /// still in progress.
     fn in_slices(
         &mut self,
         remove: impl Fn(Instant) -> Result<(), Failure>,
@@ -213,8 +217,8 @@ impl Filling<'_> {
     }
 }
 
-/// Returns the other copies of the share whose creation or removal no call has continued for an
-/// hour.
+/// Returns the other copies in the share whose creation or removal was abandoned: no call has
+/// continued it for an hour.
 fn abandoned(claims: &Claims, own: &Claim) -> Result<Vec<(Dir, Claim)>, Failure> {
     let mut found = Vec::new();
     let Some(all) = claims.own.find_directory(TRASH)? else {

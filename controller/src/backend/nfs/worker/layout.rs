@@ -27,15 +27,15 @@ pub(super) const BELOW: &str = "below";
 /// The suffix of a claim in `tmp` that is being removed.
 pub(super) const OLD: &str = ".old";
 
-/// The name in the trash of a directory that will be archived, and not removed.
+/// The name that a directory has in the trash if it will be archived instead of removed.
 pub(super) const KEPT: &str = "volume";
-/// The prefix of all names in the trash that belong to a volume with initial files, while it is
-/// being filled with them.
+/// The prefix of all names in the trash that belong to a new volume to which initial files are
+/// being written.
 pub(super) const COPY: &str = "copy.";
-/// The name in the trash of a filled volume that is complete.
+/// The name that a new volume has in the trash when all its initial files are written.
 pub(super) const COMPLETE: &str = "copy.complete";
-/// The prefix of a note in the trash: an empty file whose name contains the inode number of a
-/// filled volume's directory.
+/// The prefix of a note in the trash: an empty file whose name contains the inode number of the
+/// directory to which a volume's initial files were written.
 pub(super) const NOTE: &str = "copy.is.";
 
 /// Returns the SHA-256 of a path, which is the name of the path in `.belay`.
@@ -48,19 +48,19 @@ pub(super) fn numbered(dir: &Dir, nonce: &str) -> String {
     format!("{}.{nonce}", file_name(dir))
 }
 
-/// Returns two names in the trash: of a volume that is being filled, and of the directory for its
-/// hard links.
+/// Returns the names of two directories in the trash: for the initial files of a volume, and for
+/// hard links to these files.
 pub(super) fn attempt(nonce: &str) -> (String, String) {
     (format!("{COPY}{nonce}"), format!("{COPY}{nonce}.links"))
 }
 
-/// Returns the name of the note for an inode number. The name does not contain st_dev, which
-/// differs between mounts.
+/// Returns the name of the note (an empty file) for an inode number. The name does not contain
+/// st_dev, which differs between mounts.
 pub(super) fn note(inode: u64) -> String {
     format!("{NOTE}{inode:x}")
 }
 
-/// Whether the name belongs to a note of an inode.
+/// Whether the name is the name of a note, which contains an inode number.
 pub(super) fn is_note(name: &[u8]) -> bool {
     name.starts_with(NOTE.as_bytes())
 }
@@ -70,7 +70,8 @@ pub(super) fn hash(text: &str) -> String {
     hexadecimal(digest(&SHA256, text.as_bytes()).as_ref())
 }
 
-/// Returns 64 random bits in hexadecimal digits, for names that no other process chooses.
+/// Returns 64 random bits in hexadecimal digits, for names that must differ from the names of other
+/// processes.
 ///
 /// # Errors
 /// Returns `System` if the kernel returns no random bits.

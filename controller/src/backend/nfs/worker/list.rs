@@ -30,7 +30,7 @@ pub(super) fn entries(directory: &OwnedFd, shown: &str) -> Result<Vec<Entry>> {
 
 /// Returns at most `names_max` names in a directory, except `.` and `..`.
 pub(super) fn some(directory: &OwnedFd, names_max: usize, shown: &str) -> Result<Vec<Entry>> {
-    // A separate descriptor has its own position, so each call begins at the start.
+    // A new descriptor has its own read position, so each call reads the directory from the start.
     let own = tree::open(directory, ".", shown)?;
     let failed = |errno: Errno| at("getdents64", shown)(errno);
     let reader = Reader::new(own).map_err(failed)?;

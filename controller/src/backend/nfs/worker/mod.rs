@@ -1,7 +1,8 @@
 //! The worker process: this program, started again for one call. The process mounts the share for
-//! itself. The mount is attached nowhere, so no other process sees it, and it ends with the
-//! process. Any system call may wait for the server forever; the controller then kills the process.
-//! Therefore a kill at any system call must leave a state from which the same call can continue.
+//! itself. The mount has no path, so it is not visible to other processes, and the kernel removes
+//! it when the process exits. Any system call may wait for the server forever; the controller then
+//! kills the process. Therefore, if the process is killed during any system call, a repeated call
+//! must be able to continue from the state on the server.
 
 mod above;
 mod archive;
@@ -36,18 +37,20 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tree::Tree;
 
-/// The argument that makes this program a worker process. `--help` does not list the argument.
+/// The command-line argument with which this program runs as a worker process. `--help` does not
+/// list the argument.
 pub(super) const ARGUMENT: &str = "--nfs-worker-process";
 /// The file mode creation mask (umask(2)) of csi-driver-nfs.
 const MASK: u32 = 0o022;
 
 /// Maximum time for which a deletion removes files before it returns `Busy`.
 const REMOVING_MAX: Duration = Duration::from_secs(40);
-/// Time that a deletion leaves for its response: it stops this long before the deadline of its
-/// call. The wait for a slot is part of that deadline.
+/// Time that a deletion leaves for its response: a deletion stops this long before the deadline of
+/// its call. The deadline includes the time for which the call waits for a slot.
 const ANSWERING_MAX: Duration = Duration::from_secs(10);
 
-/// Serves the call of a worker process. Returns `None` if this process is not a worker process.
+/// Runs the worker process: reads its call, performs the work, and reports the result. Returns
+/// `None` if this process is not a worker process.
 #[must_use]
 pub fn run() -> Option<ExitCode> {
     helper::serve(ARGUMENT, |controller| {
@@ -61,7 +64,7 @@ fn answer(call: &Call, controller: &Parent) -> Result<Done, Failure> {
     let begun = Instant::now();
     let tree = Tree::mount(&call.mount)?;
     let other = call.work.other_share().map(Tree::mount).transpose()?;
-    // From now on, the controller assumes that the call may have an effect.
+    // After this message, the controller assumes that the call may have an effect.
     let may_begin = controller.send(&Said::Mounted, None);
     let may_begin = may_begin.and_then(|()| controller.receive::<String>());
     if !may_begin.is_ok_and(|line| line == BEGIN) {
@@ -123,7 +126,7 @@ fn perform(
     }
 }
 
-/// Returns the volume, or `None` if it does not exist or another volume has its directory.
+/// Returns the volume, or `None` if the volume does not exist or another volume has its directory.
 fn lookup(tree: &Tree, at: &Owned) -> Result<Option<ExistingVolume>, Failure> {
     let held = Claims::find(tree)?.map(|claims| claims.read(&at.dir));
     let (bytes, source) = match held.transpose()? {
@@ -139,7 +142,7 @@ fn lookup(tree: &Tree, at: &Owned) -> Result<Option<ExistingVolume>, Failure> {
                     source: claim.of.source,
                 }));
             }
-            // The volume is not yet complete, so no caller knows it, or it was deleted.
+            // The volume is not yet complete, or was deleted.
             _ => return Ok(None),
         },
     };

@@ -16,8 +16,8 @@ use std::os::fd::OwnedFd;
 const PATIENCE: [(&str, &str); 2] = [("timeo", "50"), ("retrans", "2")];
 const PATIENCE_PARAMETERS: [&str; 5] = ["soft", "softerr", "hard", "timeo", "retrans"];
 
-/// Mounts a share. Returns its root directory, and the server's address and NFS version that were
-/// used.
+/// Mounts a share. Returns the root directory of the share, and the server's address and NFS
+/// version that were used.
 ///
 /// # Errors
 /// Returns the error of the kernel or of the server.
@@ -75,7 +75,8 @@ impl Refused {
         }
     }
 
-    /// Marks the error of a call that only this host's kernel handles.
+    /// Marks the error as an error of this host's kernel, for a system call that does not contact
+    /// the server.
     fn locally(self) -> Self {
         Self {
             is_of_server: false,

@@ -18,19 +18,21 @@ use std::os::fd::OwnedFd;
 pub(super) struct Original<'a> {
     tree: &'a Tree,
     source: &'a Source,
-    /// The claim of the volume. `None` for a volume of csi-driver-nfs.
+    /// The claim of the volume: the record that the directory belongs to the volume. `None` for a
+    /// volume of csi-driver-nfs.
     claim: Option<Claim>,
-    /// The inode number of the directory, which is its NFS fileid. st_dev is not compared, since it
-    /// differs between mounts.
+    /// The inode number of the directory: its NFS fileid. st_dev is not compared, since it differs
+    /// between mounts.
     inode: u64,
     directory: OwnedFd,
 }
 
-/// Copies a volume to a directory. `links` gets a hard link to each file that has several names.
+/// Copies a volume to a directory. In `links`, a hard link to each file with several names is
+/// created.
 ///
 /// # Errors
-/// Returns `NotFound` if the volume does not exist or is deleted meanwhile; `Precondition` if it
-/// has files that cannot be copied; the errors of the server.
+/// Returns `NotFound` if the volume does not exist or is deleted meanwhile; `Precondition` if the
+/// volume has files that cannot be copied; the errors of the server.
 pub(super) fn clone(
     tree: &Tree,
     source: &Source,
@@ -81,8 +83,8 @@ impl<'a> Original<'a> {
         let shown = self.source.at.dir.to_string();
         let passed = walk::directory(&self.directory, &shown, sink, report);
         passed.or_else(|failure| {
-            // A deleted volume may cause errors such as ESTALE, which must not count as failures of
-            // the server.
+            // If the volume is deleted during the copy, system calls fail with errors such as
+            // ESTALE, which must not be reported as failures of the server.
             self.check()?;
             Err(failure)
         })
@@ -110,7 +112,7 @@ impl<'a> Original<'a> {
     }
 }
 
-/// Reads the claim of a volume. Returns `None` for a volume of csi-driver-nfs.
+/// Reads the claim file of a volume. Returns `None` for a volume of csi-driver-nfs.
 fn claimed(tree: &Tree, source: &Source) -> Result<Option<Claim>, Failure> {
     let dir = &source.at.dir;
     let Some(claims) = Claims::find(tree)? else {

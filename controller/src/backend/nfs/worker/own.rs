@@ -1,4 +1,4 @@
-//! Belay's own directory in a share, `.belay`. The content of `.belay` decides which directories
+//! Belay's own directory in a share, `.belay`. The content of `.belay` determines which directories
 //! are deleted, so `.belay` is used only if no other user can write in it.
 
 use super::super::path::Dir;
@@ -66,7 +66,8 @@ impl Own {
     fn of(directory: OwnedFd) -> Result<Self, Failure> {
         let owner = owner(&directory, OWN)?;
         let own = rustix::process::geteuid().as_raw();
-        // A server may map root to another user, so create a file to find out its owner.
+        // A server may map root to another user, so create a file to determine to which user the
+        // server maps this process.
         if ![0, own].contains(&owner) {
             let (seen_as, _) = tree::probe(&directory, &format!("probe.{}", nonce()?), OWN)?;
             if seen_as != owner {
@@ -86,8 +87,8 @@ impl Own {
     }
 }
 
-/// Refuses a share whose server ignores the case of names. Two paths could otherwise refer to one
-/// directory, each with its own claim.
+/// Refuses a share whose server ignores the case of names. If a server ignores case, two paths with
+/// different claims could refer to the same directory.
 fn refuse_one_case(tree: &Tree, other: &str) -> Result<(), Failure> {
     let found = tree::find(tree.root(), other, other)?;
     if found.is_none() || found != tree::find(tree.root(), OWN, OWN)? {
@@ -99,8 +100,9 @@ fn refuse_one_case(tree: &Tree, other: &str) -> Result<(), Failure> {
     )))
 }
 
-/// Refuses the directory `dir` if one of the directories in `shares` contains `.belay`. Such a
-/// directory is or was a share itself, through which its files could also be claimed.
+/// Refuses the directory `dir` if one of the directories in `shares` contains `.belay`. A directory
+/// that contains `.belay` is or was exported as a share itself, and files in it could be claimed
+/// through that share, too.
 ///
 /// # Errors
 /// Returns `Precondition` if one of the directories is a share; the errors of the server.
@@ -111,7 +113,7 @@ pub(super) fn refuse_nested(
 ) -> Result<(), Failure> {
     for share in shares {
         let directory = match tree.open_directory(&share) {
-            // Another check refuses a path through a file or a link.
+            // A different check refuses a path that leads through a file or a link.
             Err(error) if is_missing(error.errno) => break,
             result => result?,
         };
@@ -175,7 +177,7 @@ mod tests {
         // The two names refer to two directories.
         fs::create_dir(dir.path().join(OTHER_CASE)).unwrap();
         refuse_one_case(&tree, OTHER_CASE).unwrap();
-        // On a server that ignores case, the other name refers to the same directory.
+        // On a server that ignores case, the name in upper case refers to the same directory.
         let refused = refuse_one_case(&tree, OWN).unwrap_err();
         assert_eq!(refused.kind, Kind::Precondition);
         assert!(refused.message.contains("the case of names"), "{refused}");

@@ -1,11 +1,11 @@
-//! Removes directories with their files from the trash of a claim.
+//! Removes directories with their files from the trash directory of a volume.
 //!
-//! A tenant may still have the volume mounted, and may rename and link files in it meanwhile.
-//! Therefore each directory is opened by its name in an open directory, without following symbolic
-//! links, and a name is removed only from an open directory. A file that is not a directory is
-//! unlinked, so a symbolic link is removed and never followed. A directory below a certain depth is
-//! moved to the top of the trash, so neither the number of descriptors nor the length of a path
-//! limits the depth.
+//! A tenant may still have the volume mounted, and may rename and link files in the volume during
+//! the removal. Therefore each directory is opened relative to an open directory, without following
+//! symbolic links, and a name is removed only from an open directory. A file that is not a
+//! directory is unlinked, so a symbolic link is removed and never followed. A directory below a
+//! certain depth is moved to the top of the trash, so neither the number of descriptors nor the
+//! length of a path limits the depth.
 
 use super::error::{Error, Result as Done, at};
 use super::layout::nonce;
@@ -26,10 +26,11 @@ const DEPTH_MAX: usize = 32;
 /// the memory of the controller.
 const NAMES_MAX: usize = 1024;
 const NAMES_MIN: usize = 64;
-/// Maximum number of times that a directory is emptied while another process fills it.
+/// Maximum number of times that a directory is emptied while another process is creating files in
+/// it.
 const PASSES_MAX: usize = 16;
 
-/// The reason why a directory remains.
+/// The reason why a directory was not removed.
 enum Remainder {
     /// The deadline was reached.
     Time,
@@ -73,7 +74,7 @@ impl Emptying<'_> {
         }
         let directory = match self.open(above, &entry.name) {
             Ok(Some(directory)) => directory,
-            // The name does not refer to a directory, or no longer does.
+            // The name does not (or no longer) refer to a directory.
             Ok(None) => return Ok(self.unlink(above, &entry.name, AtFlags::empty())?),
             Err(error) => return Err(error.into()),
         };
@@ -98,7 +99,8 @@ impl Emptying<'_> {
                 Err(error)
                     if [Errno::NOTEMPTY, Errno::EXIST].contains(&error.errno)
                         && passes < PASSES_MAX => {}
-                // The directory was moved elsewhere in the volume, and a file has its name now.
+                // The directory was moved within the volume, and a file has the name of the
+                // directory now.
                 Err(error) if error.errno == Errno::NOTDIR => {
                     return Ok(self.unlink(above, &entry.name, AtFlags::empty())?);
                 }

@@ -1,10 +1,12 @@
 //! The trash of a claim: a directory in `.belay/trash` to which the directory of the claim's volume
-//! is moved. The trash is removed before the claim. Therefore a request to move a volume to the
-//! trash that the server executes late, after its call was killed, fails: it moves no later volume.
+//! is moved. The trash directory is removed before the claim file. Therefore, if a call was killed
+//! and the server executes its request to move a volume to the trash late, the request fails: it
+//! cannot move a later volume with the same directory.
 //!
-//! A volume with initial files is written in the trash, too. When it is complete, its inode number
-//! is noted before it is renamed to the directory of the volume, so that no other directory with
-//! that name is mistaken for it.
+//! A volume with initial files is written in the trash, too. When all files are written, the inode
+//! number of the new directory is recorded in the trash, and then the directory is renamed to the
+//! directory of the volume. The inode number distinguishes the new directory from other directories
+//! with its name.
 
 use super::super::path::Dir;
 use super::claim::Claim;
@@ -19,9 +21,9 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-/// The trash of one claim.
+/// The trash directory of one claim.
 pub(super) struct Trash {
-    /// The directory that contains the trash of all claims.
+    /// The directory that contains the trash directories of all claims.
     all: OwnedFd,
     pub(super) own: OwnedFd,
     name: String,
@@ -30,7 +32,7 @@ pub(super) struct Trash {
 }
 
 impl Trash {
-    /// Opens the trash of a claim, and creates it if it is missing.
+    /// Opens the trash directory of a claim, and creates it if it is missing.
     pub(super) fn open(claims: &Claims, dir: &Dir, claim: &Claim) -> Result<Self, Failure> {
         let all = claims.own.make_directory(TRASH)?;
         let name = numbered(dir, &claim.nonce);
@@ -43,8 +45,8 @@ impl Trash {
         })
     }
 
-    /// Opens the trash of a claim, and creates it if it is missing. Checks the claim afterwards,
-    /// since the trash belongs to the directory only as long as the claim is unchanged.
+    /// Opens the trash directory of a claim, and creates it if it is missing. The claim is checked
+    /// afterwards, since the trash belongs to the directory only as long as the claim is unchanged.
     ///
     /// # Errors
     /// Returns `Busy` if the claim has changed; the errors of the server.
@@ -54,7 +56,7 @@ impl Trash {
             Ok(()) => Ok(trash),
             Err(failure) => {
                 if failure.kind == Kind::Busy {
-                    // The trash was created after its claim was removed or changed.
+                    // The trash directory was created after the claim file was removed or changed.
                     trash.remove().unwrap_or_default();
                 }
                 Err(failure)
@@ -62,7 +64,7 @@ impl Trash {
         }
     }
 
-    /// Opens the trash of a claim, or returns `None` if nothing was moved there.
+    /// Opens the trash directory of a claim; `None` if no file was moved to the trash.
     pub(super) fn find(claims: &Claims, dir: &Dir, claim: &Claim) -> Result<Option<Self>, Failure> {
         let Some(all) = claims.own.find_directory(TRASH)? else {
             return Ok(None);
@@ -82,7 +84,8 @@ impl Trash {
         format!(".belay/{TRASH}/{}", self.name)
     }
 
-    /// Returns the directory that is kept in the trash to be archived, or `None` if there is none.
+    /// Returns the directory that is kept in the trash to be archived, or `None` if the trash
+    /// contains no such directory.
     pub(super) fn kept(&self) -> Done<Option<FileInfo>> {
         tree::find(&self.own, KEPT, &self.shown)
     }
@@ -100,7 +103,8 @@ impl Trash {
     fn move_here(&self, tree: &Tree, dir: &Dir, name: &str) -> Result<(), Failure> {
         let (above, shown) = (tree.open_above(dir)?, dir.to_string());
         match tree::rename((&above, dir.name()), (&self.own, name), &shown) {
-            // The rename was executed, but its response was lost; or another call has done it.
+            // Either the server has executed the rename, but its response was lost; or another call
+            // has renamed the file.
             Err(error) if error.errno == Errno::NOENT => Ok(()),
             result => Ok(result?),
         }
@@ -115,7 +119,7 @@ impl Trash {
     }
 
     /// Renames the directory that is kept in the trash to `dir`. Returns `NOENT` if another call
-    /// has already renamed it.
+    /// has already renamed the directory.
     pub(super) fn place(&self, above: &OwnedFd, dir: &Dir) -> Done<()> {
         tree::rename((&self.own, KEPT), (above, dir.name()), &dir.to_string())
     }
@@ -159,13 +163,14 @@ impl Trash {
         }
     }
 
-    /// Removes the trash itself. Returns `false` if it is not empty.
+    /// Removes the trash itself. Returns `false` if the trash is not empty.
     pub(super) fn remove(&self) -> Done<bool> {
         tree::rmdir_if_empty(&self.all, &self.name, &self.shown)
     }
 
-    /// Creates the directories for a new attempt to fill a volume. Returns the name of the
-    /// directory for the files, and the directories for the files and for hard links.
+    /// Creates the directories for a new attempt to write the initial files of a volume. Returns
+    /// the name of the directory for the files, and the directories for the files and for hard
+    /// links.
     pub(super) fn begin_attempt(&self) -> Result<(String, OwnedFd, OwnedFd), Failure> {
         let (name, links) = attempt(&nonce()?);
         let target = tree::own(&self.own, &name, &self.shown)?;
@@ -173,12 +178,14 @@ impl Trash {
         Ok((name, target, links))
     }
 
-    /// Returns the filled volume that is complete, but not yet renamed to the volume's directory.
+    /// Returns the new volume in the trash whose initial files are all written, but which is not
+    /// yet renamed to the volume's directory.
     pub(super) fn complete(&self) -> Done<Option<FileInfo>> {
         tree::find(&self.own, COMPLETE, &self.shown)
     }
 
-    /// Whether the directory of the volume is the one that was filled in this trash.
+    /// Whether the directory of the volume is the directory to which initial files were written in
+    /// this trash.
     pub(super) fn has_placed(&self, tree: &Tree, dir: &Dir) -> Done<bool> {
         let there = match tree.find(dir) {
             Err(error) if error.errno == Errno::NOTDIR => None,
@@ -193,13 +200,15 @@ impl Trash {
         }
     }
 
-    /// Renames a complete filled volume, so that it is removed and never gets the volume's name.
+    /// Renames a new volume in the trash whose initial files are all written, so that it is removed
+    /// and never renamed to the volume's directory.
     fn disarm(&self) -> Result<(), Failure> {
         self.rename_away(COMPLETE)
     }
 
-    /// Moves a filled volume whose claim is *gone* back to the trash, so that it is removed. Does
-    /// not move another directory with the same name.
+    /// Moves a volume that was created with initial files, and whose claim is in the state *gone*,
+    /// back to the trash, so that it is removed. A different directory with the same name is not
+    /// moved.
     pub(super) fn withdraw(&self, tree: &Tree, dir: &Dir) -> Result<(), Failure> {
         self.disarm_attempts()?;
         self.disarm()?;
@@ -209,7 +218,8 @@ impl Trash {
         Ok(self.forget_notes()?)
     }
 
-    /// Renames incomplete filled volumes, so that they are removed and never become complete.
+    /// Renames new volumes in the trash whose initial files are not all written, so that they are
+    /// removed and never completed.
     pub(super) fn disarm_attempts(&self) -> Result<(), Failure> {
         for name in list::names(&self.own, &self.shown)? {
             if name.starts_with(COPY) && name != COMPLETE && !is_note(name.as_bytes()) {
@@ -219,8 +229,8 @@ impl Trash {
         Ok(())
     }
 
-    /// Removes the notes of inode numbers: after the filled directory is removed, another directory
-    /// may get its inode number.
+    /// Removes the notes (empty files with an inode number in their names): after the directory
+    /// with the initial files is removed, a different directory may get the same inode number.
     pub(super) fn forget_notes(&self) -> Done<()> {
         for name in list::names(&self.own, &self.shown)? {
             if is_note(name.as_bytes()) {
@@ -230,11 +240,12 @@ impl Trash {
         Ok(())
     }
 
-    /// Renames a filled volume in the trash to the name that marks it as complete.
+    /// Renames a new volume in the trash to the name that means that its initial files are all
+    /// written.
     pub(super) fn name_complete(&self, name: &str) -> Result<(), Failure> {
         let renamed = tree::rename((&self.own, name), (&self.own, COMPLETE), &self.shown);
         match renamed {
-            // The rename was executed, but its response was lost.
+            // The server has executed the rename, but its response was lost.
             Err(error) if error.errno == Errno::NOENT && self.complete()?.is_some() => Ok(()),
             result => Ok(result?),
         }

@@ -72,8 +72,8 @@ impl Tree {
         Ok(Self { root, share })
     }
 
-    /// Returns a tree that shows a directory other than its share's current directory, as a mount
-    /// with a delegation does.
+    /// Returns a tree whose directory is out of date, like the directory of a mount with a
+    /// delegation.
     #[cfg(test)]
     pub(super) fn stale(shown: &std::path::Path, share: Share) -> Self {
         let root = File::open(shown).expect("a directory").into();
@@ -117,7 +117,7 @@ impl Tree {
         Ok(here)
     }
 
-    /// Opens a directory for reading, or returns `None` if it does not exist.
+    /// Opens a directory for reading, or returns `None` if the path does not exist.
     pub(super) fn open_directory(&self, dir: &Dir) -> Result<Option<OwnedFd>> {
         let path = dir.to_string();
         open_existing(&self.root, &path, &path)
@@ -144,14 +144,14 @@ impl Tree {
     }
 }
 
-/// Must be called before each change. In tests, fails after the simulated kill of the process.
+/// Must run before each change. In tests, returns an error after the simulated kill.
 pub(super) fn alive() -> rustix::io::Result<()> {
     #[cfg(test)]
     super::tests::killed::check()?;
     Ok(())
 }
 
-/// Must be called before each lookup. In tests, waits or fails if the test requests it.
+/// Must run before each lookup. In tests, waits or returns an error if the test requests it.
 fn looking() -> rustix::io::Result<()> {
     #[cfg(test)]
     super::tests::killed::before_look()?;
@@ -165,7 +165,7 @@ pub(super) fn open(from: impl AsFd, path: impl Arg + Copy, shown: &str) -> Resul
     retry(open).map_err(at("openat2", shown))
 }
 
-/// Opens a directory like [`open`], or returns `None` if it does not exist.
+/// Opens a directory like [`open`], or returns `None` if the path does not exist.
 pub(super) fn open_existing(from: &OwnedFd, path: &str, shown: &str) -> Result<Option<OwnedFd>> {
     match open(from, path, shown) {
         Err(error) if error.errno == Errno::NOENT => Ok(None),
@@ -173,7 +173,7 @@ pub(super) fn open_existing(from: &OwnedFd, path: &str, shown: &str) -> Result<O
     }
 }
 
-/// Opens a file to read it, or returns `None` if it does not exist.
+/// Opens a file to read it, or returns `None` if the path does not exist.
 pub(super) fn open_file(from: &OwnedFd, name: &str, shown: &str) -> Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let open = || rustix::fs::openat2(from, name, flags, Mode::empty(), INSIDE);
@@ -184,7 +184,7 @@ pub(super) fn open_file(from: &OwnedFd, name: &str, shown: &str) -> Result<Optio
     }
 }
 
-/// Repeats a lookup that fails with EAGAIN. openat2(2) returns EAGAIN if a rename elsewhere may
+/// Repeats a lookup that fails with EAGAIN, which openat2(2) returns if a concurrent rename may
 /// have affected the lookup.
 pub(super) fn retry<T>(call: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     const ATTEMPTS: usize = 16;
@@ -246,7 +246,7 @@ pub(super) fn probe(above: &OwnedFd, name: &str, shown: &str) -> Result<(u32, i6
     found.map_err(at("fstatat", shown))
 }
 
-/// Returns the modification time of a file in seconds since 1970, or `None` if it does not exist.
+/// Returns the modification time of a file in seconds since 1970; `None` if no file has the name.
 pub(super) fn modified(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<i64>> {
     Ok(stat(above, name, shown)?.map(|stat| stat.st_mtime))
 }
@@ -302,7 +302,7 @@ pub(super) struct FileInfo {
     pub(super) identity: (u64, u64),
 }
 
-/// Returns the file of that name, without following a link, or `None` if it does not exist.
+/// Returns the file of that name, without following a link; `None` if no file has the name.
 pub(super) fn find(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<FileInfo>> {
     let found = stat(above, name, shown)?;
     Ok(found.map(|stat| FileInfo {
@@ -311,8 +311,8 @@ pub(super) fn find(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<Fi
     }))
 }
 
-/// Returns all attributes of the file of that name, without following a link, or `None` if it does
-/// not exist.
+/// Returns all attributes of the file of that name, without following a link; `None` if no file has
+/// the name.
 pub(super) fn stat(above: impl AsFd, name: impl Arg + Copy, shown: &str) -> Result<Option<Stat>> {
     let stat = || {
         looking()?;
@@ -338,7 +338,7 @@ pub(super) fn rename(
     retry_on_intr(rename).map_err(at(RENAME, shown))
 }
 
-/// Removes a file that is not a directory. A file that does not exist counts as removed.
+/// Removes a file that is not a directory. Succeeds if the file does not exist.
 pub(super) fn unlink(above: &OwnedFd, name: impl Arg + Copy, shown: &str) -> Result<()> {
     unlink_existing(above, name, shown).map(drop)
 }
@@ -348,14 +348,14 @@ pub(super) fn unlink_existing(above: &OwnedFd, name: impl Arg + Copy, shown: &st
     removed(above, name, AtFlags::empty()).map_err(at("unlinkat", shown))
 }
 
-/// Removes an empty directory. A directory that does not exist counts as removed.
+/// Removes an empty directory. Succeeds if the directory does not exist.
 pub(super) fn rmdir(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
     let removed = removed(above, name, AtFlags::REMOVEDIR);
     removed.map(drop).map_err(at("rmdir", shown))
 }
 
-/// Removes a directory if it is empty. Returns whether it was empty. Servers return ENOTEMPTY or
-/// EEXIST for a directory with files.
+/// Removes a directory if it is empty. Returns whether the directory was empty. Servers return
+/// ENOTEMPTY or EEXIST for a directory with files.
 pub(super) fn rmdir_if_empty(above: &OwnedFd, name: &str, shown: &str) -> Result<bool> {
     match rmdir(above, name, shown) {
         Err(error) if [Errno::NOTEMPTY, Errno::EXIST].contains(&error.errno) => Ok(false),

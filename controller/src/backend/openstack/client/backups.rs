@@ -1,5 +1,5 @@
-//! Calls to Cinder for backups. Metadata of backups requires Cinder 3.43, volumes from backups
-//! require 3.47, and zones of backups require 3.51.
+//! Calls to Cinder for backups. Backups can have metadata since Cinder 3.43, can be restored to new
+//! volumes since 3.47, and can have a zone since 3.51.
 
 use super::super::id::{self as ids, path_of};
 use super::super::wire::CinderSnapshot;
@@ -26,7 +26,7 @@ impl Client {
     /// Returns a backup.
     ///
     /// # Errors
-    /// Returns `Denied` if Cinder does not show backups to this account; the backup may exist.
+    /// Returns `Denied` if this account must not read backups; the backup may exist.
     pub(in super::super) async fn backup(
         &self,
         id: &SnapshotId,

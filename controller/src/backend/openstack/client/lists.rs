@@ -56,7 +56,8 @@ impl Client {
         let answer = self.answer(Request::get(verb, path)).await?;
         match answer.status {
             StatusCode::OK => answer.json(),
-            // The marker is invalid: the last object of the previous page was deleted.
+            // The marker (the ID of the previous page's last object) is invalid, since the object
+            // was deleted.
             StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST
                 if has_marker && wire::is_own(&answer) =>
             {

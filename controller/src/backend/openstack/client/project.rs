@@ -38,7 +38,8 @@ impl Client {
         }
     }
 
-    /// Returns the quota of the project for all volume types together, and its usage.
+    /// Returns the quota of the project for all volume types together, and the used part of the
+    /// quota.
     pub(in super::super) async fn limits(&self) -> Result<AbsoluteLimits, Failure> {
         let request = Request::get("get_limits", "/limits");
         let answer = self.accepted(request, &[StatusCode::OK]).await?;
@@ -59,7 +60,8 @@ impl Client {
     }
 
     /// Returns Cinder's latest messages about a volume or a snapshot. Returns `None` if the
-    /// messages cannot be read, since they are only explanations.
+    /// messages cannot be read; this is not an error, since messages only add explanations to other
+    /// errors.
     pub(in super::super) async fn messages(&self, id: &str) -> Option<Vec<Message>> {
         let path = format!("/messages?resource_uuid={}&limit=10", encoded(id));
         let request = Request::get("get_message", path);

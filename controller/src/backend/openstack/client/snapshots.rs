@@ -30,7 +30,8 @@ impl Client {
         Ok(found)
     }
 
-    /// Returns a page of snapshots, of one volume or of all, and the marker of the next page.
+    /// Returns a page of the snapshots of one volume, or of all snapshots, and the marker of the
+    /// next page.
     pub(in super::super) async fn snapshots(
         &self,
         of: Option<&VolumeId>,
@@ -44,7 +45,7 @@ impl Client {
     }
 
     /// Creates a snapshot. `force` allows a snapshot of a volume in use. Cinder 3.66 and later
-    /// always allow this.
+    /// always allow snapshots of volumes in use.
     pub(in super::super) async fn create_snapshot(
         &self,
         name: &Name,

@@ -1,6 +1,6 @@
-//! `clouds.yaml`, the file with the accounts of OpenStack's own clients. With `use-clouds`, it
-//! provides values that `cloud.conf` lacks, as in cinder-csi-plugin. A file `secure.yaml` in the
-//! same directory may contain the secrets.
+//! `clouds.yaml`, the file with the accounts of OpenStack's own clients. If `cloud.conf` contains
+//! `use-clouds`, `clouds.yaml` provides the values that `cloud.conf` lacks, as in
+//! cinder-csi-plugin. A file `secure.yaml` in the same directory may contain the secrets.
 
 use super::yaml::{self, Node};
 use belay_server::file::{SECRET_BYTES_MAX, read_text};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// The supported keys, each with the key of `cloud.conf` that has the same meaning. If two keys
-/// have the same meaning, the first one counts.
+/// have the same meaning, the value of the first key is used.
 const KEYS: [(&str, &str); 23] = [
     ("auth.auth_url", "auth-url"),
     ("auth.username", "username"),
@@ -58,7 +58,7 @@ const AUTH_TYPES: [&str; 5] = [
     "v3applicationcredential",
 ];
 
-/// The path of the file, unless `clouds-file` or an environment variable contains another path.
+/// The path of the file, unless `clouds-file` or an environment variable contains a different path.
 const FILE: &str = "/etc/openstack/clouds.yaml";
 const FILE_VARIABLE: &str = "OS_CLIENT_CONFIG_FILE";
 const CLOUD_VARIABLE: &str = "OS_CLOUD";
@@ -165,7 +165,8 @@ impl Account {
     }
 }
 
-/// Returns the text of `secure.yaml` in the directory of the file, if it exists.
+/// Returns the text of the file `secure.yaml` in the directory of `clouds.yaml`, if `secure.yaml`
+/// exists.
 fn secure(file: &Path) -> Result<Option<String>, String> {
     let file = file.with_file_name("secure.yaml");
     match read_text(&file, SECRET_BYTES_MAX) {
@@ -175,8 +176,8 @@ fn secure(file: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// Returns the text at a path in the entry, from the first file that contains it. An empty text
-/// counts as unset.
+/// Returns the text at a path in the entry, from the first file that contains it. An empty text is
+/// treated as missing.
 fn value(files: &[&Rc<Node>], name: &str, path: &str) -> Result<Option<String>, String> {
     for file in files {
         let entry = file.get("clouds").and_then(|it| it.get(name));

@@ -7,19 +7,19 @@ use std::str::Chars;
 /// A key of a section.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// The section, in lower case. The case of sections and keys is ignored.
+    /// The name of the section, in lower case. The case of sections and keys is ignored.
     pub(super) section: String,
-    /// The second name of the section, in its own spelling. Empty if the section has no second
+    /// The second name of the section, with its case unchanged; empty if the section has no second
     /// name.
     pub(super) sub: String,
     pub(super) key: String,
-    /// The value. `None` for a key without `=`, which sets a switch.
+    /// The value. `None` for a key without `=`, which means that a Boolean key is true.
     pub(super) value: Option<String>,
     /// The line of the key in the file, from 1.
     pub(super) line: usize,
 }
 
-/// Returns all keys in their order.
+/// Returns all keys in the order of the file.
 ///
 /// # Errors
 /// Returns a message with the line and the reason, but without text of the file.
@@ -159,8 +159,8 @@ impl<'a> Reader<'a> {
         Ok((name, value.transpose()?))
     }
 
-    /// Reads a value. Returns it without quotes, escapes and carriage returns, and without white
-    /// space around unquoted text.
+    /// Reads a value. Returns the value without quotes, escapes and carriage returns, and without
+    /// white space around unquoted text.
     fn value(&mut self) -> Result<String, &'static str> {
         self.skip_blank();
         let (mut value, mut kept, mut is_quoted) = (String::new(), 0, false);

@@ -184,7 +184,7 @@ fn what_is_missing_or_not_supported_is_named() {
     }
 }
 
-/// Texts with the results of gcfg, from `tests/wire/formats`.
+/// Contents of `cloud.conf` with the results of gcfg, from `tests/wire/formats`.
 #[derive(serde::Deserialize)]
 struct Gcfg {
     same: Vec<Answered>,
@@ -335,7 +335,7 @@ fn with_use_clouds_the_account_is_that_of_clouds_yaml_and_keys_of_cloud_conf_com
     ] {
         assert!(refused.contains(part), "{part}: {refused}");
     }
-    // A changed file changes the account.
+    // If the file is changed, the account is changed, too.
     std::fs::write(&file, yaml.replace("canary", "other")).unwrap();
     assert_ne!(read("").unwrap(), plain);
     std::fs::write(&file, yaml.replace("region_name", "token")).unwrap();

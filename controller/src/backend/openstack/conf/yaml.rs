@@ -1,13 +1,13 @@
-//! The subset of YAML that `clouds.yaml` uses: mappings of texts, with anchors and merge keys.
-//! Values remain texts as written, so a password of digits does not become a number. Errors quote
-//! no content. An alias takes a few bytes, but can repeat all of the preceding text, so the limits
-//! apply to content with all aliases and merge keys resolved.
+//! The subset of YAML that `clouds.yaml` uses: mappings of texts, with anchors and merge keys. All
+//! values are read as text, so a password that consists of digits is not converted to a number.
+//! Errors quote no content. An alias is only a few bytes long, but can repeat all of the preceding
+//! text. The limits therefore apply to the content after all aliases and merge keys are resolved.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Maximum nesting of mappings and lists, including the nesting through aliases.
+/// Maximum depth of nested mappings and lists, including nesting through aliases.
 const DEPTH_MAX: usize = 32;
 /// Maximum number of mappings that one lookup may search.
 const SEARCHED_MAX: usize = 1000;
@@ -251,7 +251,7 @@ mod tests {
             let last = format!("m{}", first - 1);
             assert_eq!(super::tests::text(&node, &[&last, "none"]), None);
         }
-        // A list is only limited if it is merged.
+        // The length of a list is limited only if the list is merged.
         for (key, is_refused) in [("all", false), ("<<", true)] {
             let list = parse(&format!("{key}: [{}]", "{a: b}, ".repeat(1000)));
             assert_eq!(list.is_err(), is_refused, "{key}");

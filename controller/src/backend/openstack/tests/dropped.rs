@@ -1,5 +1,5 @@
-//! Tests changes that Nova or Cinder accepts but does not make, and volumes that Cinder does not
-//! delete.
+//! Tests changes that Nova or Cinder accepts but does not carry out, and volumes that Cinder does
+//! not delete.
 
 use super::*;
 use crate::backend::DroppedChange;
@@ -103,7 +103,7 @@ async fn a_message_of_cinder_counts_if_it_is_of_the_change_and_of_its_time() {
         let has_none = why.message.contains("Cinder has no message about it");
         assert_eq!(has_none, !is_meant, "{why}");
     }
-    // If the messages cannot be read, the error does not mention them.
+    // If the messages cannot be read, the error does not mention messages.
     twin.state().refusals = vec![("GET /volume/v3/messages", "403", "{}")];
     let why = twin.why(&id, attach()).await.unwrap();
     assert!(!why.message.contains("message"), "{why}");

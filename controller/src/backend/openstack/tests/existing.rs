@@ -11,7 +11,7 @@ async fn with_types() -> Twin {
 }
 
 impl Twin {
-    /// Returns the value of the parameter that the volume with this name shows.
+    /// Returns the value that Cinder reports for a parameter of the volume with this name.
     async fn shown(&self, name: &str, key: &str) -> Option<String> {
         let name = Name::new(name).unwrap();
         let found = self.backend.find(name, Secrets::default()).await.unwrap();
@@ -66,7 +66,8 @@ async fn another_zone_is_met_only_where_cinder_has_fallen_back_from_one_that_it_
     assert_eq!(unknown.unwrap_err().kind, Kind::Denied);
 }
 
-/// The zone in the class is also shown, unless the metadata was copied from another volume.
+/// The zone of the storage class is also reported, unless the metadata was copied from another
+/// volume.
 #[tokio::test]
 async fn the_zone_of_the_class_at_the_creation_is_shown_where_cinder_has_chosen_another() {
     let twin = with_types().await;

@@ -24,7 +24,7 @@ const FOREIGN: [(&str, &str); 6] = [
 ];
 
 impl Twin {
-    /// Makes the next three calls get this response.
+    /// Makes the twin return this response to the next three calls.
     fn answers(&self, part: &'static str, (status, text): (&'static str, &'static str)) {
         self.state().refusals = vec![(part, status, text); 3];
     }
@@ -36,8 +36,8 @@ impl Twin {
     }
 }
 
-/// Checks that the result is a failure that does not report a missing object, and that names the
-/// host if another server responded.
+/// Checks that the result is a failure that does not mean that the object is missing, and that the
+/// failure names the host if another server responded.
 fn assert_fault<T: std::fmt::Debug>(answered: Result<T, Failure>, case: &str) {
     let failure = answered.unwrap_err();
     if case.contains("itemNotFound") {

@@ -93,7 +93,7 @@ async fn a_type_that_does_not_exist_is_invalid_and_a_refusal_keeps_cinders_reaso
     let refused = twin.modify(&id, "slow").await.unwrap_err();
     assert_eq!(refused.kind, Kind::Precondition, "{refused}");
     assert!(refused.message.contains("not while in-use"), "{refused}");
-    // Another controller is changing the volume.
+    // A different controller is changing the volume.
     refuse();
     twin.state().volumes.get_mut(id.as_str()).unwrap()["status"] = "retyping".into();
     let refused = twin.modify(&id, "slow").await.unwrap_err();

@@ -160,7 +160,7 @@ async fn no_second_node_gets_a_volume_unless_its_type_and_all_calls_say_so() {
         }
         assert_eq!(twin.attaches(), before, "{n}: nova was asked");
         assert_eq!(twin.nodes(&id).await, [S1], "{n}");
-        // The first node keeps the volume.
+        // The volume remains attached to the first node.
         twin.plugged(as_asked(S1, first)).await.unwrap();
     }
 }
@@ -227,8 +227,8 @@ async fn a_volume_for_several_nodes_is_not_created_with_a_type_that_forbids_it()
         (Some("fast"), false),
         (Some("id-of-fast"), false),
         (Some("off"), false),
-        // For a hidden type, the new volume shows whether it is multiattach, or Cinder refuses the
-        // type.
+        // If the extra specs of a type are hidden, the new volume shows whether the type is
+        // multiattach, or Cinder refuses the type.
         (Some("hidden"), true),
         (Some("unknown"), true),
         (None, true),

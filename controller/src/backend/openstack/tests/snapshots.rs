@@ -74,7 +74,7 @@ impl State {
                     return unknown(id);
                 };
                 for (key, value) in body["metadata"].as_object().unwrap() {
-                    // The real Cinder refuses such a key if it is added later.
+                    // The real Cinder refuses to add a key with a slash to an existing snapshot.
                     assert!(!key.contains('/'), "{key}");
                     shown["metadata"][key] = value.clone();
                 }
@@ -98,7 +98,8 @@ impl State {
         backup["id"] = id.clone().into();
         backup["size"] = basis["size"].clone();
         backup["status"] = "creating".into();
-        // The real Cinder stores this metadata with the data, where it is not visible.
+        // The real Cinder stores this metadata together with the data of the backup, where users
+        // cannot read it.
         let of = &self.volumes[backup["volume_id"].as_str().unwrap()];
         backup["carries"] = of["metadata"].clone();
         backup["data_timestamp"] = basis["created_at"].clone();
@@ -247,7 +248,7 @@ async fn a_volume_from_a_snapshot_or_a_volume_names_its_source_and_is_populated(
         ),
     ] {
         assert_eq!(copy.source, Some(source.clone()));
-        // The volume keeps its source even if Cinder no longer shows it.
+        // The source of the volume is still reported even if Cinder no longer shows the source.
         twin.state().volumes.get_mut(copy.id.as_str()).unwrap()[key] = Value::Null;
         twin.backend
             .claim(copy.id.clone(), Secrets::default())
@@ -304,7 +305,7 @@ async fn a_backup_of_the_other_driver_is_found_restored_and_deleted_as_a_snapsho
         .await
         .unwrap_err();
     assert_eq!(refused.kind, Kind::Invalid);
-    // Only the list of backups shows whether the ID no longer exists.
+    // The driver must read the list of backups to determine whether the ID no longer exists.
     twin.state().refusals = vec![("GET /volume/v3/backups", "500", "")];
     assert_eq!(twin.discard(&id).await.unwrap_err().kind, Kind::Unreachable);
     assert_eq!(twin.discard(&id).await, Ok(Progress::Begun));
@@ -546,7 +547,8 @@ async fn a_deletion_that_cinder_refuses_is_judged_by_the_state_of_the_snapshot()
     }
 }
 
-/// A claim must take effect within the time that `CLAIMS_SETTLE` in `operation::engine` assumes.
+/// A call that claims a snapshot must take effect within the time that `CLAIMS_SETTLE` in
+/// `operation::engine` assumes.
 #[tokio::test]
 async fn a_claim_and_a_login_in_between_have_one_deadline() {
     let twin = Twin::start().await;

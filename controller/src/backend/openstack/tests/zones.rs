@@ -43,7 +43,7 @@ async fn a_volume_is_created_in_the_first_zone_that_is_asked_for_unless_its_clas
             "zone a/1",
             "zone-a-1",
         ),
-        // Cinder may fall back to another zone if it does not have the requested one.
+        // Cinder may fall back to another zone if the requested zone does not exist.
         (&["nova"], Some("other"), "other", "other"),
         // Cinder may fall back from the first zone to the second.
         (&["elsewhere", "nova"], None, "elsewhere", "elsewhere"),
@@ -96,7 +96,7 @@ async fn zones_that_cinder_lacks_are_refused_before_a_creation_unless_it_does_no
         }
     }
     assert!(twin.state().volumes.is_empty());
-    // Cinder decides about a zone that it may have, or that is only preferred.
+    // Cinder itself accepts or refuses a zone that may exist, or that is only preferred.
     let preferred = Order {
         topology: Some(TopologyRequirement {
             requisite: vec![],

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(in super::super) struct VolumeType {
     id: String,
     pub(in super::super) name: String,
-    /// The extra specs that users can see, or `None` if the cloud shows users none. Since release
-    /// Xena, users can see `multiattach`; older releases show users no extra specs.
+    /// The extra specs that users can see; `None` if users cannot see extra specs in this cloud.
+    /// Since release Xena, users can see `multiattach`; older releases show users no extra specs.
     #[serde(default)]
     extra_specs: Option<BTreeMap<String, Option<String>>>,
 }
@@ -23,16 +23,17 @@ impl VolumeType {
     }
 
     /// Whether several servers can use volumes of this type. `None` if the cloud does not report
-    /// it.
+    /// this property.
     pub(in super::super) fn is_multiattach(&self) -> Option<bool> {
         let specs = self.extra_specs.as_ref()?;
         let value = specs.get("multiattach").and_then(Option::as_deref);
-        // The value is `<is> True`, in any case.
+        // The value is `<is> True`, in upper or lower case.
         Some(value.is_some_and(|value| value.to_ascii_lowercase().ends_with("true")))
     }
 }
 
-/// The quota for all volume types together, and its usage. A negative maximum means no limit.
+/// The quota for all volume types together, and the used part of the quota. A negative maximum
+/// means no limit.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in super::super) struct AbsoluteLimits {

@@ -1,6 +1,6 @@
-//! The interpretation of error responses. An object counts as missing only if its service names it
-//! as missing. A 404 may also come from a proxy, from a wrong endpoint, or from a service without
-//! the requested method; it then does not show whether the object exists.
+//! The interpretation of error responses. An object is treated as missing only if its service names
+//! the object in the error. A 404 may also come from a proxy, from a wrong endpoint, or from a
+//! service without the requested method; such a 404 does not show whether the object exists.
 
 use crate::http::Answer;
 use belay_server::call::{Failure, Kind};
@@ -25,8 +25,8 @@ struct Fault {
     message: String,
 }
 
-/// Returns the name and message of a service's fault. Returns `None` if the response comes from
-/// another server.
+/// Returns the name and message of a service's fault. Returns `None` if the response comes from a
+/// server other than the service.
 fn fault(answer: &Answer) -> Option<(String, String)> {
     let named: BTreeMap<String, Fault> = answer.json().ok()?;
     let (name, fault) = named.into_iter().next()?;
@@ -50,14 +50,15 @@ pub(in super::super) fn is_missing(answer: &Answer, id: &str) -> bool {
         && fault(answer).is_some_and(|(name, message)| name == MISSING && message.contains(id))
 }
 
-/// Converts an error response to an error, if it has no special meaning for its call. After a 5xx,
-/// the call may still be in progress.
+/// Converts an error response that has no special meaning for the call to an error. After a status
+/// 5xx, the service may still be carrying out the call.
 pub(in super::super) fn refused(answer: &Answer) -> Failure {
     let kind = match answer.status {
         _ if answer.is_refusal_of_proxy() => return answer.foreign(SERVICES),
         StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Kind::Busy,
-        // A proxy returns this status if the request is too large. The services return it if a
-        // quota is exceeded (`overLimit`) or if there are too many calls (`overLimitFault`).
+        // A proxy returns this status if the request is too large. Cinder and Nova return this
+        // status if a quota is exceeded (`overLimit`) or if there are too many calls
+        // (`overLimitFault`).
         StatusCode::PAYLOAD_TOO_LARGE if is_own(answer) => match fault(answer) {
             Some((name, _)) if name == OVER_QUOTA => Kind::Quota,
             _ => Kind::Busy,
@@ -77,8 +78,8 @@ pub(in super::super) fn refused(answer: &Answer) -> Failure {
 }
 
 /// Converts the error response of a call about an object to an error. A 404 does not become
-/// `NotFound`, since the service does not report this object as missing: another object, or the
-/// method, is missing.
+/// `NotFound`, since the service does not report the requested object as missing: a different
+/// object, or the method, is missing.
 pub(in super::super) fn refused_for(answer: &Answer) -> Failure {
     let failure = refused(answer);
     let kind = match failure.kind {
@@ -89,7 +90,7 @@ pub(in super::super) fn refused_for(answer: &Answer) -> Failure {
 }
 
 /// Converts the error response of a login to an error, which never means that a volume is missing.
-/// The error counts as rolled back, since a second login is harmless.
+/// The failure is reported as rolled back, since a second login is harmless.
 pub(in super::super) fn login_refused(answer: &Answer, is_token: bool) -> Failure {
     let kind = match answer.status {
         _ if answer.is_refusal_of_proxy() => return answer.foreign(LOGIN).rolled_back(),
@@ -185,7 +186,8 @@ mod tests {
         for status in [200, 302, 400, 401, 403, 404, 405, 409, 410, 413, 418] {
             let failure = refused(&Answer::example(status, proxy));
             assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
-            // The server behind the proxy may have received the call, unless it was too large.
+            // The server behind the proxy may have received the call, unless the request was too
+            // large.
             let is_open = failure.certainty == Certainty::MayBeRunning;
             assert_eq!(is_open, status != 413, "{failure}");
             let code = status.to_string();

@@ -141,8 +141,8 @@ pub(in super::super) struct Restored {
     pub(in super::super) attempt: String,
     /// The ID of the backup.
     pub(in super::super) backup: String,
-    /// The value of the mark [`super::CLAIM`] of the volume that was backed up, or the ID of that
-    /// volume if it has no such mark.
+    /// The value of [`super::CLAIM`] in the metadata of the volume that was backed up, or the ID of
+    /// that volume if its metadata does not contain the key.
     pub(in super::super) carried: String,
 }
 

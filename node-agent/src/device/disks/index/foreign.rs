@@ -1,4 +1,5 @@
-//! The disks of the node from the perspective of one driver: its own, another driver's, or unknown.
+//! The disks of the node and their users, from the perspective of one driver: the driver itself,
+//! another driver, or an unknown user.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,9 +61,9 @@ impl DiskIndex {
         seen.collect()
     }
 
-    /// Records that the volume no longer needs a disk. If its disk is still plugged in, the disk
-    /// will be detached: sets [`DiskSeen::since`] to the present time. Returns the disk that was
-    /// found for the volume.
+    /// Records that the volume no longer needs a disk. If the volume's disk is still plugged in,
+    /// sets [`DiskSeen::since`] to the present time, because the cloud will detach the disk.
+    /// Returns the disk that was found for the volume.
     pub(in crate::device::disks) fn forget(
         &self,
         owner: &Owner,
@@ -79,8 +80,8 @@ impl DiskIndex {
     }
 }
 
-/// The disks that volumes have, with their drivers, and the identities that volumes without a disk
-/// look for.
+/// The disks that volumes have, with their drivers, and the identities of the disks that the other
+/// volumes need.
 struct Claims {
     held: BTreeMap<Dev, Vec<String>>,
     wanted: Vec<(String, DiskIdentity)>,
@@ -88,7 +89,7 @@ struct Claims {
 
 impl Inner {
     /// Returns the disks in use, and the identities of volumes that have no disk yet. The identity
-    /// of a volume that has its disk is not compared with other disks.
+    /// of a volume that already has a disk is not compared with other disks.
     fn claims(&self) -> Claims {
         let (mut held, mut wanted) = (BTreeMap::<_, Vec<_>>::new(), Vec::new());
         for (owner, user) in &self.users {
@@ -162,8 +163,8 @@ mod tests {
         name.parse().unwrap()
     }
 
-    /// Returns an index with volumes of two drivers that have their disk, or look for it, and with
-    /// unused disks, disks that do not answer, and disks without a name.
+    /// Returns an index with volumes of two drivers, some of which have no disk yet. The index also
+    /// has unused disks, disks that do not respond, and disks without a name.
     fn filled() -> DiskIndex {
         let index = DiskIndex::new();
         let mut inner = index.lock();

@@ -25,7 +25,7 @@ impl DiskIndex {
     }
 
     /// Assigns the disk to the volume, because a mount of the volume or a name in `/dev/belay`
-    /// shows it. A disk without a sequence number cannot be recognised later.
+    /// refers to this disk. A disk without a sequence number cannot be recognised later.
     pub(in crate::device::disks) fn hold(
         &self,
         owner: &Owner,
@@ -66,12 +66,12 @@ impl DiskIndex {
     }
 
     /// Assigns the disk to the volume, although its serial number may be truncated, if no other
-    /// disk or volume matches now. Disks and volumes that are added later do not change the
+    /// disk or volume matches at present. Disks and volumes that are added later do not change the
     /// assignment.
     ///
     /// # Errors
     /// Returns `FAILED_PRECONDITION` if another disk or volume matches as well; `ABORTED` while a
-    /// disk that might match has not answered.
+    /// disk that might match has not responded.
     pub(in crate::device::disks) fn claim(
         &self,
         owner: &Owner,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::{DiskIndex, Entry, Identity, State, is_plugged};
 use crate::kernel::{self, Disk, Disks};
 
-/// A repeated query of a disk that has answered without a serial number, or with an error. The
-/// first answer counts until the disk answers again.
+/// A repeated query of a disk that has responded without a serial number, or with an error. The
+/// first response is valid until the disk responds again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Again {
     No,
@@ -16,7 +16,7 @@ pub(super) enum Again {
 }
 
 impl DiskIndex {
-    /// Schedules another query of all disks that answered without a serial number, or with an
+    /// Schedules another query of all disks that responded without a serial number, or with an
     /// error.
     pub(crate) fn forgive(&self) {
         for entry in self.lock().disks.values_mut() {
@@ -57,7 +57,7 @@ impl DiskIndex {
         self.set(disk, state);
     }
 
-    /// Records that the query of the disk has ended without an answer.
+    /// Records that the query of the disk has ended without a response.
     pub(crate) fn has_failed(&self, disk: &Disk, why: &str) {
         self.set(disk, State::Unread(why.to_owned()));
     }
@@ -109,7 +109,7 @@ impl DiskIndex {
 }
 
 impl State {
-    /// Whether both are the same result of a query.
+    /// Whether both states are the same result of a query.
     fn is_like(&self, other: &State) -> bool {
         match (self, other) {
             (State::Known(one), State::Known(other)) => one == other,

@@ -28,9 +28,9 @@ fn told(kernel: &Linux, root: &OwnedFd) -> Option<u32> {
     }
 }
 
-/// Makes the kernel forget the devices of a multi-device filesystem, which it remembers by ID.
-/// Linux 6.18 mistakes a copy with the same ID for a remembered device, and refuses to mount the
-/// copy with EINVAL.
+/// Makes the kernel forget the devices of multi-device filesystems, which the kernel remembers by
+/// ID. Linux 6.18 mistakes a copy with the same ID for a remembered device, and refuses to mount
+/// the copy with EINVAL.
 fn forget(devices: &[&Loop<'_>]) {
     for device in devices {
         let forgotten = std::process::Command::new("btrfs")

@@ -279,7 +279,7 @@ impl Fresh<'_> {
         PathBuf::from(format!("/sys/block/loop{}/queue/write_cache", self.number))
     }
 
-    /// Removes the device. Retries, because other processes, such as udev, may have it open
+    /// Removes the device. Retries, because other processes, such as udev, may have the device open
     /// briefly.
     fn remove(&self) -> bool {
         let is_busy = |removed: &Result<bool>| matches!(removed, Ok(false));

@@ -1,6 +1,7 @@
 //! Tests of the kernel's calls on real loop devices and mounts. Needs root.
 //!
-//! Every test has its own mount namespace and detaches its own loop device, even if it fails.
+//! Every test has its own mount namespace, and detaches its own loop device, even if the test
+//! fails.
 
 #![expect(
     unsafe_code,
@@ -152,8 +153,8 @@ struct Mounted<'a> {
 }
 
 impl<'a> Mounted<'a> {
-    /// Attaches a detached mount to `path`, and closes the mount's descriptor, which would keep it
-    /// busy.
+    /// Attaches a detached mount to `path`, and closes the mount's descriptor, which would keep the
+    /// mount busy.
     fn attach(kernel: &'a Linux, mount: OwnedFd, path: &Path) -> Mounted<'a> {
         kernel
             .move_mount(&mount, &kernel.open_path(path).unwrap())

@@ -39,12 +39,12 @@ pub(super) const ALLOWED: &[c_long] = &[
     SYS_getdents64, SYS_getcwd, SYS_chdir, SYS_fchdir, SYS_readlinkat, SYS_mkdirat,
     SYS_unlinkat, SYS_linkat, SYS_fchmod, SYS_fchmodat, young::FCHMODAT2, SYS_umask,
     SYS_fgetxattr, SYS_fsetxattr, SYS_fremovexattr, SYS_getxattr, SYS_lgetxattr,
-    // On a ring that is restricted to reads (super::super::ring).
+    // The agent's rings are restricted to reads (super::super::ring).
     SYS_io_uring_enter,
     // Calls that sync, allocate, truncate or prefetch file data.
     SYS_fsync, SYS_fdatasync, SYS_syncfs, SYS_sync, SYS_fallocate, SYS_ftruncate, SYS_fadvise64,
     SYS_readahead, young::CACHESTAT,
-    // Mounts, only by descriptor: without mount(2).
+    // The calls for mounts by descriptor. mount(2) is not allowed.
     SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_fspick, SYS_open_tree, SYS_move_mount,
     SYS_mount_setattr, SYS_umount2, young::STATMOUNT, young::LISTMOUNT,
     // Events.
@@ -65,7 +65,7 @@ pub(super) const ALLOWED: &[c_long] = &[
     SYS_sched_getaffinity, SYS_sched_getparam, SYS_sched_getscheduler,
     SYS_sched_get_priority_max, SYS_sched_get_priority_min, SYS_getcpu, SYS_getrusage,
     SYS_prlimit64, SYS_sysinfo, SYS_uname,
-    // A helper process drops more of its privileges. Neither call can add privileges.
+    // A helper process drops more of its privileges. Neither capset nor seccomp can add privileges.
     SYS_capset, SYS_seccomp,
     // Memory.
     SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_madvise, SYS_mincore, SYS_msync,

@@ -1,7 +1,7 @@
-//! The filters as programs of classic BPF (seccomp(2), bpf(4)). Their input is the number, the
-//! architecture and the arguments of a call. They use only instructions that the kernel can
-//! evaluate in advance (since Linux 5.11), so it does not run them for calls without a rule for
-//! their arguments.
+//! The filters as programs of classic BPF (seccomp(2), bpf(4)). The input of a filter is the
+//! number, the architecture and the arguments of a call. The filters use only instructions that the
+//! kernel can evaluate in advance (since Linux 5.11), so the kernel does not run the filters for
+//! calls whose arguments no rule checks.
 
 use std::mem::offset_of;
 use std::ops::RangeInclusive;
@@ -23,9 +23,11 @@ pub(super) const ARCH: Option<u32> = Some(0xc000_00b7);
 pub(super) const ARCH: Option<u32> = None;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-/// Fails with EPERM, as the kernel does for a process that lacks a privilege.
+/// The filter's action that fails a call with EPERM, like the kernel for a process that lacks a
+/// privilege.
 const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
-/// Fails with ENOSYS, as a kernel without the call does, so that callers use an older call.
+/// The filter's action that fails a call with ENOSYS, like a kernel without the call, so that
+/// callers use an older call.
 const ABSENT: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
@@ -46,9 +48,9 @@ const INTERNET: [u32; 2] = [FAMILIES[1], FAMILIES[2]];
 /// `NETLINK_KOBJECT_UEVENT` of include/uapi/linux/netlink.h.
 const UEVENTS: u32 = 15;
 
-/// Fails clone3 and all calls that are newer than the list with ENOSYS. The flags of clone3 are in
-/// memory, which a filter cannot read. The newer calls include all calls of the x32 ABI, whose
-/// numbers have bit 30 set.
+/// Returns the filter that fails clone3, and all calls that are newer than the list, with ENOSYS.
+/// The flags of clone3 are in memory, which a filter cannot read. The newer calls include all calls
+/// of the x32 ABI, whose numbers have bit 30 set.
 pub(super) fn absent() -> Vec<sock_filter> {
     vec![
         load(offset_of!(seccomp_data, nr)),
@@ -59,7 +61,8 @@ pub(super) fn absent() -> Vec<sock_filter> {
     ]
 }
 
-/// Allows the listed calls, for this architecture only, and the calls that [`absent`] fails.
+/// Returns the filter that allows the listed calls, for this architecture only, and the calls that
+/// [`absent`] fails.
 pub(super) fn listed(arch: u32, allowed: [&[c_long]; 2]) -> Vec<sock_filter> {
     let mut program = vec![
         load(offset_of!(seccomp_data, arch)),
@@ -76,9 +79,9 @@ pub(super) fn listed(arch: u32, allowed: [&[c_long]; 2]) -> Vec<sock_filter> {
     program
 }
 
-/// Refuses all sockets that a DNS resolver does not need. Some resolvers try other sockets first
-/// (nscd's), which must not add a line to the kernel's log. Therefore this filter, whose refusals
-/// are not logged, is separate from [`narrowed`].
+/// Returns the filter that refuses all sockets that a DNS resolver does not need. Some resolvers
+/// first try another socket (of nscd), and this attempt must not add a line to the kernel's log.
+/// Therefore this filter, whose refusals are not logged, is separate from [`narrowed`].
 pub(super) fn resolver() -> Vec<sock_filter> {
     let mut program = vec![load(offset_of!(seccomp_data, nr))];
     let mut sockets = of_families(&INTERNET);
@@ -88,7 +91,8 @@ pub(super) fn resolver() -> Vec<sock_filter> {
     program
 }
 
-/// Allows the listed calls, in addition to the filters of [`listed`] and [`resolver`].
+/// Returns the filter that allows only the listed calls. The filters of [`listed`] and [`resolver`]
+/// apply as well.
 pub(super) fn narrowed(arch: u32, allowed: [&[c_long]; 2]) -> Vec<sock_filter> {
     let mut program = vec![
         load(offset_of!(seccomp_data, arch)),
@@ -113,8 +117,8 @@ fn allow(program: &mut Vec<sock_filter>, allowed: [&[c_long]; 2]) {
     program.push(answer(REFUSE));
 }
 
-/// Returns the rule for socket(2). It allows only one netlink protocol, uevents: others change
-/// routes, firewalls and audit rules.
+/// Returns the rule for socket(2). Of the netlink protocols, the rule allows only uevents, because
+/// other protocols change routes, firewalls and audit rules.
 fn socket() -> Vec<sock_filter> {
     let mut rule = of_families(&FAMILIES);
     rule.extend([
@@ -168,8 +172,8 @@ pub(super) fn ranges<'a>(calls: impl Iterator<Item = &'a c_long>) -> Vec<RangeIn
     ranges
 }
 
-/// Converts the number of a call. `u32::MAX` is no call's number, so an invalid number stays
-/// refused.
+/// Converts the number of a call. `u32::MAX` is no call's number, so the filter refuses an invalid
+/// number.
 fn number(call: c_long) -> u32 {
     u32::try_from(call).unwrap_or(u32::MAX)
 }

@@ -178,7 +178,7 @@ fn sockets_are_of_four_families_and_netlink_has_uevents_only() {
 #[test]
 fn threads_and_children_are_cloned_without_namespaces() {
     let clone = |flags| Call::of(libc::SYS_clone, &[flags]).action();
-    // The flags of pthread_create, and those of fork.
+    // The flags of pthread_create, and the flags of fork.
     for flags in [0x003d_0f00, 0x0120_0011, 0x11] {
         assert_eq!(clone(flags), ALLOW, "{flags:#x}");
     }
@@ -192,8 +192,8 @@ fn threads_and_children_are_cloned_without_namespaces() {
     assert_eq!(Call::of(libc::SYS_clone3, &[]).action(), ENOSYS);
 }
 
-/// Runs the work on a separate thread, whose filters end with the thread. Returns an error if it
-/// panics.
+/// Runs the work on a separate thread, whose filters end with the thread. Returns an error if the
+/// work panics.
 fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> thread::Result<T> {
     thread::scope(|scope| scope.spawn(work).join())
 }
@@ -223,7 +223,7 @@ const FORBIDDEN: [(c_long, [c_long; 3]); 20] = [
     (libc::SYS_init_module, [0, 0, 0]),
     (libc::SYS_finit_module, [CLOSED, 0, 0]),
     (libc::SYS_kexec_load, [0, 1 << 40, 0]),
-    // Without the magic numbers that reboot(2) requires.
+    // The call lacks the magic numbers that reboot(2) requires.
     (libc::SYS_reboot, [0, 0, 0]),
     (libc::SYS_swapon, [0, 0, 0]),
     (libc::SYS_keyctl, [9999, 0, 0]),

@@ -14,16 +14,16 @@ use std::os::fd::{AsFd, OwnedFd};
 /// The kernel's limit on the list of a file's extended attribute names, and on the value of an
 /// attribute, in bytes (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const XATTR_BYTES_MAX: usize = 64 << 10;
-/// Maximum size of one file's extended attributes in an archive, in bytes. With the file's path, it
-/// is below the limit of programs written in Go (`maxSpecialFileSize` in its archive/tar), such as
-/// csi-driver-nfs.
+/// Maximum size of one file's extended attributes in an archive, in bytes. Together with the file's
+/// path, the attributes stay below the limit of programs written in Go (`maxSpecialFileSize` in its
+/// archive/tar), such as csi-driver-nfs.
 const ARCHIVED_BYTES_MAX: usize = 512 << 10;
 /// Maximum number of bytes that an attribute takes up in an archive in addition to its name and
 /// value.
 const RECORD_BYTES: usize = 32;
 /// The extended attributes that contain access control lists, with NFS 4 and 3. An access control
-/// list is set only if the file has another list: setting a list changes the mode, and a server
-/// reports a list even for a file that has none.
+/// list is set only if the file has a different list: setting a list changes the mode, and a server
+/// reports a list even for a file without a list.
 const LISTS: [&[u8]; 3] = [
     b"system.nfs4_acl",
     b"system.posix_acl_access",
@@ -52,7 +52,7 @@ pub(in super::super) fn refresh(above: &OwnedFd, name: &str, shown: &str) -> Res
 /// An extended attribute: name and value.
 pub(in super::super) type Attribute = (CString, Vec<u8>);
 
-/// The extended attributes that a copy gets.
+/// The extended attributes to set on a copied file.
 #[derive(Clone, Copy)]
 pub(in super::super) enum Extended<'a> {
     /// The attributes of an open file.
@@ -62,8 +62,8 @@ pub(in super::super) enum Extended<'a> {
 }
 
 impl Extended<'_> {
-    /// Passes the attributes to `take` one at a time, since all attributes of a file together may
-    /// exceed the memory.
+    /// Passes the attributes to the function `take` one at a time, since all attributes of a file
+    /// together may not fit into memory.
     fn each(
         self,
         shown: &str,
@@ -127,8 +127,9 @@ pub(in super::super) fn apply(
     Ok(retry_on_intr(set).map_err(at("futimens", shown))?)
 }
 
-/// Sets the extended attributes of a directory that is not yet filled. Returns the access control
-/// lists, which must be set later, since new files would inherit them.
+/// Sets the extended attributes of a directory before files are created in it. Returns the access
+/// control lists, which must be set after the files are created, since new files would inherit the
+/// lists.
 pub(super) fn apply_early(
     to: &OwnedFd,
     extended: Extended<'_>,
@@ -176,7 +177,7 @@ pub(super) fn apply_at(above: &OwnedFd, name: &CStr, entry: &Entry, shown: &str)
     retry_on_intr(set).map_err(at("utimensat", shown))
 }
 
-/// Sets the mode, since setting an owner may have cleared some of its bits.
+/// Sets the mode, since setting the owner of a file may have cleared some bits of its mode.
 fn set_mode(to: &OwnedFd, entry: &Entry, shown: &str) -> Result<()> {
     tree::chmod(to, entry.mode, shown)
 }
@@ -216,7 +217,7 @@ pub(in super::super) fn read(
 }
 
 /// Returns the extended attributes that an archive lists for a file and that are copied. If a name
-/// occurs several times, its last value counts.
+/// occurs several times, the last value is used.
 ///
 /// # Errors
 /// Returns the reason if an attribute is refused.
@@ -238,7 +239,7 @@ pub(in super::super) fn archived(
     Ok(found.into_iter().collect())
 }
 
-/// Passes each extended attribute of a file that is copied to `take`.
+/// Passes each extended attribute that must be copied from a file to `take`.
 fn each(
     from: &OwnedFd,
     shown: &str,
@@ -285,7 +286,7 @@ fn failed(call: &'static str, name: &CStr, shown: &str) -> impl FnOnce(Errno) ->
     at(call, described)
 }
 
-/// Returns the value of an attribute, or `None` if it was removed meanwhile.
+/// Returns the value of an attribute, or `None` if the attribute was removed meanwhile.
 fn value(from: impl AsFd, name: &CStr) -> rustix::io::Result<Option<Vec<u8>>> {
     let mut value = vec![0; XATTR_BYTES_MAX];
     match retry_on_intr(|| rustix::fs::fgetxattr(&from, name, &mut value[..])) {

@@ -1,4 +1,5 @@
-//! Reads and copies the content of files. A server that supports it copies the content itself.
+//! Reads and copies the content of files. If the server supports copying within the server (NFS
+//! 4.2), the content does not pass through this host.
 
 use super::super::error::at;
 use super::super::tar::Segment;
@@ -20,7 +21,7 @@ pub(in super::super) const SYNC_BYTES: u64 = 64 << 20;
 pub(in super::super) const BUFFER_BYTES: usize = 1 << 20;
 /// Size of a block, in bytes. A block that contains only zeros becomes a hole.
 const BLOCK_BYTES: usize = 64 << 10;
-/// Maximum number of segments of a file in an archive; the rest of the file counts as data. An
+/// Maximum number of segments of a file in an archive; the rest of the file is stored as data. An
 /// archive lists each segment in up to 40 bytes. Programs written in Go, such as csi-driver-nfs,
 /// read at most 1 MiB of this list (`maxSpecialFileSize` in Go's archive/tar).
 const SEGMENTS_MAX: usize = 1 << 14;
@@ -29,8 +30,8 @@ const SEGMENTS_MAX: usize = 1 << 14;
 const SPARSE_BYTES_MAX: u64 = 1 << 40;
 const SPARSE_RATIO_MAX: u64 = 1000;
 
-/// The ways of copying that the server has not refused so far, and a buffer for copying without
-/// them.
+/// The system calls for copying that the server has not refused so far, and a buffer for copying
+/// without them.
 pub(super) struct Means {
     clones: bool,
     ranges: bool,
@@ -47,7 +48,7 @@ impl Default for Means {
     }
 }
 
-/// The copy of one file to another.
+/// The copy of the content of one file to a second file.
 pub(super) struct FileCopy<'a> {
     pub(super) of: &'a Item<'a>,
     pub(super) to: &'a OwnedFd,
@@ -75,7 +76,7 @@ impl FileCopy<'_> {
             }
             let end = self.range(means, report, (data, hole), may_have_holes)?;
             if end < hole {
-                // The file has become shorter meanwhile.
+                // The file has become shorter during the copy.
                 return truncate(self.to, end, self.of.shown);
             }
             here = hole;
@@ -83,8 +84,8 @@ impl FileCopy<'_> {
         truncate(self.to, size, self.of.shown)
     }
 
-    /// Asks the server to clone the file, so that the copy shares its blocks (FICLONE). Returns
-    /// whether the server has cloned the file.
+    /// Requests that the server clones the file (FICLONE), so that both files share their blocks.
+    /// Returns whether the server has cloned the file.
     fn cloned(&self, means: &mut Means) -> Result<bool, Stop> {
         alive().map_err(at("ioctl FICLONE", self.of.shown))?;
         match retry_on_intr(|| rustix::fs::ioctl_ficlone(self.to, self.of.from)) {
@@ -131,8 +132,8 @@ impl FileCopy<'_> {
         Ok(end)
     }
 
-    /// Copies bytes by copy_file_range(2). Returns the number of copied bytes: 0 if the server does
-    /// not support the call, or at the end of the file.
+    /// Copies bytes by copy_file_range(2). Returns the number of copied bytes; 0 at the end of the
+    /// file, or if the server does not support copy_file_range(2).
     fn by_server(&self, means: &mut Means, here: u64, length: u64) -> Result<u64, Stop> {
         let (mut from, mut to) = (here, here);
         let length = usize::try_from(length.min(RANGE_BYTES)).unwrap_or(BUFFER_BYTES);
@@ -234,7 +235,7 @@ pub(in super::super) fn read_at(
     read.map_err(|errno| Stop::of(at("pread", shown)(errno)))
 }
 
-/// Returns the segments of a file, or `None` if it has no holes.
+/// Returns the segments of a file, or `None` if the file has no holes.
 pub(in super::super) fn segments(
     it: &Item<'_>,
     buffer: &mut [u8],
@@ -303,7 +304,8 @@ impl Segments {
     }
 }
 
-/// Returns the start and the end of the next data of a file, or `None` if only a hole follows.
+/// Returns the start and the end of the next data segment of a file, or `None` if only a hole
+/// follows.
 fn segment(from: &OwnedFd, here: u64, size: u64, shown: &str) -> Result<Option<(u64, u64)>, Stop> {
     let failed = |errno| Stop::of(at("lseek", shown)(errno));
     if here >= size {
@@ -327,10 +329,10 @@ fn segment(from: &OwnedFd, here: u64, size: u64, shown: &str) -> Result<Option<(
 }
 
 /// Refuses a very large file that consists almost only of holes, if the server does not report
-/// holes. A tenant can create such a file of any size at no cost, and its copy would occupy a slot
-/// for days. Accepts files of up to 1 TiB, and files of up to 1000 times the space that they take
-/// up on the server. Compressed files do not exceed this ratio: ZFS stores a record, which is
-/// rarely larger than 1 MiB, in at least one block of 4 KiB.
+/// holes. A tenant can create a file of any size from holes at no cost, and copying the file would
+/// occupy a slot for days. Accepts files of up to 1 TiB, and files of up to 1000 times the space
+/// that they take up on the server. Compressed files do not exceed this ratio: ZFS stores a record,
+/// which is rarely larger than 1 MiB, in at least one block of 4 KiB.
 fn refuse_endless(stat: &Stat, shown: &str) -> Result<(), Stop> {
     let (size, allocated) = (size(stat), allocated(stat));
     if size <= SPARSE_BYTES_MAX || size / SPARSE_RATIO_MAX <= allocated {
@@ -384,7 +386,7 @@ mod tests {
             // A file with the best possible compression.
             (64 * TIB, 64 * TIB / 256),
             (16 * TIB, 16 * TIB / 999),
-            // A server that reports no blocks.
+            // The server reports 0 allocated blocks for the file.
             (TIB, 0),
             (4096, 0),
         ] {

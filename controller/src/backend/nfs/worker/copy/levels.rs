@@ -1,8 +1,8 @@
 //! The open directories of a copy: the parents of the file that is being created. Each name is
 //! looked up in an open directory, without following symbolic links. Therefore a hostile archive
-//! cannot create links that lead out of the volume and then write through them. A directory gets
-//! its attributes when the copy leaves it, since creating files in a directory changes its times,
-//! and its mode may forbid their creation.
+//! cannot create links that lead out of the volume and then write through them. The attributes of a
+//! directory are set after all files in it are created: creating a file changes the times of its
+//! directory, and the mode of the directory may forbid creating files.
 
 use super::super::error::{Error, at};
 use super::super::tar::{Entry, Type};
@@ -18,16 +18,16 @@ use std::os::fd::OwnedFd;
 /// The mode of a directory for which the source contains no mode.
 const DIRECTORY: Mode = Mode::from_bits_retain(0o755);
 
-/// The open directories, outermost first. The first one is the root of the volume.
+/// The open directories, outermost first. The first directory is the root of the volume.
 pub(super) struct Levels(Vec<Level>);
 
 struct Level {
     name: CString,
     directory: OwnedFd,
     shown: String,
-    /// The attributes that the directory gets when it is left, or `None` to keep the attributes of
-    /// a new directory. The list of extended attributes contains only access control lists, to
-    /// limit the memory for all open directories.
+    /// The attributes to set when the directory is complete, or `None` to keep the attributes of a
+    /// new directory. The list of extended attributes contains only access control lists, to limit
+    /// the memory for all open directories.
     attributes: Option<(Entry, Vec<Attribute>)>,
 }
 
@@ -45,7 +45,7 @@ impl Levels {
         &self.0[0].directory
     }
 
-    /// Opens a directory, creates it if it is missing, and records its attributes.
+    /// Opens a directory, which is created if it is missing, and records its attributes.
     pub(super) fn describe(
         &mut self,
         names: &[CString],
@@ -66,7 +66,7 @@ impl Levels {
         Ok(())
     }
 
-    /// Opens the directory with this path, and creates it if it is missing.
+    /// Opens the directory with this path, which is created if it is missing.
     pub(super) fn above(&mut self, names: &[CString]) -> Result<OwnedFd, Stop> {
         self.enter(names)?;
         let here = self.last()?.directory.try_clone();
@@ -111,7 +111,7 @@ impl Levels {
         Ok(())
     }
 
-    /// Returns the number of leading names in `names` whose directories are open.
+    /// Returns the number of names at the start of `names` whose directories are open.
     fn entered(&self, names: &[CString]) -> usize {
         let open = self.0[1..].iter().zip(names);
         open.take_while(|(level, name)| level.name == **name)

@@ -1,8 +1,8 @@
-//! The copier: a source passes each file to a sink, which creates it. The sources are a directory
-//! ([`walk::directory`]) and an archive (`snapshot::restore`); the sinks are a directory
-//! ([`target::Target`]) and an archive (`snapshot::writer`). A clone copies a directory to a
-//! directory, a snapshot copies a directory to an archive, and a restore copies an archive to a
-//! directory.
+//! The copier: a source passes each file to a sink, which creates the file in the copy. The sources
+//! are a directory ([`walk::directory`]) and an archive (`snapshot::restore`); the sinks are a
+//! directory ([`target::Target`]) and an archive (`snapshot::writer`). A clone copies a directory
+//! to a directory, a snapshot copies a directory to an archive, and a restore copies an archive to
+//! a directory.
 
 pub(super) mod attributes;
 pub(super) mod content;
@@ -25,7 +25,7 @@ pub(super) const DEPTH_MAX: usize = 256;
 
 /// The reason why a file is not copied.
 pub(super) enum Stop {
-    /// The file was removed or replaced; another file may have its name by now.
+    /// The file was removed or replaced; a different file may have its name by now.
     Again(Error),
     /// The sink refuses the file.
     Refused(String),
@@ -48,7 +48,8 @@ impl Stop {
         Self::Refused(why.into())
     }
 
-    /// Converts the reason to a failure of the call. `describe` converts the reason of a refusal.
+    /// Converts the reason to a failure of the call. If the sink refuses the file, `describe`
+    /// returns the failure.
     pub(super) fn failure(self, describe: impl FnOnce(&str) -> Failure) -> Failure {
         match self {
             Self::Again(error) => error.into(),
@@ -80,13 +81,15 @@ pub(super) struct Item<'a> {
     pub(super) shown: &'a str,
 }
 
-/// The target of a copy, which creates the files. If creating a file fails with [`Stop::Again`],
-/// nothing of the file is left behind.
+/// The sink: the target of a copy, which creates the files. If creating a file fails with
+/// [`Stop::Again`], nothing of the file is left behind.
 pub(super) trait Sink {
-    /// Creates a directory. Calls for the files in the directory follow.
+    /// Creates a directory. After this method, the source calls the methods for the files in the
+    /// directory.
     fn directory(&mut self, it: Item<'_>) -> Result<(), Stop>;
 
-    /// Creates a file with its content. The last attempt accepts a file that became shorter.
+    /// Creates a file with its content. On the last attempt, a file that became shorter is
+    /// accepted.
     fn file(&mut self, it: Item<'_>, is_last: bool, report: &mut Report<'_>) -> Result<(), Stop>;
 
     /// Creates a symbolic link, a FIFO, a socket or a device.

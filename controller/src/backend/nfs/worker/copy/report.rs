@@ -1,5 +1,5 @@
-//! Reports the progress of a copy, and refreshes its claim, so that the copy does not count as
-//! abandoned.
+//! Reports the progress of a copy, and refreshes the time of its claim file, so that no other call
+//! treats the copy as abandoned.
 
 use super::super::super::call::Copied;
 use belay_server::call::{Failure, shortened};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 const SAY: Duration = Duration::from_secs(1);
 /// Maximum length of a reported path, in bytes.
 const PATH_BYTES_MAX: usize = 1 << 10;
-/// Time between two refreshes of the claim. A copy without a refresh for an hour counts as
-/// abandoned.
+/// Time between two refreshes of the claim file's modification time. A copy that is not refreshed
+/// for an hour is treated as abandoned.
 const REFRESH: Duration = Duration::from_secs(300);
 
 pub(in super::super) struct Report<'a> {

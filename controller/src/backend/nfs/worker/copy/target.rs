@@ -1,6 +1,6 @@
-//! The directory as the target of a copy. No other user can write in the directory. The source may
-//! be a hostile archive: each name is looked up in an open directory, without following symbolic
-//! links, so that links in the archive do not lead out of the volume.
+//! The sink for a directory: creates the files of a copy in a directory. No other user can write in
+//! the directory. The source may be a hostile archive: each name is looked up in an open directory,
+//! without following symbolic links, so that links in the archive do not lead out of the volume.
 
 use super::super::error::{Result as Done, at};
 use super::super::layout::nonce;
@@ -18,12 +18,13 @@ use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
 
 pub(in super::super) struct Target<'a> {
-    /// A directory with a hard link to each copied file that has several names.
+    /// A directory that contains a hard link to each copied file with several names.
     links: &'a OwnedFd,
     open: Levels,
-    /// Whether Belay has read the files from a directory, now or for an archive. The directory may
-    /// have changed meanwhile, so a name may occur as a directory and as a file; the later one
-    /// counts. Archives of other programs with such names are refused.
+    /// Whether Belay itself has read the files from a directory, now or when it created the
+    /// archive. The directory may have changed during the read, so the same name may occur as a
+    /// directory and as a file; the later of the two is kept. Archives of other programs are
+    /// refused if a name occurs twice in this way.
     is_own: bool,
     means: Means,
 }
@@ -57,8 +58,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Creates a file, whose content `fill` writes. Returns `false` if the file was created under
-    /// another name before, and was linked to this name.
+    /// Creates a file. The function `fill` writes the content. Returns `false` if the file was
+    /// already created under another name, and the new name is a hard link to that file.
     pub(in super::super) fn make_file(
         &mut self,
         entry: &Entry,
@@ -72,8 +73,8 @@ impl<'a> Target<'a> {
         }
         let file = self.make(&here, &name, shown, || created(&here, &name, shown))?;
         fill(&file)?;
-        // Sync before setting the attributes: a client that writes later would set the modification
-        // time.
+        // Sync before setting the attributes: if the client wrote data later, the modification time
+        // would change.
         tree::sync(&file, shown)?;
         attributes::apply(&file, entry, extended, shown)?;
         tree::sync(&file, shown)?;
@@ -200,8 +201,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Links the file to this name if it was created under another name. Returns `false` if it was
-    /// not.
+    /// Creates this name as a hard link if the file was already created under another name. Returns
+    /// `false` if the file was not created yet.
     fn linked(
         &self,
         here: &OwnedFd,
@@ -224,7 +225,8 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// Keeps a hard link to the file in `links`, from which its other names are linked.
+    /// Creates a hard link to the file in `links`; the other names of the file are created from
+    /// this link.
     fn keep_link(
         &self,
         here: &OwnedFd,
@@ -271,8 +273,8 @@ impl Sink for Target<'_> {
         Ok(0)
     }
 
-    /// Moves away the file or directory of that name, since a copy contains a file completely or
-    /// not at all.
+    /// Moves the file or directory of that name away, since a copy must contain a file completely
+    /// or not at all.
     fn back(&mut self, _begin: u64, path: &[u8], shown: &str) -> Result<(), Stop> {
         let names = names(path)?;
         self.open.abandon(&names);
@@ -288,7 +290,7 @@ impl Sink for Target<'_> {
 
 /// Creates an empty file. The file is opened with O_DIRECT, for which a client of NFS 4 requests no
 /// delegation. With a delegation, Linux 7.2 does not send the times of the file to the server, and
-/// its server later refuses to set a time in the past.
+/// a Linux server later refuses to set a time in the past.
 fn created(to: &OwnedFd, name: &CStr, shown: &str) -> Done<OwnedFd> {
     const FLAGS: OFlags = OFlags::WRONLY
         .union(OFlags::CREATE)
@@ -298,7 +300,7 @@ fn created(to: &OwnedFd, name: &CStr, shown: &str) -> Done<OwnedFd> {
     let create = |flags| rustix::fs::openat(to, name, flags, PRIVATE_FILE);
     let file = made_anew((to, name), "openat", shown, || {
         match create(FLAGS | OFlags::DIRECT) {
-            // The failed call may have created the file nevertheless.
+            // The system call may have created the file although it has failed.
             Err(Errno::INVAL) => create(FLAGS.difference(OFlags::EXCL)),
             result => result,
         }
@@ -307,7 +309,8 @@ fn created(to: &OwnedFd, name: &CStr, shown: &str) -> Done<OwnedFd> {
     Ok(file)
 }
 
-/// Creates a file by calling `make`. Replaces a file of that name from an earlier attempt or entry.
+/// Creates a file by calling the function `make`. Replaces a file of that name from an earlier
+/// attempt or entry.
 fn made_anew<T>(
     (to, name): (&OwnedFd, &CStr),
     call: &'static str,

@@ -1,7 +1,8 @@
-//! The directory as the source of a copy. Tenants may change the directory during the copy.
-//! Therefore each file is opened by its name in an open directory, without following symbolic
-//! links. A missing file is skipped only after the server has confirmed that the name does not
-//! exist: if a server does not respond, system calls fail as if the file was removed.
+//! The source for a directory: reads the files of a directory and passes them to the sink of a
+//! copy. Tenants may change the directory during the copy. Therefore each file is opened by its
+//! name in an open directory, without following symbolic links. A missing file is skipped only
+//! after the server has confirmed that the name does not exist: if a server does not respond,
+//! system calls fail as if the file was removed.
 
 use super::super::error::at;
 use super::super::tar::{Entry, Type};
@@ -20,8 +21,8 @@ const ATTEMPTS: usize = 4;
 /// Passes a directory, and all files in it, to a sink.
 ///
 /// # Errors
-/// Returns `Precondition` if it has files that cannot be copied; the errors of the sink and of the
-/// server.
+/// Returns `Precondition` if the directory has files that cannot be copied; the errors of the sink
+/// and of the server.
 pub(in super::super) fn directory(
     from: &OwnedFd,
     shown: &str,
@@ -177,13 +178,13 @@ impl<S: Sink> Walk<'_, '_, S> {
     }
 }
 
-/// Returns the key of a file that has several names. A file that changes gets another key.
+/// Returns the key of a file that has several names. If the file changes, its key changes, too.
 fn links(stat: &Stat) -> Option<String> {
     (stat.st_nlink > 1).then(|| key(stat))
 }
 
-/// Returns the key that identifies a file during a copy. The inode number does not suffice: if the
-/// file is removed, a later file may get its number.
+/// Returns the key that identifies a file during a copy. The inode number is not sufficient: if the
+/// file is removed, a later file may get the same number.
 fn key(stat: &Stat) -> String {
     let Stat {
         st_ino,

@@ -1,4 +1,5 @@
-//! Tests the kernel's parameters for a class's options, and the failures for its refusals.
+//! Tests the parameters that the kernel receives for the mount options of a class, and the failures
+//! if the kernel refuses them.
 
 use super::*;
 

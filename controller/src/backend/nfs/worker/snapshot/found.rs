@@ -16,7 +16,7 @@ use std::io::{self, BufReader, Read, Seek as _};
 use std::os::fd::OwnedFd;
 
 /// The suffixes of an archive after the name of the volume. csi-driver-nfs writes either suffix,
-/// and reads the first one if both exist.
+/// and reads the file with the first suffix if both files exist.
 pub(super) const SUFFIXES: [&str; 2] = [".tar.gz", ".tar"];
 /// Number of bytes of the file that are read at once.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -28,8 +28,8 @@ pub(in super::super) struct Snapshot {
     /// The ID of the snapshot.
     pub(super) id: String,
     is_compressed: bool,
-    /// The mark that Belay writes to its archives. `None` if another program has created the
-    /// archive.
+    /// The mark that Belay writes to the gzip header of its archives. `None` if another program has
+    /// created the archive.
     pub(super) mark: Option<Mark>,
 }
 
@@ -131,7 +131,8 @@ impl Snapshot {
     /// that was killed may have left it incomplete.
     ///
     /// # Errors
-    /// Returns `Precondition` if it is not complete; the errors of `beat` and of the server.
+    /// Returns `Precondition` if the archive is not complete; the errors of `beat` and of the
+    /// server.
     pub(super) fn verify(
         &self,
         mut beat: impl FnMut() -> Result<(), Failure>,
@@ -155,7 +156,7 @@ impl Snapshot {
         reader.end().map_err(|wrong| self.failure(wrong))
     }
 
-    /// Returns the error for an archive with this flaw.
+    /// Returns the error for an archive that is unusable for this reason.
     pub(super) fn failure(&self, wrong: Flaw) -> Failure {
         match wrong {
             Flaw::Refused(why) => self.refused(&why),
@@ -184,7 +185,8 @@ impl Snapshot {
     }
 }
 
-/// Opens the directory of a snapshot. Returns `None` if it does not exist or belongs to a volume.
+/// Opens the directory of a snapshot. Returns `None` if the directory does not exist or belongs to
+/// a volume.
 pub(super) fn directory(tree: &Tree, snapshot: &Archived) -> Result<Option<OwnedFd>, Failure> {
     if of_volume(tree, &snapshot.dir)?.is_some() {
         return Ok(None);
@@ -192,7 +194,8 @@ pub(super) fn directory(tree: &Tree, snapshot: &Archived) -> Result<Option<Owned
     opened(tree, &snapshot.dir)
 }
 
-/// Opens a directory. Returns `None` if it does not exist, or if a file or a link has its name.
+/// Opens a directory. Returns `None` if the directory does not exist, or if a file or a link has
+/// its name.
 fn opened(tree: &Tree, dir: &Dir) -> Result<Option<OwnedFd>, Failure> {
     match tree.open_directory(dir) {
         Err(error) if is_missing(error.errno) => Ok(None),
@@ -200,7 +203,8 @@ fn opened(tree: &Tree, dir: &Dir) -> Result<Option<OwnedFd>, Failure> {
     }
 }
 
-/// Describes the volume that has claimed a directory. Returns `None` if no volume has claimed it.
+/// Describes the volume that has claimed a directory. Returns `None` if no volume has claimed the
+/// directory.
 pub(super) fn of_volume(tree: &Tree, dir: &Dir) -> Result<Option<String>, Failure> {
     let Some(claims) = Claims::find(tree)? else {
         return Ok(None);

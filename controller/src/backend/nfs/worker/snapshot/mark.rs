@@ -1,7 +1,7 @@
 //! The mark in the gzip header of Belay's archives: the volume, and the time at which its files
-//! were read. A marked archive is complete, since Belay gives an archive its name only when it is
-//! complete. An archive of csi-driver-nfs has no mark, and is incomplete if the process that wrote
-//! it was killed.
+//! were read. A marked archive is complete, since Belay creates the final name of an archive only
+//! when the archive is complete. An archive of csi-driver-nfs has no mark, and is incomplete if the
+//! process that wrote it was killed.
 
 use super::super::layout::hash;
 use flate2::{GzBuilder, GzHeader};
@@ -25,7 +25,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Creates the mark of an archive that begins now.
+    /// Creates the mark of a new archive, with the current time as the time of the snapshot.
     pub(super) fn now(volume: &str) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let seconds = since.map_or(0, |since| since.as_secs());
@@ -39,7 +39,7 @@ impl Mark {
         self.volume == written(volume)
     }
 
-    /// Returns the ID of the volume, or `None` if the mark contains only its digest.
+    /// Returns the ID of the volume, or `None` if the mark contains only the digest of the ID.
     pub(super) fn volume(&self) -> Option<&str> {
         Some(&*self.volume).filter(|volume| !volume.starts_with(DIGEST))
     }
@@ -71,7 +71,7 @@ impl fmt::Display for Mark {
 }
 
 /// Returns the ID of a volume as the comment contains it: a digest replaces an ID that is too long.
-/// No ID looks like a digest, since it begins with the name of a server.
+/// No ID looks like a digest, since each ID begins with the name of a server.
 fn written(volume: &str) -> String {
     match COMMENT.len() + volume.len() <= COMMENT_BYTES_MAX {
         true => volume.to_owned(),

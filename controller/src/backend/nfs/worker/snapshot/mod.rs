@@ -1,11 +1,11 @@
 //! Snapshots: archives of volumes, `NAME/VOLUME.tar.gz` in the share, as csi-driver-nfs creates
-//! them. An archive is written to `.belay/snapshots` and synced to the server's disk, and then gets
-//! its name by a hard link, which fails if the name exists. Therefore an archive that has its name
-//! is complete, and is never replaced.
+//! them. An archive is written to `.belay/snapshots` and synced to the server's disk, and then its
+//! final name is created as a hard link, which fails if the name exists. Therefore an archive with
+//! its final name is complete, and is never replaced.
 //!
-//! The server may execute the last request of a killed worker late. Such a request gives a complete
-//! archive its name, or fails: the next call first removes the temporary files of earlier calls,
-//! and a deletion removes them before the archive.
+//! The server may execute the last request of a killed worker late. The late request either creates
+//! the final name of a complete archive, or fails: the next call first removes the temporary files
+//! of earlier calls, and a deletion removes these files before the archive.
 
 mod found;
 mod mark;
@@ -32,13 +32,13 @@ use std::os::fd::OwnedFd;
 use temporary::{Temporaries, Temporary};
 use writer::Writer;
 
-/// Creates the snapshot, or finds it if it exists. `from` is the share of the volume.
+/// Creates the snapshot, or returns the existing snapshot. `from` is the share of the volume.
 ///
 /// # Errors
 /// Returns `Incompatible` if another snapshot or a volume has the name; `NotFound` if the volume
 /// does not exist or is deleted meanwhile; `Precondition` if the volume has files that cannot be
 /// archived, or another program has left an incomplete archive; `Quota` if the server has no space.
-/// After these errors, nothing is left behind.
+/// After these errors, no file of the snapshot is left behind.
 pub(super) fn create(
     tree: &Tree,
     from: &Tree,
@@ -64,7 +64,7 @@ pub(super) fn create(
     let mut report = Report::new(progress, &refresh);
     let written = write(&made, &original, order, &mut report);
     let placed = written.and_then(|()| place(tree, &made, order, &mut report));
-    // Removes only the temporary name: an archive that was linked keeps its own name.
+    // Only the temporary name is removed: an archive that was linked keeps its final name.
     let removed = made.remove();
     match placed {
         Err(failure) if is_final(failure.kind) => {
@@ -111,8 +111,8 @@ fn remove_empty(tree: &Tree, at: &Archived) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Deletes the archive of the snapshot. Returns an explanation if its directory contains other
-/// files.
+/// Deletes the archive of the snapshot. Returns an explanation if the directory of the snapshot
+/// contains other files.
 pub(super) fn delete(tree: &Tree, at: &Archived) -> Result<Option<String>, Failure> {
     if let Some(what) = found::of_volume(tree, &at.dir)? {
         return Ok(Some(format!("directory {} {what}", at.dir)));
@@ -152,8 +152,8 @@ fn deleted(tree: &Tree, at: &Archived) -> Result<Option<String>, Failure> {
     )
 }
 
-/// Returns an existing snapshot, after checking that it is of the requested volume or, if its
-/// archive has no mark, that the archive is complete.
+/// Returns an existing snapshot, after a check: an archive with a mark must be of the requested
+/// volume, and an archive without a mark must be complete.
 fn complete(
     found: &Snapshot,
     order: &NewSnapshot,
@@ -190,7 +190,7 @@ fn refuse_other(tree: &Tree, at: &Archived) -> Result<(), Failure> {
         Some(FileType::Directory) => {}
         Some(_) => return refused(&format!("{dir} exists in the share, and is no directory")),
     }
-    // The directory may have been removed by now.
+    // The directory of the snapshot may have been removed since.
     let Some(directory) = tree.open_directory(dir)? else {
         return Ok(());
     };
@@ -219,8 +219,8 @@ fn write(
     original.check()
 }
 
-/// Restores the snapshot to a directory. `links` gets a hard link to each file that has several
-/// names.
+/// Restores the snapshot to a directory. In `links`, a hard link to each file with several names is
+/// created.
 ///
 /// # Errors
 /// Returns `NotFound` if the snapshot does not exist; the errors of [`restore::restore`].
@@ -235,7 +235,7 @@ pub(super) fn restore(
     restore::restore(&found, into, report)
 }
 
-/// Gives the archive its name, unless another call has already done that.
+/// Creates the final name of the archive, unless another call has already created it.
 fn place(
     tree: &Tree,
     made: &Temporary<'_>,
@@ -249,7 +249,7 @@ fn place(
         Err(error) if error.errno == Errno::EXIST => {}
         result => result?,
     }
-    // The directory may belong to another snapshot by now.
+    // The directory may belong to a different snapshot by now.
     refuse_other(tree, &order.at)?;
     let directory = tree::open(&above, dir.name(), &shown)?;
     let name = format!("{source}{}", SUFFIXES[0]);

@@ -1,6 +1,6 @@
 //! Writes the compressed file of an archive: a sequence of gzip members (RFC 1952), which readers
 //! decompress as one stream. The data since the beginning of a member can be removed again, so that
-//! the archive does not contain a file or a directory that vanishes while it is read.
+//! the archive does not contain a file or a directory that is removed while it is being read.
 
 use super::super::copy::content::SYNC_BYTES;
 use super::super::error::{Error, Result, at};
@@ -76,11 +76,13 @@ impl<'a> Output<'a> {
             0 => self.mark.builder(),
             _ => GzBuilder::new(),
         };
-        // Compression is fast, so that the processor does not slow down the reading of the volume.
+        // Use the fastest compression, so that the processor does not limit the speed of reading
+        // the volume.
         builder.write(sink, Compression::fast())
     }
 
-    /// Begins a member. Returns its position in the file, in bytes, for [`Self::back`].
+    /// Begins a member. Returns the position of the new member in the file, in bytes, for
+    /// [`Self::back`].
     pub(super) fn begin(&mut self) -> Result<u64> {
         let sink = self.ended()?;
         let begin = sink.position;

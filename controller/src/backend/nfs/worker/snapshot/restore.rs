@@ -1,5 +1,5 @@
-//! The archive as the source of a copy. The archive may be hostile: this module and the target
-//! check its entries.
+//! The source for an archive: reads the files of an archive and passes them to the target of a
+//! copy. The archive may be hostile: this module and the target check its entries.
 
 use super::super::copy::Stop;
 use super::super::copy::attributes::{self, Extended};
@@ -18,8 +18,8 @@ use std::os::fd::OwnedFd;
 /// Minimum size of a file for which the server's free space is checked first, in bytes.
 const ROOM_BYTES: u64 = 16 << 20;
 
-/// Writes all files of an archive to `target`. `links` gets a hard link to each file that has
-/// several names.
+/// Writes all files of an archive to `target`. In `links`, a hard link to each file with several
+/// names is created.
 ///
 /// # Errors
 /// Returns `Precondition` if the archive is damaged or hostile, or has files that cannot be
@@ -92,8 +92,8 @@ struct Content<'a, 'r> {
 
 impl Content<'_, '_> {
     fn write(&mut self, file: &OwnedFd, entry: &Entry, shown: &str) -> Result<(), Stop> {
-        // An archive of Belay lists the data between holes, so only other archives contain holes as
-        // zeros.
+        // In an archive of Belay, holes are not stored; in archives of other programs, holes may be
+        // stored as zeros.
         let may_have_holes = entry.segments.is_none() && self.found.mark.is_none();
         self.make_sure_of_room(entry, may_have_holes, shown)?;
         for Segment { offset, length } in entry.pieces().iter().copied() {
@@ -128,7 +128,7 @@ impl Content<'_, '_> {
         Ok(filled)
     }
 
-    /// Skips the content of a file that was linked to an earlier file instead.
+    /// Skips the content of a file that was created as a hard link to an earlier file.
     fn pass(&mut self) -> Result<(), Stop> {
         let failed = |wrong| self.found.failure(wrong);
         while self.reader.read(&mut self.buffer).map_err(failed)? > 0 {
@@ -137,8 +137,8 @@ impl Content<'_, '_> {
         Ok(())
     }
 
-    /// Refuses a file that claims to be larger than the free space, before its content fills the
-    /// server.
+    /// Refuses a file whose size in the archive exceeds the free space, before its content fills
+    /// the server.
     fn make_sure_of_room(
         &self,
         entry: &Entry,
@@ -146,7 +146,8 @@ impl Content<'_, '_> {
         shown: &str,
     ) -> Result<(), Stop> {
         let bytes = entry.stored();
-        // Zeros become holes, so a file that may have holes can take up less space than its size.
+        // Blocks of zeros are not stored, so a file that may have holes can take up less space than
+        // its size.
         if bytes < ROOM_BYTES || may_have_holes {
             return Ok(());
         }

@@ -1,6 +1,7 @@
-//! Archives that are being written, in `.belay/snapshots`. The name of such a file is `HASH.NONCE`,
-//! with the SHA-256 of the snapshot's path. The next call for the snapshot removes the file of a
-//! killed worker. A call for another snapshot of the share removes it after an hour.
+//! Archives that are being written, in `.belay/snapshots`. The file name of a temporary archive is
+//! `HASH.NONCE`, with the SHA-256 of the snapshot's path. If a worker is killed, the next call for
+//! the snapshot removes its temporary archive; after an hour, a call for any other snapshot in the
+//! share removes it.
 
 use super::super::super::call::Archived;
 use super::super::claims::is_abandoned;
@@ -96,7 +97,7 @@ impl Temporary<'_> {
         retry_on_intr(open).map_err(at("openat", SHOWN))
     }
 
-    /// Sets the modification time to the current time, so that the archive does not count as
+    /// Sets the modification time to the current time, so that no other call treats the archive as
     /// abandoned: reading a file with holes may take long.
     ///
     /// # Errors

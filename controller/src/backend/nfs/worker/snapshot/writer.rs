@@ -1,5 +1,5 @@
-//! The archive as the target of a copy. The archive contains each file completely, with the content
-//! that was read, or not at all.
+//! The sink for an archive: writes the files of a copy to an archive. The archive contains each
+//! file completely, with the content that was read, or not at all.
 
 use super::super::copy::attributes;
 use super::super::copy::content::{BUFFER_BYTES, read_at, segments};
@@ -42,7 +42,7 @@ impl<'a> Writer<'a> {
                 read => length += read,
             }
         }
-        // The file may have become shorter meanwhile.
+        // The file may have become shorter since its size was read.
         it.entry.size = length as u64;
         self.output.write(&tar::head(&it.entry))?;
         self.output.write(&content[..length])?;
@@ -51,9 +51,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes a large file. Returns [`Stop::Again`] if the file has become shorter meanwhile. The
-    /// last attempt fills the file with zeros instead, since its size was written before its
-    /// content.
+    /// Writes a large file. Returns [`Stop::Again`] if the file has become shorter since its size
+    /// was written. The last attempt adds zeros up to the written size instead.
     fn large(&mut self, it: &Item<'_>, is_last: bool, report: &mut Report<'_>) -> Result<(), Stop> {
         let again = || Stop::Again(at("pread", it.shown)(Errno::NXIO));
         self.output.write(&tar::head(&it.entry))?;
@@ -77,7 +76,7 @@ impl<'a> Writer<'a> {
             }
         }
         let size = rustix::fs::fstat(it.from).map(|now| now.st_size);
-        // The missing end of a shorter file may have been mistaken for a hole.
+        // If the file became shorter, its missing end may have been treated as a hole.
         if !is_last && size.is_ok_and(|size| size.unsigned_abs() < it.entry.size) {
             return Err(again());
         }
@@ -102,8 +101,8 @@ fn extend(it: &mut Item<'_>) -> Result<(), Stop> {
 impl Sink for Writer<'_> {
     fn directory(&mut self, mut it: Item<'_>) -> Result<(), Stop> {
         extend(&mut it)?;
-        // The attributes are written now, so that they are not kept in memory while the files in
-        // the directory are archived.
+        // The attributes of the directory are written now, so that they need no memory while the
+        // files in the directory are archived.
         Ok(self.output.write(&tar::head(&it.entry))?)
     }
 

@@ -59,8 +59,8 @@ pub(super) fn fits_time(value: i64) -> bool {
 }
 
 impl Header {
-    /// Returns the header as a block. A number that does not fit becomes 0, and a long name is
-    /// truncated: the records contain the full values.
+    /// Returns the header as a block. A number that does not fit is written as 0, and a long name
+    /// is truncated; the pax records contain the full values.
     pub(super) fn block(&self) -> [u8; BLOCK] {
         let mut block = [0; BLOCK];
         text(&mut block, NAME, &self.name);
@@ -83,7 +83,8 @@ impl Header {
         block
     }
 
-    /// Reads a block. Returns `None` if its checksum is wrong, or a field contains no number.
+    /// Reads a block. Returns `None` if the checksum of the block is wrong, or if a field does not
+    /// contain a number.
     pub(super) fn read(block: &[u8; BLOCK]) -> Option<Self> {
         let stored = unsigned(field(block, CHECKSUM))?;
         if stored != checksum(block) && stored != signed_checksum(block) {
@@ -108,7 +109,7 @@ impl Header {
             group: unsigned(field(block, GROUP))?,
             size: unsigned(field(block, SIZE))?,
             modified: signed(field(block, MODIFIED))?,
-            // Only devices have these numbers, and older formats lack the fields.
+            // Only devices have a major and a minor number, and older formats lack these fields.
             device: (
                 unsigned(field(block, MAJOR)).unwrap_or_default(),
                 unsigned(field(block, MINOR)).unwrap_or_default(),
@@ -138,7 +139,7 @@ fn ended(field: &[u8]) -> &[u8] {
     &field[..end.unwrap_or(field.len())]
 }
 
-/// Returns the checksum of a block. The bytes of the checksum field count as spaces.
+/// Returns the checksum of a block. The bytes of the checksum field are treated as spaces.
 fn checksum(block: &[u8; BLOCK]) -> u64 {
     sum(block).map(u64::from).sum()
 }

@@ -6,14 +6,15 @@ use super::{BLOCK, Entry, Segment, Type};
 
 /// The two zero blocks that end an archive.
 pub(in super::super) const END: [u8; 2 * BLOCK] = [0; 2 * BLOCK];
-/// The file name in the header of pax records. Programs that do not support records extract a file
-/// of this name.
+/// The file name in the header of pax records. Programs that do not support pax records extract a
+/// file of this name.
 const RECORDS: &[u8] = b"PaxHeaders/records";
 /// The file name in the header of a sparse file. Programs that do not support sparse files extract
 /// a file of this name.
 const SPARSE: &[u8] = b"GNUSparseFile.0/content";
 
-/// Returns the blocks before the content. [`Entry::stored`] bytes and their [`padding`] follow.
+/// Returns the blocks before the content. The caller then writes [`Entry::stored`] bytes of content
+/// and their [`padding`].
 pub(in super::super) fn head(entry: &Entry) -> Vec<u8> {
     let map = entry.segments.as_deref().map(|it| map(it, entry.size));
     let stored = match entry.kind {
@@ -118,7 +119,7 @@ fn records(entry: &Entry, stored: u64) -> Vec<u8> {
 }
 
 /// Returns the list of a sparse file's segments, in lines, which is stored before the content. If
-/// the file ends with a hole, a segment of length 0 marks its end.
+/// the file ends with a hole, a segment of length 0 marks the end of the file.
 fn map(segments: &[Segment], size: u64) -> Vec<u8> {
     let end = segments.last().map_or(0, |last| last.offset + last.length);
     let last = (end != size).then_some(Segment {

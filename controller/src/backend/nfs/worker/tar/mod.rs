@@ -1,7 +1,7 @@
 //! The format of archives: pax (POSIX.1-2024, "pax Interchange Format" and "ustar Interchange
 //! Format"), with GNU tar's records for sparse files (its manual, "PAX Format, Version 1.0") and
-//! star's records for extended attributes. Archives in GNU tar's own format can be read. Makes no
-//! system calls itself, and keeps at most the metadata of one file of an archive in memory.
+//! star's records for extended attributes. Archives in GNU tar's own format can be read. This
+//! module makes no system calls itself, and keeps the metadata of at most one file in memory.
 
 mod block;
 mod head;
@@ -79,7 +79,7 @@ pub(super) struct Entry {
     pub(super) segments: Option<Vec<Segment>>,
     /// Extended attributes.
     pub(super) attributes: Vec<(Vec<u8>, Vec<u8>)>,
-    /// A key that all names of a file with several names have in common. The archive contains the
+    /// A key that is equal for all names of a file with several names. The archive contains the
     /// content of the file for each name, since csi-driver-nfs would create an empty file from a
     /// hard link.
     pub(super) links: Option<String>,

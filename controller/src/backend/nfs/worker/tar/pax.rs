@@ -61,8 +61,8 @@ impl Records {
         self.add(key.as_bytes(), name);
     }
 
-    /// Adds an extended attribute. Encodes `=` in its name, which separates the name from the
-    /// value, and `%`.
+    /// Adds an extended attribute. In the attribute's name, `=` and `%` are encoded, since `=`
+    /// separates the key from the value.
     pub(super) fn attribute(&mut self, name: &[u8], value: &[u8]) {
         let mut key = ATTRIBUTE.as_bytes().to_vec();
         for byte in name {
@@ -128,7 +128,7 @@ pub(super) fn time(text: &str) -> Option<Time> {
     for _ in fraction.len()..9 {
         nanoseconds *= 10;
     }
-    // For example, -1.5 is half a second after -2.
+    // Round down: for example, -1.5 is half a second after -2.
     Some(match whole.starts_with('-') && nanoseconds > 0 {
         true => Time {
             seconds: seconds.checked_sub(1)?,

@@ -8,8 +8,8 @@ use std::io::{self, Read};
 
 /// Maximum size of a file, in bytes.
 const BYTES_MAX: u64 = i64::MAX.unsigned_abs();
-/// Maximum number of headers before a file's own header. The formats define four kinds of these
-/// headers.
+/// Maximum number of headers before a file's own header. The archive formats define four kinds of
+/// headers that precede the header of a file.
 const HEADERS_MAX: usize = 8;
 /// Maximum number of bytes after the end of an archive. Programs that write to tapes pad the last
 /// record.
@@ -75,7 +75,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Returns the next file, or `None` at the end. Skips the unread content of the previous file.
+    /// Returns the next file, or `None` at the end. The unread content of the previous file is
+    /// skipped.
     pub(in super::super) fn next(&mut self) -> Result<Option<Entry>, Flaw> {
         self.pass()?;
         let mut before = Preamble::default();
@@ -119,9 +120,9 @@ impl<R: Read> Reader<R> {
         Ok(read)
     }
 
-    /// Reads to the end of the input, to verify a checksum at the end. Refuses further data: a
-    /// header that a server has lost reads as zeros, like the end of an archive, but files follow
-    /// it.
+    /// Reads to the end of the input, to verify a checksum at the end. Further data is refused: if
+    /// a server has lost a header, zeros are read in its place, which look like the end of an
+    /// archive although files follow.
     pub(in super::super) fn end(self) -> Result<(), Flaw> {
         let mut rest = self.input.take(REST_BYTES_MAX + 1);
         let mut buffer = [0; BLOCK];
@@ -190,7 +191,7 @@ impl<R: Read> Reader<R> {
         };
         let size = match kind {
             Type::File => said.size.unwrap_or(header.size),
-            // GNU tar and others ignore the size of other types, too.
+            // GNU tar and other programs also ignore the size of a file that is not a regular file.
             _ => 0,
         };
         let whole = said.sparse.size.unwrap_or_default();
@@ -334,7 +335,7 @@ fn refused(path: &[u8], why: &str) -> Flaw {
     Flaw::Refused(format!("{:?} {why}", String::from_utf8_lossy(path)))
 }
 
-/// Converts an error of the input: an incomplete or damaged input, or a failed system call.
+/// Converts an error of the input, which is incomplete or damaged, or could not be read.
 fn unread(error: io::Error) -> Flaw {
     match (error.raw_os_error(), error.kind()) {
         (None, io::ErrorKind::UnexpectedEof) => damaged("it is not complete"),

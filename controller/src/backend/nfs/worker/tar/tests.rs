@@ -241,7 +241,7 @@ fn is_refused(archive: &[u8], words: &str) {
     );
 }
 
-/// Without a limit, the reader would read any number of such headers, which compress well.
+/// Without a limit, the reader would read any number of headers before a file, which compress well.
 #[test]
 fn a_file_that_many_headers_describe_is_refused() {
     for (flag, content) in [

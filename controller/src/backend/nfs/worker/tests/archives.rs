@@ -35,7 +35,8 @@ fn no_archive_goes_where_the_directories_of_volumes_are() {
         "has the directories of volumes",
     );
     is_untouched(&share, &order, true);
-    // An operator has removed the volume and its claim: the rest must not block the archive.
+    // An operator has removed the volume and its claim: the remaining files in `.belay` must not
+    // prevent the archive.
     let claim = claim_of(&share, "archived-ns/data/x");
     fs::remove_dir_all(claim.parent().unwrap()).unwrap();
     fs::remove_dir_all(share.path("archived-ns")).unwrap();
@@ -43,7 +44,8 @@ fn no_archive_goes_where_the_directories_of_volumes_are() {
     assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
 }
 
-/// The name belongs to a volume's own directory, which must not be mistaken for an older archive.
+/// The name of the archive is the directory of another volume, which must not be treated as an
+/// older archive.
 #[test]
 fn no_archive_replaces_a_volume() {
     for state in [State::Creating, State::Ready, State::Retained] {
@@ -62,7 +64,7 @@ fn no_archive_replaces_a_volume() {
     }
 }
 
-/// The directory of the claim was retained, and has been moved away since.
+/// The directory was retained, and an operator has moved it away since.
 #[test]
 fn a_claim_that_is_left_keeps_no_archive_from_its_name() {
     let share = Share::new();

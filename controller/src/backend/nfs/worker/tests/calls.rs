@@ -21,7 +21,7 @@ fn is_closed_by_exec(file: &OwnedFd) {
     assert_eq!(fcntl_getfd(file).unwrap(), FdFlags::CLOEXEC);
 }
 
-/// Creates a file, a directory, a link to each, a link to nothing, and a FIFO.
+/// Creates a file, a directory, a link to each of them, a dead link, and a FIFO.
 fn prepare() -> (Share, OwnedFd) {
     let share = Share::new();
     share.write("file");
@@ -127,7 +127,7 @@ fn a_directory_of_belays_own_is_made_only_where_there_is_nothing() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o7777, 0o700);
-    // Another call makes the directory between the lookup and the change.
+    // Another call creates the directory between the lookup and the change.
     let path = share.path("other");
     let own = slow::during(
         move |_| drop(fs::create_dir(&path)),
@@ -211,7 +211,7 @@ fn a_file_that_the_server_does_not_write_to_its_disk_is_a_failure() {
     for name in ["file", "directory"] {
         tree::sync(&fs::File::open(share.path(name)).unwrap().into(), "x").unwrap();
     }
-    // A FIFO has no content on a disk.
+    // A FIFO has no data that could be synced to a disk.
     let fifo = tree::open_file(&root, "fifo", "x").unwrap().unwrap();
     fails(tree::sync(&fifo, "x"), Errno::INVAL);
 }

@@ -47,7 +47,7 @@ fn a_volume_is_not_created_in_another_one_nor_around_it() {
         "has the directories of other volumes",
     );
     assert_eq!(names(&share.path("a/b")), [""; 0]);
-    // An ID of csi-driver-nfs may name the directory around the volumes.
+    // An ID of csi-driver-nfs may contain the parent directory of volumes.
     let deletion = share.delete(&old(&volume("a", "pvc-3"), OnDelete::Delete));
     refused(
         deletion,
@@ -171,7 +171,7 @@ fn a_damaged_claim_is_refused_by_its_path_and_decides_nothing() {
     assert_eq!(names(&share.path("pvc-1")), ["file"]);
 }
 
-/// Directories in a nested share may be claimed there, under another path.
+/// A directory in a nested share may have a claim in that share, with a different path.
 #[test]
 fn nothing_is_created_or_deleted_in_a_directory_that_is_a_share_itself() {
     let share = Share::new();
@@ -197,7 +197,7 @@ fn nothing_is_created_or_deleted_in_a_directory_that_is_a_share_itself() {
     share.delete(&old(&others[0], OnDelete::Retain)).unwrap();
     assert_eq!(names(&share.path("team")), [".belay", "data", "other"]);
     assert_eq!(names(&share.path("team/data")), ["file"]);
-    // The directory cannot be used either once the outer share has lost its claims.
+    // The directory is still refused after the claims of the outer share were removed.
     fs::remove_dir_all(share.path(".belay")).unwrap();
     refused(
         share.create(&team),
@@ -242,7 +242,7 @@ fn a_directory_can_be_used_when_the_last_volume_below_it_is_gone() {
     }
 }
 
-/// A refused volume does not claim its parent directories.
+/// If a volume is refused, its parent directories are not claimed.
 #[test]
 fn a_volume_that_was_not_created_is_above_nothing() {
     let share = Share::new();
@@ -262,13 +262,13 @@ fn a_volume_that_was_not_created_is_above_nothing() {
     share.create(&volume("a", "pvc-3")).unwrap();
 }
 
-/// Another process of the same call has left a claim on a parent directory, but no volume.
+/// Another process that ran the same call has left a claim on a parent directory, but no volume.
 #[test]
 fn what_is_left_of_a_claim_above_is_no_obstacle() {
     let share = Share::new();
     let order = volume("a/b/c", "pvc-1");
     share.create(&order).unwrap();
-    // An operator has removed the claim, and the directory.
+    // An operator has removed the claim file and the directory.
     let claim = claim_of(&share, "a/b/c");
     fs::remove_dir_all(claim.parent().unwrap()).unwrap();
     fs::remove_dir_all(share.path("a")).unwrap();
@@ -279,7 +279,7 @@ fn what_is_left_of_a_claim_above_is_no_obstacle() {
     share.create(&volume("a/b", "pvc-3")).unwrap();
 }
 
-/// A slow worker for a deleted volume finds a later volume in the same directory.
+/// A slow worker whose volume was deleted finds a later volume in the same directory.
 #[test]
 fn a_call_for_an_earlier_volume_changes_nothing_of_a_later_one() {
     let share = Share::new();
@@ -301,7 +301,7 @@ fn a_call_for_an_earlier_volume_changes_nothing_of_a_later_one() {
     let earlier: Vec<_> = states.into_iter().map(seen).collect();
     let trash = super::super::trash::Trash::open(&claims, dir, &earlier[2]).unwrap();
     share.delete(&old(&order, OnDelete::Delete)).unwrap();
-    // The later volume also has the same name.
+    // The later volume also has the same name as the deleted volume.
     share.create(&order).unwrap();
     share.write("ns/data/file");
     let now = claims.read(dir).unwrap();

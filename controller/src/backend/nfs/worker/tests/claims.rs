@@ -1,4 +1,4 @@
-//! Tests old claims, and the temporary files of claims.
+//! Tests old claim files, and temporary files from which claim files are created.
 
 use super::super::claim::{Claim, State};
 use super::super::claims::{Claims, Occupancy};
@@ -21,7 +21,7 @@ fn aged(share: &Share, state: State) -> (Claims, Claim) {
     made
 }
 
-/// A complete volume keeps its directory, even if the directory is empty.
+/// The directory of a complete volume is not removed, even if the directory is empty.
 #[test]
 fn a_volume_that_exists_keeps_its_directory_however_old_its_claim_is() {
     for state in [
@@ -39,7 +39,7 @@ fn a_volume_that_exists_keeps_its_directory_however_old_its_claim_is() {
     }
 }
 
-/// The copy of many files may take hours.
+/// Copying many files may take hours.
 #[test]
 fn a_creation_that_is_in_progress_for_hours_is_not_abandoned() {
     let share = Share::new();
@@ -48,7 +48,7 @@ fn a_creation_that_is_in_progress_for_hours_is_not_abandoned() {
     assert!(claims.is_abandoned(&path, &claim).unwrap());
     claims.refresh(&path, &claim).unwrap();
     assert!(!claims.is_abandoned(&path, &claim).unwrap());
-    // The creation detects that it was withdrawn.
+    // The call that creates the volume detects that the state of its claim has changed.
     claims.advance(&path, &claim, State::Gone).unwrap();
     refused(claims.refresh(&path, &claim), Kind::Busy, CHANGING);
 }

@@ -1,5 +1,5 @@
-//! Tests copies of volumes: killed before each change, slow, with a source that is deleted, and
-//! refused.
+//! Tests copies of volumes whose worker is killed before each change, that are slow, that are
+//! refused, or whose source is deleted.
 
 use super::super::super::call::{Copying, Source};
 use super::killed::until;
@@ -21,7 +21,7 @@ pub(super) fn copying(volume: NewVolume) -> Copying {
     }
 }
 
-/// Returns the copy that most tests request.
+/// Returns the request for a copy that most tests use.
 pub(super) fn order() -> Copying {
     copying(volume("ns/copy", "pvc-2"))
 }
@@ -105,8 +105,8 @@ fn a_copy_that_was_killed_is_made_by_the_next_call() {
 }
 
 impl Share {
-    /// Asserts that nothing in the trash takes up space. If a call was killed, the note of a copy
-    /// may be left.
+    /// Asserts that no file in the trash takes up space. If a call was killed, an empty file with
+    /// the inode number of a copy may be left.
     fn assert_no_content(&self) {
         let trash = self.path(".belay/trash");
         for name in names(&trash) {
@@ -123,7 +123,7 @@ impl Share {
     }
 }
 
-/// The copy is not repeated, and another volume gets the directory.
+/// The call is not repeated, and a different volume is created in the directory.
 #[test]
 fn a_copy_that_was_killed_can_be_deleted_or_is_removed_after_an_hour() {
     for is_deleted in [true, false] {
@@ -172,7 +172,7 @@ fn the_space_of_an_abandoned_copy_is_freed_by_the_next_copy_of_the_share() {
     });
 }
 
-/// The directory of another program is neither mistaken for the copy nor deleted.
+/// The directory was created by another program, and must not be used as the copy, or deleted.
 #[test]
 fn a_directory_that_another_program_makes_meanwhile_is_left_alone() {
     let mut refusals = 0;
@@ -191,8 +191,8 @@ fn a_directory_that_another_program_makes_meanwhile_is_left_alone() {
     assert!(refusals.into_inner() > &mut 40);
 }
 
-/// The server executes a request of a killed worker after the next worker has made the copy, or
-/// after the volume was deleted, or after a later volume was created.
+/// The server executes a request of a killed worker late: after the next worker has completed the
+/// copy, after the volume was deleted, or after a later volume was created.
 #[test]
 fn a_late_request_of_a_copy_changes_nothing_that_is_newer() {
     type Meanwhile = fn(&Share);
@@ -339,7 +339,7 @@ fn a_name_is_that_of_one_copy() {
         "was begun as a copy of",
     );
     share.copy(&order()).unwrap();
-    // The caller compares the source of a volume that exists.
+    // If the volume already exists, the caller compares its source with the request.
     let found = share.create(&order().volume).unwrap();
     assert_eq!(found.source.as_deref(), Some(ID));
     let elsewhere = copying(volume("ns/copy", "pvc-3"));

@@ -1,5 +1,5 @@
-//! Tests copies that are withdrawn while other calls are in progress, and sources that lose files
-//! meanwhile.
+//! Tests copies that are cancelled while other calls are in progress, and sources in which files
+//! are removed during the copy.
 
 use super::super::claim::{Record, State};
 use super::super::claims::{Claims, Occupancy};
@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt as _;
 
-/// Kills a copy after this number of changes. Returns `false` if the copy was completed before.
+/// Kills the worker of a copy after this number of changes. Returns `false` if the copy was
+/// completed with fewer changes.
 pub(super) fn killed_copy(share: &Share, changes: usize) -> bool {
     share.make_source();
     until(changes, || share.copy(&order())).is_none()
@@ -53,8 +54,8 @@ fn a_copy_that_was_withdrawn_is_removed_by_any_later_call() {
             let is_done = until(changes, || share.delete(&deletion())).is_some();
             if has_state(&share, ".gone") {
                 dropped.set(dropped.get() + 1);
-                // Another volume gets the directory immediately: it need not wait for an hour, and
-                // needs no equal name.
+                // A different volume can be created in the directory immediately: its call need not
+                // wait for an hour, and its name may differ.
                 let other = volume("ns/copy", "pvc-9");
                 share.create(&other).unwrap();
                 assert_eq!(names(&share.path("ns/copy")), [""; 0]);
@@ -82,7 +83,7 @@ fn a_copy_that_takes_long_to_remove_is_removed_in_parts() {
     share.assert_copied();
 }
 
-/// The slow removal has seen the copy in the volume's directory.
+/// The slow call, which removes the copy, has already found the copy in the volume's directory.
 #[test]
 fn a_slow_removal_takes_nothing_from_the_volume_that_another_call_has_completed() {
     let placed = changes_until_placed();
@@ -104,7 +105,7 @@ fn a_slow_removal_takes_nothing_from_the_volume_that_another_call_has_completed(
                     share.assert_copied();
                     completed.set(completed.get() + 1);
                 }
-                // A removal that begins later removes the complete volume.
+                // A removal that begins after the copy is complete removes the complete volume.
                 _ => removed.set(removed.get() + 1),
             },
         );
@@ -124,11 +125,11 @@ fn renamed_late(share: &Share, prefix: &str, to: impl Fn(&Path) -> PathBuf) -> b
     copy.is_some_and(|copy| fs::rename(copy, to(copy)).is_ok())
 }
 
-/// The slower call has checked its claim before the removal began.
+/// The slower call has checked its claim before the other call began the removal.
 #[test]
 fn nothing_is_left_of_a_copy_that_a_slower_call_completes_while_it_is_removed() {
     let placed = changes_until_placed();
-    // The copy gets the volume's name last, after three other changes.
+    // The last change, after three other changes, renames the copy to the volume's directory.
     for (copied, prefix) in [(placed - 1, "copy.complete"), (placed - 4, "copy.")] {
         let renamed = Cell::new(0);
         let steps = slow_at_each(
@@ -167,7 +168,7 @@ fn what_is_removed_from_the_source_meanwhile_is_not_copied_in_part() {
             let copies = moved(&trash);
             let has_begun = copies.iter().any(|copy| copy.join(removed).exists());
             looks += usize::from(step == Step::Look && has_begun);
-            // The first lookup opens the copy.
+            // The first lookup of the call opens the copy.
             if looks == 2 && fs::remove_dir_all(&source).is_ok() {
                 fail_look(0, Errno::STALE);
             }
@@ -199,11 +200,11 @@ fn a_copy_is_below_the_directories_above_it_and_not_in_another_volume() {
     );
     assert_eq!(names(&share.path("ns")), [""; 0]);
     assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
-    // These are the claims of the source and of the volume.
+    // The remaining claims are the claims of the source and of the volume.
     assert_eq!(names(&share.path(".belay/claims")).len(), 2);
 }
 
-/// The source was inside a volume that was retained. An operator has moved both away.
+/// The source was inside a volume that was retained. An operator has moved both volumes away.
 #[test]
 fn a_source_below_a_volume_that_was_moved_away_does_not_exist() {
     let share = Share::new();
@@ -222,7 +223,8 @@ fn a_source_below_a_volume_that_was_moved_away_does_not_exist() {
     refused(share.copy(&order), Kind::NotFound, "does not exist");
 }
 
-/// The directory has the inode number that was noted when it was filled.
+/// The inode number of the directory is the number that was recorded when the initial files were
+/// written to the directory.
 #[test]
 fn a_copy_whose_archive_is_moved_back_is_not_taken_for_one_without_a_caller() {
     let mut clone = order();
@@ -233,7 +235,7 @@ fn a_copy_whose_archive_is_moved_back_is_not_taken_for_one_without_a_caller() {
         |share| {
             share.make_source();
             share.copy(&clone).unwrap();
-            // The call was killed before it removed the note.
+            // The call was killed before it removed the record of the inode number.
             let dir = &clone.volume.at.dir;
             let claims = Claims::find(&share.tree()).unwrap().unwrap();
             let Occupancy::By(claim) = claims.read(dir).unwrap() else {

@@ -5,8 +5,8 @@ use super::killed::{fail, was_left};
 use super::*;
 use rustix::io::Errno;
 
-/// Makes the copy in new shares. In each share, another change fails with this error, and the copy
-/// is then made again. Returns the results.
+/// Copies the volume in a new share for each change of the copy. In each share, one change fails
+/// with this error, and the call is then repeated. Returns the results.
 fn failing_at_each(errno: Errno, after: impl Fn(&Share)) -> Vec<Result<ExistingVolume, Failure>> {
     let mut results = Vec::new();
     loop {

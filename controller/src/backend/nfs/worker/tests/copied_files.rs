@@ -36,7 +36,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Asserts that a file and its copy are alike, except for the inode number and ctime.
+/// Asserts that a file and its copy are identical, except for the inode number and ctime.
 #[track_caller]
 fn assert_alike(share: &Share, below: &str) {
     let (from, to) = (
@@ -103,7 +103,7 @@ fn modes_times_and_types_are_those_of_the_source() {
                 Path::new("../outside/precious")
             );
             assert!(stat(&copy.join("fifo")).file_type().is_fifo());
-            // An archive has no sockets.
+            // Sockets are not archived.
             if copy.join("socket").exists() {
                 assert_alike(share, "socket");
                 assert!(stat(&copy.join("socket")).file_type().is_socket());

@@ -12,7 +12,8 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// A failure that was rolled back has left nothing; any other failure may have left files.
+/// After a failure that was rolled back, no files are left; any other failure may leave files
+/// behind.
 #[test]
 fn a_creation_that_is_rolled_back_leaves_nothing() {
     let order = NewVolume {
@@ -29,7 +30,7 @@ fn a_creation_that_is_rolled_back_leaves_nothing() {
         }
         let is_left = !names(&share.path(".belay/claims")).is_empty();
         match result {
-            // The failed step was the removal of an empty directory.
+            // The step that failed was the removal of an empty directory.
             Ok(seen) => assert_eq!(seen.bytes, 7),
             Err(failure) => {
                 assert_eq!(failure.kind, Kind::Precondition, "{at}: {failure}");
@@ -42,7 +43,8 @@ fn a_creation_that_is_rolled_back_leaves_nothing() {
                     Certainty::NothingHappened => assert!(!is_left, "{at}: {failure}"),
                     Certainty::MayBeRunning => {}
                 }
-                // The directory was created without its mode, so no other volume may get it.
+                // The directory was created, but its mode was not set, so no other volume may use
+                // the directory.
                 if share.path("ns/data").exists() {
                     assert_eq!(
                         failure.certainty,
@@ -60,7 +62,8 @@ fn a_creation_that_is_rolled_back_leaves_nothing() {
     assert_eq!(rolled_back, 2);
 }
 
-/// Another call completes and deletes the same volume, and a later volume gets the directory.
+/// Another call completes and deletes the same volume, and a later volume is created in the
+/// directory.
 #[test]
 fn a_slow_creation_changes_nothing_of_a_later_volume() {
     let order = NewVolume {
@@ -101,7 +104,8 @@ fn a_slow_creation_changes_nothing_of_a_later_volume() {
     }
 }
 
-/// Each caller gets the volume that either call has completed, or repeats its call.
+/// Each of two concurrent calls either returns the volume, which one of them has completed, or must
+/// be repeated.
 #[test]
 fn two_creations_of_a_volume_complete_it_once() {
     let order = volume("ns/data", "pvc-1");
@@ -121,8 +125,8 @@ fn two_creations_of_a_volume_complete_it_once() {
     );
 }
 
-/// Before the claim is ready, the other program creates a file in the directory, or a file with its
-/// name.
+/// Before the claim is ready, another program creates a file in the directory, or a file with the
+/// name of the directory.
 #[test]
 fn a_directory_that_another_program_makes_meanwhile_is_not_handed_out() {
     let order = volume("ns/data", "pvc-1");

@@ -5,8 +5,8 @@ use super::killed::{fail, fail_look, was_left};
 use super::*;
 use rustix::io::Errno;
 
-/// Makes the call in new shares. In each share, another change fails with this error. Returns the
-/// results.
+/// Runs the call in a new share for each of its changes. In each share, one change fails with this
+/// error. Returns the results.
 fn failing_at_each(
     errno: Errno,
     prepare: impl Fn(&Share),
@@ -67,8 +67,8 @@ fn no_change_that_the_server_does_not_confirm_counts_as_made() {
             |share| share.delete(&old(&order, OnDelete::Archive)),
             |share| {
                 assert_eq!(names(&share.path("archived-ns/data")), ["a"]);
-                // A claim that was not published stays in `.belay/tmp` until the archive's claim is
-                // removed.
+                // A claim that was not published remains in `.belay/tmp` until the archive's claim
+                // is removed.
                 assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
             },
         );
@@ -87,7 +87,7 @@ fn no_change_that_the_server_does_not_confirm_counts_as_made() {
     }
 }
 
-/// The server may refuse to remove a parent directory.
+/// If the server refuses to remove a parent directory, the deletion of the volume still succeeds.
 #[test]
 fn a_deleted_volume_is_not_kept_for_a_directory_above_it_that_cannot_be_removed() {
     let order = volume("ns/data", "pvc-1");
@@ -104,7 +104,7 @@ fn a_deleted_volume_is_not_kept_for_a_directory_above_it_that_cannot_be_removed(
     }
 }
 
-/// Makes the call in new shares. In each share, another lookup fails.
+/// Runs the call in a new share for each of its lookups. In each share, one lookup fails.
 fn failing_at_each_look(
     prepare: impl Fn(&Share),
     call: impl Fn(&Share) -> Result<(), Failure>,

@@ -1,4 +1,5 @@
-//! Tests links, files and renames in the way: nothing outside of the volume is touched.
+//! Tests links, files and renames in the path of a volume: no file outside of the volume may be
+//! changed.
 
 use super::*;
 use std::cell::Cell;
@@ -54,7 +55,7 @@ fn a_link_in_the_place_of_belays_own_directories_is_not_followed() {
     }
 }
 
-/// Another user can forge records in a directory that others can write in.
+/// If other users can write in Belay's directory, they can forge records.
 #[test]
 fn a_directory_of_belays_own_that_others_can_write_in_is_not_trusted() {
     for own in [".belay", ".belay/claims", ".belay/tmp", ".belay/trash"] {
@@ -143,12 +144,13 @@ fn renames_during_a_deletion_lead_nowhere_else() {
         for n in 0..20 {
             share.write(&format!("pvc-1/{n}/{n}/file"));
         }
-        // The tenant's own mount follows the directory when it is moved.
+        // The tenant has the directory itself mounted, so the mount remains usable after the
+        // directory is moved.
         let mount: std::os::fd::OwnedFd = fs::File::open(share.path("pvc-1")).unwrap().into();
         let (outside, stop) = (share.outside(), AtomicBool::new(false));
         let failed = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Ignore errors: each call fails once the name is removed.
+                // Ignore errors: the tenant's system calls fail once the name is removed.
                 while !stop.load(Ordering::Relaxed) {
                     for n in 0..20 {
                         let (name, away) = (n.to_string(), format!("away-{n}"));
@@ -159,7 +161,7 @@ fn renames_during_a_deletion_lead_nowhere_else() {
                     }
                 }
             });
-            // A panic here would wait forever for the other thread.
+            // If this thread panicked, the test would wait forever for the second thread.
             let failed = loop {
                 match share.delete(&old(&order, OnDelete::Delete)) {
                     Ok(()) => break None,
@@ -186,7 +188,7 @@ fn a_volume_that_is_exchanged_for_a_link_is_not_followed() {
         scope.spawn(|| {
             let (data, away) = (share.path("ns/data"), share.path("ns/away"));
             while !stop.load(Ordering::Relaxed) {
-                // Ignore errors: another change may have come first.
+                // Ignore errors: the worker may have removed the file first.
                 fs::rename(&data, &away).ok();
                 symlink(share.outside(), &data).ok();
                 fs::remove_file(&data).ok();

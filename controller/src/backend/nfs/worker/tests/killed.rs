@@ -6,12 +6,13 @@ use rustix::io::Errno;
 use std::cell::Cell;
 
 thread_local! {
-    /// Number of changes that this thread may still make. `None` allows any number of changes.
+    /// Number of changes that this thread may make before the simulated kill. `None` allows any
+    /// number of changes.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
     static IS_KILLED: Cell<bool> = const { Cell::new(false) };
-    /// The number of changes before one fails, and its error.
+    /// The number of changes before the change that fails, and the error of that change.
     static FAILS: Cell<Option<(usize, Errno)>> = const { Cell::new(None) };
-    /// The number of lookups before one fails, and its error.
+    /// The number of lookups before the lookup that fails, and the error of that lookup.
     static LOOK_FAILS: Cell<Option<(usize, Errno)>> = const { Cell::new(None) };
     /// Number of files that this thread has synced.
     static SYNCED: Cell<usize> = const { Cell::new(0) };
@@ -65,7 +66,7 @@ pub(super) fn fail_look(after: usize, errno: Errno) {
     LOOK_FAILS.set(Some((after, errno)));
 }
 
-/// Whether a requested failure did not occur, since the call made fewer steps.
+/// Whether a requested failure did not occur, since the call consists of fewer steps.
 pub(super) fn was_left() -> bool {
     [FAILS.take(), LOOK_FAILS.take()]
         .iter()
@@ -131,7 +132,8 @@ fn a_creation_that_was_killed_is_completed_by_the_next_one() {
     assert!(killed > 10, "{killed}");
 }
 
-/// A claim that has its name still has its content after a crash of the server.
+/// The content of a claim is synced before the claim gets its name, so that a crash of the server
+/// cannot remove the content.
 #[test]
 fn a_claim_is_on_the_servers_disk_before_it_has_its_name() {
     let order = volume("ns/data", "pvc-1");
@@ -146,7 +148,7 @@ fn a_claim_is_on_the_servers_disk_before_it_has_its_name() {
     );
 }
 
-/// Another volume gets the directory after the kill.
+/// After the kill, a different volume is created in the directory.
 #[test]
 fn a_creation_that_was_killed_is_refused_once_its_directory_has_files() {
     let order = volume("data", "pvc-1");

@@ -72,7 +72,7 @@ fn no_volume_is_created_in_an_archive() {
         );
     }
     assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
-    // Another program has created this directory, which has no claim.
+    // Another program has created this directory, for which no claim file exists.
     share.write("archived-pvc-9/file");
     let inside = share.create(&volume("archived-pvc-9/x", "pvc-2"));
     refused(inside, Kind::Incompatible, "is called as an archive");
@@ -96,10 +96,10 @@ fn no_volume_is_created_in_a_directory_with_files() {
     }
     assert_eq!(names(&share.path("foreign")), ["file"]);
     assert_eq!(names(&share.path(".belay/claims")), [""; 0]);
-    // This is the directory of a namespace, which csi-driver-nfs has created.
+    // The directory `ns` is the directory of a namespace, which csi-driver-nfs has created.
     share.create(&volume("ns/pvc-2", "pvc-2")).unwrap();
-    // A claim shows that the directory contains a volume, so files of another program in it do not
-    // matter.
+    // According to a claim, the directory contains a volume, so files of another program in the
+    // directory are allowed.
     share.write("ns/file");
     share.create(&volume("ns/pvc-3", "pvc-3")).unwrap();
 }

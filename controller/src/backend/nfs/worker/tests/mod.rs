@@ -46,7 +46,8 @@ struct Share {
 
 impl Share {
     fn new() -> Self {
-        // Use memory, if possible: each claim in thousands of shares is synced to the disk.
+        // Use a filesystem in memory if possible, since the tests sync each claim in thousands of
+        // shares.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         let dir = dir.unwrap();
         fs::create_dir(dir.path().join("share")).unwrap();
@@ -109,7 +110,8 @@ impl Share {
         fs::write(path, below).unwrap();
     }
 
-    /// Asserts that there are neither claims nor trash, and that no file outside was changed.
+    /// Asserts that no claims and no trash are left, and that no file outside of the share was
+    /// changed.
     fn assert_clean(&self) {
         for own in [".belay/claims", ".belay/tmp", ".belay/trash"] {
             assert_eq!(names(&self.path(own)), [""; 0], "{own}");
@@ -144,7 +146,8 @@ fn owned(dir: &str, name: &str) -> Owned {
     }
 }
 
-/// Returns the volume for a controller that adopts directories without a claim.
+/// Returns the creation of the volume by a controller with `--nfs-adopt`, which adopts directories
+/// without a claim.
 fn adopting(volume: NewVolume) -> NewVolume {
     let at = Owned {
         adopts: true,
@@ -191,7 +194,7 @@ fn archived(name: &str) -> (NewVolume, OldVolume) {
     (order, deletion)
 }
 
-/// Returns the path of the claim's file.
+/// Returns the path of the file with the claim on a directory.
 fn claim_of(share: &Share, dir: &str) -> PathBuf {
     let dir = Dir::read(dir).unwrap().unwrap();
     let path = share.path(".belay/claims").join(file_name(&dir));

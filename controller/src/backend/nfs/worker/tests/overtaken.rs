@@ -4,7 +4,7 @@ use super::slow::{Step, repeated, slow_at, slow_at_each};
 use super::*;
 use std::cell::Cell;
 
-/// Accepts a failure that asks an operator to move something away.
+/// Accepts a failure whose message asks an operator to move a file or a directory away.
 fn unless_in_the_way(result: Result<(), Failure>) -> Result<(), Failure> {
     match result {
         Err(failure) if failure.kind == Kind::Precondition => Ok(()),
@@ -25,7 +25,7 @@ pub(super) fn place_of(share: &Share, file: &str) -> PathBuf {
     found[0].clone()
 }
 
-/// Returns the number of claims in this state.
+/// Returns the number of claim files in this state.
 fn claims_in(share: &Share, state: &str) -> usize {
     let claims = share.path(".belay/claims");
     let of = |own: String| names(&claims.join(own)).into_iter();
@@ -47,7 +47,7 @@ fn a_program_that_takes_the_name_of_an_archive_meanwhile_loses_nothing() {
         },
         |share| unless_in_the_way(share.delete(&deletion)),
         |share| {
-            // The name is free until the archive has it.
+            // The name of the archive is free until the volume is renamed to that name.
             if !share.path("archived-ns/data").exists() {
                 share.write("archived-ns/data/foreign");
             }
@@ -73,7 +73,7 @@ fn a_program_that_takes_the_name_of_an_archive_meanwhile_loses_nothing() {
     assert!(steps > 40, "{steps}");
 }
 
-/// The volume gets the name of the archive, or the name of a parent directory.
+/// A new volume is created with the name of the archive, or with the name of a parent directory.
 #[test]
 fn a_volume_that_gets_the_name_of_an_archive_meanwhile_is_kept() {
     let (order, deletion) = archived("pvc-1");
@@ -115,7 +115,8 @@ fn a_volume_that_gets_the_name_of_an_archive_meanwhile_is_kept() {
     }
 }
 
-/// The deleted volume was created by csi-driver-nfs. A later volume of Belay gets its directory.
+/// The deleted volume was created by csi-driver-nfs. A later volume of Belay is created in the same
+/// directory.
 #[test]
 fn a_slow_deletion_of_a_volume_without_a_claim_removes_nothing_that_came_later() {
     let order = volume("ns/data", "pvc-1");
@@ -183,7 +184,7 @@ fn of_two_deletions_at_once_neither_removes_what_another_program_makes_then() {
     }
 }
 
-/// The volume was retained and moved away, and a later volume has its directory.
+/// The volume was retained and moved away, and a later volume was created in the same directory.
 #[test]
 fn a_slow_retention_changes_nothing_of_a_later_volume() {
     let order = NewVolume {
@@ -213,8 +214,9 @@ fn a_slow_retention_changes_nothing_of_a_later_volume() {
     );
 }
 
-/// The parent of the deleted directory now belongs to a later volume. NFS cannot remove a directory
-/// on the condition that its identity is unchanged, so the call must check the identity before.
+/// The parent of the deleted directory now belongs to a later volume. NFS has no request to remove
+/// a directory only if it is still the same directory, so the call must check the identity of the
+/// directory first.
 #[test]
 fn a_slow_deletion_sees_that_a_directory_above_is_a_volume_by_now() {
     let order = volume("ns/data", "pvc-1");

@@ -7,7 +7,7 @@ use super::repeated::{claimed, dir, record};
 use super::*;
 use std::os::unix::fs::symlink;
 
-/// Creates a volume with a file, of Belay or of csi-driver-nfs.
+/// Creates a volume that contains a file, as Belay or as csi-driver-nfs.
 pub(super) fn prepare(share: &Share, order: &NewVolume, is_claimed: bool) {
     if is_claimed {
         share.create(order).unwrap();
@@ -15,7 +15,8 @@ pub(super) fn prepare(share: &Share, order: &NewVolume, is_claimed: bool) {
     share.write(&format!("{}/file", order.at.dir));
 }
 
-/// Asserts that nothing was begun: the volume and its claim are unchanged, and there is no trash.
+/// Asserts that the deletion has not begun: the volume and its claim are unchanged, and the trash
+/// does not exist.
 #[track_caller]
 pub(super) fn is_untouched(share: &Share, order: &NewVolume, is_claimed: bool) {
     let dir = order.at.dir.to_string();
@@ -67,7 +68,8 @@ fn what_is_no_directory_is_neither_archived_nor_replaced_nor_deleted() {
     }
 }
 
-/// The policies of the record and of the ID do not change, so the next call continues.
+/// The policies in the record and in the ID are fixed, so the next call continues the deletion with
+/// the same policy.
 #[test]
 fn a_deletion_that_was_begun_is_completed_by_the_policy_that_keeps_more() {
     let (delete, archive) = (OnDelete::Delete, OnDelete::Archive);
@@ -76,7 +78,7 @@ fn a_deletion_that_was_begun_is_completed_by_the_policy_that_keeps_more() {
         (delete, archive, true),
         (archive, delete, true),
         (archive, archive, true),
-        // The deletion was begun with another ID.
+        // An earlier call has begun the deletion with a different ID of the volume.
         (delete, OnDelete::Retain, false),
         (archive, OnDelete::Retain, true),
     ] {
@@ -99,7 +101,8 @@ fn a_deletion_that_was_begun_is_completed_by_the_policy_that_keeps_more() {
     }
 }
 
-/// Another ID of the volume has another policy. The call with that ID was killed.
+/// A volume may have two IDs with different policies. Here, the call with one of the IDs was
+/// killed.
 #[test]
 fn a_volume_that_waits_to_be_archived_is_not_deleted() {
     let share = Share::new();
@@ -116,7 +119,7 @@ fn a_volume_that_waits_to_be_archived_is_not_deleted() {
     assert_eq!(names(&share.path(&trash.path())), ["volume"]);
 }
 
-/// The directory may belong to another program by now.
+/// Another program may have created a new directory with the same name by now.
 #[test]
 fn a_volume_that_is_gone_is_not_deleted_again() {
     for policy in [OnDelete::Delete, OnDelete::Archive, OnDelete::Retain] {
@@ -203,7 +206,7 @@ fn a_directory_above_that_is_a_file_by_now_is_left() {
     }
 }
 
-/// The first call's ID contained the policy; the next call's ID may not.
+/// The ID in the first call contained the policy; the ID in the next call may contain no policy.
 #[test]
 fn a_volume_that_was_retained_is_not_deleted_later() {
     let share = Share::new();
@@ -250,7 +253,7 @@ fn a_volume_is_deleted_where_the_claims_of_volumes_below_are_left() {
     assert!(!share.path("a").exists());
 }
 
-/// Two claims exclude each other, for example in a share that was restored from a backup.
+/// The two claims contradict each other, for example because the share was restored from a backup.
 #[test]
 fn a_volume_that_was_completed_is_deleted_whatever_is_above_it() {
     let share = Share::new();

@@ -1,4 +1,4 @@
-//! Tests the files of claims, and requests whose response is lost.
+//! Tests claim files, and requests whose response is lost.
 
 use super::super::claim::{Claim, State};
 use super::super::claims::{Occupancy, is_abandoned};
@@ -7,12 +7,12 @@ use super::slow::{Step, during};
 use super::*;
 use rustix::io::Errno;
 
-/// Returns the directory of the claims on a path.
+/// Returns the directory that contains the claim file of a path.
 fn path_of(share: &Share, path: &str) -> PathBuf {
     share.path(".belay/claims").join(file_name(&dir(path)))
 }
 
-/// The server executes the request before the client sends it again.
+/// The server has already executed the request when the client sends the request again.
 #[test]
 fn a_claim_that_is_made_or_changed_twice_is_made_or_changed() {
     let share = Share::new();
@@ -132,7 +132,7 @@ fn what_was_written_for_a_claim_goes_with_it_and_nothing_else() {
     assert!(claims.remove(&dir("a"), &claim).unwrap());
     assert_eq!(names(&share.path(".belay/tmp")), ["other.4"]);
     assert_eq!(names(&share.path(".belay/tmp/other.4")), ["4.creating"]);
-    // Another call removes one of the files meanwhile.
+    // Another call removes one of the files at the same time.
     let share = Share::new();
     let (claims, claim) = prepare(&share);
     let (tmp, hash) = (share.path(".belay/tmp"), file_name(&dir("a")));

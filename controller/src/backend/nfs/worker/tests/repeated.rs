@@ -1,5 +1,5 @@
-//! Tests deletions that are repeated after their end, archives of incomplete volumes, and files
-//! that another program has created since.
+//! Tests deletions that are repeated after they were completed, archives of incomplete volumes, and
+//! files that another program has created since the deletion.
 
 use super::super::claim::{Claim, Record, State};
 use super::super::claims::Claims;
@@ -21,7 +21,7 @@ pub(super) fn record(path: &str, archive_of: Option<String>) -> Record {
     }
 }
 
-/// Creates a claim as if a killed call had left it.
+/// Creates a claim file as if a killed call had left it.
 pub(super) fn claimed(share: &Share, record: Record, state: State) -> (Claims, Claim) {
     let claims = Claims::open(&share.tree()).unwrap();
     let dir = dir(&record.dir);
@@ -44,7 +44,7 @@ fn a_repeated_deletion_removes_nothing_that_came_after_the_first() {
         share.write("ns/data/file");
         assert_eq!(share.delete_or_leave(&deletion).unwrap(), None);
         assert_eq!(share.delete_or_leave(&deletion).unwrap(), None);
-        // For example, an operator has restored a backup.
+        // For example, an operator has restored the directory from a backup.
         share.write("ns/data/restored");
         refused(share.delete(&deletion), Kind::Precondition, "--nfs-adopt");
         assert_eq!(names(&share.path("ns/data")), ["restored"]);
@@ -118,7 +118,7 @@ fn a_deletion_that_finds_another_volume_says_which() {
     assert!(share.path("data").is_dir());
 }
 
-/// The archive of another volume was moved away, or was never moved there.
+/// The archive of another volume was moved away, or was claimed but never created.
 #[test]
 fn a_stale_claim_on_the_name_of_an_archive_is_not_this_volumes() {
     let share = Share::new();
@@ -210,7 +210,7 @@ fn a_directory_that_was_moved_away_blocks_none_below_it() {
     let words = "a part of another volume is not deleted";
     refused(share.delete(&inside), Kind::Precondition, words);
     fs::remove_dir_all(share.path("a")).unwrap();
-    // A directory that was archived and moved away blocks no volume either.
+    // The claim of an archive that was moved away does not prevent a new volume, either.
     gone(
         &share,
         &NewVolume {

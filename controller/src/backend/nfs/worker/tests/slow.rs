@@ -1,5 +1,6 @@
 //! Stops a call before one of its lookups or changes, as if the worker was slow or the server
-//! executed the request late. Other calls are completed meanwhile; then the call continues.
+//! executed the request late. While the call is stopped, other calls are completed; then the
+//! stopped call continues.
 
 use super::*;
 use std::cell::RefCell;
@@ -7,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 struct Pause {
     steps: usize,
-    /// The only kind of steps that are counted. `None` means that all steps are counted.
+    /// The kind of steps that are counted; `None` if all steps are counted.
     only: Option<Step>,
     reached: Sender<()>,
     resumed: Receiver<()>,
@@ -46,9 +47,9 @@ pub(super) fn before_look() {
     before(Step::Look);
 }
 
-/// Waits when the test's number of steps is reached.
+/// Runs before each step. Waits if the test has requested a stop before this step.
 fn before(step: Step) {
-    // The function may itself make calls that reach this point.
+    // The function may itself make calls whose steps call `before`.
     if let Some(mut other) = OTHER.take() {
         other(step);
         OTHER.set(Some(other));
@@ -57,7 +58,7 @@ fn before(step: Step) {
         Some(pause) if pause.only.is_some_and(|only| step != only) => PAUSE.set(Some(pause)),
         Some(pause) if pause.steps == 0 => {
             pause.reached.send(()).unwrap();
-            // An error means that the test has failed; the call continues in both cases.
+            // Ignore an error: it means that the test has failed, and the call may continue.
             pause.resumed.recv().ok();
         }
         Some(pause) => PAUSE.set(Some(Pause {
@@ -128,7 +129,7 @@ pub(super) fn slow_at(
     unreachable!("a call makes a finite number of steps")
 }
 
-/// Repeats a deletion as a provisioner does, as long as it returns `Busy`.
+/// Repeats a deletion, as csi-provisioner does, while the deletion returns `Busy`.
 pub(super) fn repeated(share: &Share, order: &OldVolume) -> Result<(), Failure> {
     for _ in 0..4 {
         match share.delete(order) {
@@ -156,14 +157,15 @@ fn moved_away(share: &Share) {
     fs::rename(share.path("archived-ns"), share.path("kept")).unwrap();
 }
 
-/// Deletes the volume, and creates a later one in its directory.
+/// Deletes the volume, and creates a later volume in the same directory.
 fn replaced(share: &Share, deletion: &OldVolume, later: &NewVolume) {
     deleted(share, deletion);
     share.create(later).unwrap();
     share.write("ns/data/later");
 }
 
-/// Asserts that the archive belongs to `pvc-2`, and that its record contains this name.
+/// Asserts that the archive belongs to `pvc-2`, and that the record of the archive contains this
+/// name.
 fn later_is_archived(share: &Share) {
     assert_eq!(names(&share.path("archived-ns/data")), ["later"]);
     refused(
@@ -189,7 +191,7 @@ fn an_archive_that_another_controller_has_just_made_is_kept() {
         },
     );
     assert!(steps > 40, "{steps}");
-    // A later volume gets the directory.
+    // A later volume is created in the directory.
     slow_at_each(
         prepare,
         |share| share.delete(&deletion),
@@ -218,7 +220,8 @@ fn an_archive_that_another_controller_has_just_made_is_kept() {
     );
 }
 
-/// Makes some changes of a call, and more in each further round, until one round completes it.
+/// Kills a call after some changes, and in each further round after more changes, until the call is
+/// complete in one round.
 fn killed_in_rounds(from: usize, round: impl Fn(&dyn Fn(&dyn Fn() -> Result<(), Failure>))) {
     for changes in (from..).step_by(3) {
         let is_whole = std::cell::Cell::new(true);
@@ -232,7 +235,7 @@ fn killed_in_rounds(from: usize, round: impl Fn(&dyn Fn(&dyn Fn() -> Result<(), 
     }
 }
 
-/// The other controller is killed meanwhile.
+/// The second controller is killed while the call is stopped.
 #[test]
 fn of_two_archives_at_once_one_is_made() {
     let (_, deletion) = archived("pvc-1");
@@ -250,7 +253,7 @@ fn of_two_archives_at_once_one_is_made() {
     });
 }
 
-/// The next volume in the directory is archived meanwhile.
+/// While the call is stopped, the next volume in the directory is archived.
 #[test]
 fn a_slow_archive_does_not_disturb_that_of_a_later_volume() {
     let (_, deletion) = archived("pvc-1");
@@ -304,7 +307,7 @@ fn a_slow_deletion_removes_nothing_that_came_later() {
     }
 }
 
-/// A claim gets its name while another call removes unused temporary claims.
+/// A claim is renamed to its final name while another call is removing unused temporary claims.
 #[test]
 fn a_claim_that_was_just_made_keeps_its_file() {
     let order = volume("ns/data", "pvc-1");

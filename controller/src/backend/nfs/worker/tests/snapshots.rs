@@ -1,5 +1,5 @@
-//! Tests snapshots and restores: killed before each change, slow, refused, and with archives of
-//! csi-driver-nfs.
+//! Tests snapshots and restores whose worker is killed before each change, that are slow or
+//! refused, or that use archives of csi-driver-nfs.
 
 use super::super::super::call::{
     Archived, NewSnapshot, Restoring, SnapshotSeen, Source, snapshot_of,
@@ -49,8 +49,8 @@ pub(super) fn restored() -> Restoring {
     restoring(volume("ns/copy", "pvc-2"))
 }
 
-/// Returns an entry that can be restored without root, since only root gives a file to another
-/// user.
+/// Returns an entry that the test can restore as a user other than root, since only root can change
+/// the owner of a file.
 pub(super) fn of_this_user() -> Entry {
     Entry {
         user: rustix::process::geteuid().as_raw(),
@@ -219,7 +219,7 @@ fn a_late_request_of_a_snapshot_replaces_nothing_and_brings_nothing_back() {
                         assert!(fs::read(share.archive()).unwrap() == kept);
                     }
                     Some(_) => {
-                        // The call began after the deletion.
+                        // The call began after the snapshot was deleted.
                         assert!(share.unpacked("unpacked").join("later").exists());
                     }
                     None => assert!(is_deleted),
@@ -328,7 +328,7 @@ fn a_name_is_that_of_one_snapshot_and_of_no_volume() {
     refused(share.cut(&same_name), Kind::Incompatible, words);
     let as_volume = share.create(&volume("cut", "pvc-9"));
     refused(as_volume, Kind::Incompatible, "exists in the share");
-    // If the class does not name the directory, it has the name of the volume.
+    // If the class contains no `subDir`, the directory has the name of the volume.
     let mut named_so = volume("cut", "cut");
     named_so.is_named_so = true;
     let named_so = share.create(&named_so);

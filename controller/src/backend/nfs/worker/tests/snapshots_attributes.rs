@@ -78,7 +78,7 @@ fn the_later_attribute_of_a_name_counts_and_one_that_linux_does_not_have_is_refu
     assert_eq!(&value[..length.unwrap()], b"last");
 }
 
-/// The archive contains some holes of a file with very many holes as data.
+/// If a file has very many holes, some of its holes are archived as data.
 #[test]
 fn the_segments_of_a_file_are_not_more_than_other_programs_read() {
     let share = Share::new();

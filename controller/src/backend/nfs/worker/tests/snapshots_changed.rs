@@ -62,8 +62,8 @@ fn a_directory_that_is_replaced_while_it_is_archived_is_the_old_or_the_new_one()
                 }
             };
             if let Err(failure) = during(change, || share.cut(&cutting())) {
-                // The failed lookup was for the volume or its root, so the server seems to have
-                // lost it.
+                // The failed lookup was for the volume's directory, so the server seems to have
+                // removed the volume.
                 assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
                 share.cut(&cutting()).unwrap();
             }
@@ -98,7 +98,8 @@ fn large() -> Vec<u8> {
     (0..5 << 18).map(next).collect()
 }
 
-/// Changes the size of a file at changes of the archive. Returns the restored file.
+/// Changes the size of a file each time the worker writes to the archive. Returns the restored
+/// file.
 fn cut_while(mut change: impl FnMut(&fs::File) + 'static) -> Vec<u8> {
     let share = Share::new();
     share.make_source();
@@ -198,7 +199,7 @@ fn of_a_name_that_an_archive_of_belay_has_twice_the_later_one_counts() {
     share.assert_outside();
 }
 
-/// Replaces the content of the archive, and keeps its mark.
+/// Replaces the content of the archive, but keeps the mark in its header.
 fn write_marked(share: &Share, content: &[u8]) {
     let comment = format!("Belay snapshot of {}", super::snapshots::VOLUME);
     let file = fs::File::create(share.archive()).unwrap();

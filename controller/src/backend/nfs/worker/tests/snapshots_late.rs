@@ -42,8 +42,9 @@ fn what_a_killed_snapshot_has_left_is_removed_when_its_volume_is_gone() {
     assert!(left.get() > 3, "{}", left.get());
 }
 
-/// The server links the archive after the call has looked for it, and before the call removes its
-/// temporary file. The volume is deleted before the call, or while it is archived again.
+/// The server creates the final name of the archive after the call has not found the archive, and
+/// before the call removes the temporary file. The volume is deleted before the call, or while the
+/// call archives the volume again.
 #[test]
 fn an_archive_that_gets_its_name_late_is_the_snapshot_though_its_volume_is_gone() {
     for gone_at in 0..6 {

@@ -1,4 +1,4 @@
-//! Tests a mount that shows an old state of the server, as with a directory delegation.
+//! Tests a mount in which an old state of the server is visible, as with a directory delegation.
 
 use super::super::claim::State;
 use super::super::claims::{Claims, Occupancy};
@@ -10,8 +10,8 @@ use super::copied_dropped::{changes_until_placed, killed_copy};
 use super::repeated::dir;
 use super::*;
 
-/// Returns a mount that still shows a deleted volume, whose directory now belongs to another
-/// volume.
+/// Returns a mount in which a deleted volume is still visible, although its directory now belongs
+/// to another volume.
 fn stale(share: &Share, replaced: impl FnOnce()) -> Tree {
     let shown = share.dir.path().join("shown");
     fs::rename(share.path(""), &shown).unwrap();
@@ -56,7 +56,7 @@ fn a_source_that_only_this_mount_still_shows_is_not_the_one_that_was_copied() {
     );
 }
 
-/// Another call has removed the copy, and a later volume has its directory.
+/// Another call has removed the copy, and a later volume was created in the same directory.
 #[test]
 fn a_copy_that_only_this_mount_still_shows_is_not_moved_away() {
     let share = Share::new();

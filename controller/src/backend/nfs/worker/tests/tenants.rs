@@ -62,7 +62,7 @@ pub(super) fn moved(trash: &Path) -> Vec<PathBuf> {
     all.collect()
 }
 
-/// Creates a file in a directory that is about to be removed, this number of times.
+/// Creates this number of files, each in an empty directory that the worker is about to remove.
 fn refilled(times: usize, all: impl Fn() -> Vec<PathBuf>) -> impl FnMut(Step) {
     let mut made = 0;
     move |step| {
@@ -95,7 +95,7 @@ fn a_directory_that_a_tenant_fills_meanwhile_is_emptied_again_some_times() {
     }
 }
 
-/// Slower calls of the same deletion fill the trash.
+/// Slower calls of the same deletion move further directories to the trash.
 #[test]
 fn trash_that_is_filled_meanwhile_is_emptied_again_some_times() {
     let order = volume("ns/data", "pvc-1");
@@ -104,7 +104,7 @@ fn trash_that_is_filled_meanwhile_is_emptied_again_some_times() {
         let share = Share::new();
         share.create(&order).unwrap();
         let trash = share.path(".belay/trash");
-        // The trash is filled only after the volume was moved to it.
+        // Files appear in the trash only after the volume was moved to the trash.
         let volume = share.path("ns/data");
         let own = move || match volume.exists() {
             true => Vec::new(),
@@ -145,7 +145,7 @@ fn what_is_deep_is_moved_up() {
     share.assert_clean();
 }
 
-/// A tenant has moved the directory that is about to be moved up.
+/// A tenant has moved the directory that the worker is about to move to the top of the trash.
 #[test]
 fn what_a_tenant_moves_from_the_depth_is_removed_where_it_is() {
     let order = volume("ns/data", "pvc-1");

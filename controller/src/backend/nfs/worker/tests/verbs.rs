@@ -83,7 +83,8 @@ fn the_recorded_policy_decides_and_not_the_default_of_today() {
     assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
 }
 
-/// Other processes write to the filesystem of the share meanwhile, so the test measures repeatedly.
+/// Other processes may write to the filesystem of the share, so the test compares the free space
+/// several times.
 #[test]
 fn the_room_is_that_of_the_shares_filesystem_and_nothing_is_written() {
     let share = Share::new();
@@ -226,7 +227,7 @@ fn a_deletion_without_time_stops_and_the_next_one_continues() {
     let create = Work::Create(order.clone());
     let created = share.perform_until(&create, Instant::now());
     refused(created, Kind::Busy, "still being removed");
-    // For example, an operator has restored a backup meanwhile.
+    // For example, an operator has restored a backup since the deletion.
     share.write("pvc-1/restored");
     share.delete(&old(&order, OnDelete::Delete)).unwrap();
     assert_eq!(names(&share.path("pvc-1")), ["restored"]);
