@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// The time after which the server ends a watch, so that a lost connection is noticed.
+/// The time after which the server ends a watch, so that a lost connection is noticed. Two seconds
+/// before, the server reports the current version, at which the next watch begins: without it, the
+/// watch of a quiet node would expire while other nodes' objects change.
 const WATCH: Duration = Duration::from_secs(60);
 /// The additional time that the server may take to end a watch.
 const GRACE: Duration = Duration::from_secs(10);
