@@ -31,12 +31,13 @@ use crate::rpc::{self, NodeService, RemoteService};
 use crate::start::{Machine, Source, Start};
 use crate::work::{self, Pool, Servers, THREADS_MAX};
 
-/// Maximum idle time of a thread of the pool. It spans the pauses within a burst of pods.
+/// Maximum idle time of a thread of the pool, longer than the pauses between calls while many pods
+/// start.
 const THREAD_IDLE: Duration = Duration::from_secs(5);
-/// Maximum time that the start of the agent waits for the disks of its drivers. A driver whose disk
-/// takes longer becomes ready later.
+/// Maximum time that the agent waits at startup for the first start attempt of its drivers. A
+/// driver whose disk responds later becomes ready later.
 const FIRST_TRY: Duration = Duration::from_secs(2);
-/// Maximum time that running operations get to finish after SIGTERM. The kubelet retries the
+/// Maximum time that the agent waits for running operations after SIGTERM. The kubelet retries the
 /// operations that have not finished by then.
 const DRAIN: Duration = Duration::from_secs(20);
 /// Gauge: 1 if the seccomp sandbox is active, 0 if it is not.
@@ -50,7 +51,7 @@ pub struct StartError(String);
 /// Runs the agent until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// Returns an error if the machine lacks something that the agent needs, or if a socket or the
+/// Returns an error if the node does not meet the agent's requirements, or if a socket or the
 /// address of the status pages cannot be opened.
 pub fn run(config: &Config) -> Result<(), StartError> {
     memory::share_one_heap();
@@ -79,20 +80,20 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         .build()
         .map_err(|error| failed("starting the runtime", &error))?;
     let result = runtime.block_on(serve_drivers(config, &machine, readiness, lacking));
-    // The process must exit even if a thread still waits for a disk that does not answer.
+    // The process must exit even if a thread is still waiting for a disk that does not respond.
     runtime.shutdown_background();
     result
 }
 
-/// Serves one call and returns the exit code if the command line makes this process a helper
-/// process; returns `None` otherwise.
+/// If the command line says that this process is a helper process, makes one system call and
+/// returns the exit code. Otherwise, returns `None`.
 #[must_use]
 pub fn help() -> Option<ExitCode> {
     helper::serve(remote::serve)
 }
 
-/// Adds io_uring rings for reads to the kernel if the volumes of a driver are disks. Call it before
-/// the sandbox is entered, which forbids the creation of rings.
+/// Adds io_uring rings for reading disks to `kernel` if the volumes of any driver are disks. Call
+/// it before the sandbox is entered, because the sandbox forbids creating rings.
 fn with_rings(config: &Config, kernel: Linux) -> Linux {
     if !config.drivers().any(Driver::has_disks) {
         return kernel;
@@ -103,12 +104,12 @@ fn with_rings(config: &Config, kernel: Linux) -> Linux {
     })
 }
 
-/// Drops the capabilities that the agent does not need. Returns the reason why the agent cannot
-/// serve calls if it lacks a capability that it needs.
+/// Drops the capabilities that the agent does not need. If a required capability is missing,
+/// returns the reason why the agent cannot serve calls.
 ///
-/// Call it while the process has only one thread, since capabilities belong to a thread. Call it
-/// after the mount namespace of process 1 was read: the kernel refuses that to a process with fewer
-/// capabilities than process 1.
+/// Call it while the process has only one thread, because each thread has separate capabilities.
+/// Call it after the mount namespace of process 1 was read, because the kernel denies this to a
+/// process with fewer capabilities than process 1.
 fn give_up_privileges() -> Result<Option<String>, StartError> {
     let missing = privileges::keep_needed();
     let missing = missing.map_err(|error| failed("dropping privileges", &error))?;
@@ -129,9 +130,9 @@ fn give_up_privileges() -> Result<Option<String>, StartError> {
     Ok(lacking)
 }
 
-/// Enters the sandbox, if it is wanted. Call it while the process has only one thread. If the
-/// kernel does not support seccomp filters, the agent serves without a sandbox: otherwise no pod
-/// with a volume could start on the node.
+/// Enters the seccomp sandbox unless `--sandbox` is off. Call it while the process has only one
+/// thread. If the kernel does not support seccomp filters, the agent runs without a sandbox,
+/// because otherwise no pod with a volume could start on the node.
 fn enter_sandbox(wanted: Sandbox) {
     ::metrics::describe_gauge!(SANDBOX, "Whether the sandbox is on.");
     let gauge = ::metrics::gauge!(SANDBOX);
@@ -146,7 +147,7 @@ fn enter_sandbox(wanted: Sandbox) {
 }
 
 /// Returns the agent's readiness: `Unhealthy` if the kubelet does not see mounts in its directory.
-/// Only a restart of the agent can change that.
+/// This readiness can change only after a restart of the agent.
 fn readiness_in(kubelet_dir: Option<&KubeletDir>) -> State {
     match kubelet_dir.and_then(KubeletDir::hidden) {
         None => State::Ready,
@@ -163,7 +164,7 @@ async fn serve_drivers(
     readiness: Readiness,
     lacking: Option<String>,
 ) -> Result<(), StartError> {
-    // Listen before any driver starts, since the agent must exit if the address cannot be used.
+    // Listen before any driver starts, because the agent must exit if the address cannot be used.
     let pages = serve::listen(config.process.http_endpoint).await;
     let pages = pages.map_err(|error| failed("--http-endpoint", &error))?;
     let local = || config.drivers().filter(|driver| !driver.is_remote());
@@ -227,18 +228,18 @@ async fn serve_drivers(
         rest: memory::rest,
         worked: Some(&work::WORKED),
     };
-    // Return the memory that only the start needed.
+    // Return memory that was needed only at startup to the kernel.
     memory::give_back();
     serve(config, drivers, shutdown)
         .await
         .map_err(|error| failed("serving", &error))
 }
 
-/// A driver, its service, and its part of the agent's readiness.
+/// A driver, the driver's service, and the driver's part of the agent's readiness.
 type Serving<'a, S> = (&'a Driver, Arc<S>, Readiness);
 
-/// Returns the services of the drivers whose volumes are directories of a server. Such a driver has
-/// nothing to open, so it is ready at once.
+/// Returns the services of the drivers whose volumes are directories of a server. Such a driver
+/// does not open a directory or disks, so it is ready immediately.
 fn remote_services<'a>(
     config: &'a Config,
     machine: &Machine,
@@ -249,7 +250,7 @@ fn remote_services<'a>(
     let drivers = config.drivers().filter(|driver| driver.is_remote());
     let services = drivers.filter_map(|driver| {
         let (node, profile) = (machine.remote_node(), driver.common.kind.profile());
-        // The ID always comes from the flags: a driver of this kind reads no cloud metadata.
+        // A driver of this kind does not read cloud metadata, so its flags always contain the ID.
         let identity = identify::by_flags(driver)?;
         let own = readiness.part(match lacking {
             Some(why) => State::Starting(why.clone()),
@@ -261,8 +262,8 @@ fn remote_services<'a>(
     services.collect()
 }
 
-/// Waits until each driver has tried to start once, for at most [`FIRST_TRY`]: otherwise calls
-/// would fail only because they arrive shortly before their driver is ready.
+/// Waits until each driver has made its first attempt to start, but at most [`FIRST_TRY`]. Without
+/// this wait, calls that arrive shortly before their driver is ready would fail.
 ///
 /// # Errors
 /// Returns the reason if the configuration prevents a driver from starting.
@@ -276,7 +277,7 @@ async fn tried(first_tries: Vec<oneshot::Receiver<Result<(), String>>>) -> Resul
     Ok(())
 }
 
-/// Creates the driver's socket, and the services on it.
+/// Creates the driver's socket and the gRPC services on this socket.
 fn served<S: Node + Facts>(
     config: &Config,
     driver: &Driver,
@@ -432,7 +433,7 @@ mod tests {
     async fn the_start_waits_for_each_driver_and_not_for_a_hung_disk() {
         let tries = || -> (Vec<_>, Vec<_>) { (0..3).map(|_| oneshot::channel()).unzip() };
         let (mut senders, receivers) = tries();
-        // The last driver's disk hangs.
+        // The disk of the last driver hangs.
         let hung = senders.pop();
         for sender in senders {
             sender.send(Ok(())).unwrap();

@@ -14,19 +14,21 @@ use crate::kernel::linux::Linux;
 use crate::kernel::linux::uevent::Uevents;
 use crate::work;
 
-/// Maximum number of disks whose serial numbers are read at the same time, each on its own thread.
+/// Maximum number of disks whose serial numbers are read at the same time, each on a separate
+/// thread.
 const ASKED_MAX: usize = 16;
 /// Maximum number of threads, in addition to [`ASKED_MAX`], that wait for disks which do not
-/// answer. A disk that is late does not delay the reads of other disks, and is not read again.
+/// respond. A disk that does not respond in time does not delay the reads of other disks, and is
+/// not read a second time.
 const HUNG_MAX: usize = 256;
 /// Maximum number of threads that read serial numbers.
 pub(crate) const THREADS_MAX: usize = ASKED_MAX + HUNG_MAX;
-/// The pause between two attempts to subscribe to uevents. No event reports when a subscription
-/// becomes possible.
+/// The pause between two attempts to subscribe to uevents. The agent receives no event when a
+/// subscription becomes possible.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Permits for the threads that read serial numbers: `asked` for reads in time, `hung` for late
-/// ones.
+/// Permits for the threads that read serial numbers: `asked` for new reads, `hung` for reads that
+/// have exceeded their deadline.
 struct Slots {
     asked: Semaphore,
     hung: Semaphore,
@@ -41,7 +43,7 @@ impl Slots {
     }
 }
 
-/// Keeps the index up to date while the agent serves.
+/// Keeps the index of disks up to date while the agent serves calls.
 pub(crate) async fn keep(index: Arc<DiskIndex>, kernel: Linux) -> Infallible {
     let slots = Slots::new();
     loop {
@@ -59,12 +61,12 @@ async fn watch(
     kernel: &Linux,
     slots: &Arc<Slots>,
 ) -> io::Result<Infallible> {
-    // Read the serial numbers even if the subscription fails: calls list the disks as well, and so
-    // find disks that were attached later.
+    // Read the serial numbers even if the subscription fails, because CSI calls also list the
+    // disks, and thereby find new disks.
     ask_new(index, kernel, slots);
     let events = Uevents::open()?;
     let mut arrivals = index.arrivals();
-    // The kernel sends no events for changes before the subscription.
+    // List the disks now, because the kernel sends no events for changes before the subscription.
     rescan(index, kernel);
     loop {
         ask_new(index, kernel, slots);
@@ -74,13 +76,13 @@ async fn watch(
                 index.forgive();
                 rescan(index, kernel);
             }
-            // A call has listed the disks and found a change.
+            // A CSI call has listed the disks and has found a change.
             changed = arrivals.changed() => changed.map_err(io::Error::other)?,
         }
     }
 }
 
-/// Reads the serial numbers of disks whose numbers are unknown, each on a separate thread.
+/// Reads the serial numbers of disks whose serial numbers are unknown, each on a separate thread.
 fn ask_new(index: &Arc<DiskIndex>, kernel: &Linux, slots: &Arc<Slots>) {
     for disk in index.take_unasked() {
         drop(tokio::spawn(ask(
@@ -103,15 +105,15 @@ async fn ask(index: Arc<DiskIndex>, kernel: Linux, disk: Disk, slots: Arc<Slots>
     query(&index, &disk, &slots, move || of.ask(&kernel, &at)).await;
 }
 
-/// Runs the read of a disk's serial number on a thread. If the disk is late, moves the thread to
-/// the slots for hung disks, unless these are all taken.
+/// Runs `work`, which reads a disk's serial number, on a thread. If the disk does not respond in
+/// time, replaces the permit of the thread by a permit for hung disks, if one is available.
 async fn query(
     index: &DiskIndex,
     disk: &Disk,
     slots: &Slots,
     work: impl FnOnce() + Send + 'static,
 ) {
-    // Closing the semaphore would be the only error, and the semaphore is never closed.
+    // Acquiring a permit fails only if the semaphore is closed, and the semaphore is never closed.
     let slot = slots.asked.acquire().await;
     let mut answer = std::pin::pin!(work::apart(work));
     let ended = match tokio::time::timeout(ANSWER_MAX, answer.as_mut()).await {

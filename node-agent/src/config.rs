@@ -1,4 +1,4 @@
-//! The flags of the agent, for the process and for each driver.
+//! The command-line flags of the agent, for the process and for each driver.
 
 mod check;
 mod choices;
@@ -23,10 +23,10 @@ use crate::device::DiskRules;
 pub(crate) use choices::Sandbox;
 use choices::{Segment, Uncleared, UnknownContent, kubelet_dir};
 
-/// The argument that separates the flags of two drivers.
+/// The command-line argument that separates the flags of two drivers.
 const NEXT_DRIVER: &str = "--next-driver";
 
-/// The only environment variable that applies to all drivers, and not only to the first driver.
+/// The environment variable of the node ID, the only variable that applies to all drivers.
 const NODE_ID_VARIABLE: &str = "BELAY_NODE_ID";
 
 const NODE_NAME_FLAG: &str = "--node-name";
@@ -105,7 +105,7 @@ pub struct Config {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Options of a driver")]
 pub struct Driver {
-    /// The flags that its controller has too.
+    /// The flags that the driver's controller has, too.
     #[command(flatten)]
     pub common: DriverArgs<true>,
 
@@ -184,27 +184,27 @@ struct NextDriver {
 }
 
 impl Config {
-    /// Parses the flags of this process; on failure, returns the code to exit with, see [`ended`].
+    /// Parses the command-line arguments of this process.
     ///
     /// # Errors
-    /// Returns the exit code.
+    /// Returns the exit code of the process if the arguments are invalid, or after `--help`.
     pub fn parse() -> Result<Self, ExitCode> {
         Self::from_arguments(std::env::args_os()).map_err(|error| ended(&error))
     }
 
-    /// Returns the drivers to serve on this node: at least one.
+    /// Returns the drivers to serve on this node, which is at least one driver.
     pub fn drivers(&self) -> impl Iterator<Item = &Driver> {
         let all = std::iter::once(&self.first).chain(&self.more);
         all.filter(|driver| driver.is_on(self.node_name(driver)))
     }
 
-    /// Returns the node's name for messages, or the driver's node ID if the node has no name;
-    /// `None` if the ID is read from the cloud.
+    /// Returns `--node-name`, for messages; if it is not set, returns the driver's node ID. `None`
+    /// if the ID is read from the cloud.
     pub(crate) fn node_name<'a>(&'a self, driver: &'a Driver) -> Option<&'a NodeId> {
         self.node_name.as_ref().or(driver.common.node.id.as_ref())
     }
 
-    /// Returns the settings of a program that was started with these arguments.
+    /// Returns the configuration of a process with these command-line arguments.
     #[cfg(test)]
     pub(crate) fn of_words(words: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self::from_arguments(words.into_iter().map(Into::into)).unwrap()
@@ -218,7 +218,7 @@ impl Config {
         let first = parse_from(first.iter().cloned());
         let mut config: Self = first.map_err(|error| in_section(error, 1, drivers))?;
         for (section, at) in sections.zip(2..) {
-            // The usage message starts with the program's name.
+            // The first argument is the program's name in the usage message.
             let begin = OsString::from(format!("belay-node ... {NEXT_DRIVER}"));
             let name = config.node_name.iter();
             let name = name.map(|name| OsString::from(format!("{NODE_NAME_FLAG}={name}")));
@@ -239,7 +239,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks flags whose validity depends on other flags.
+    /// Checks flags whose valid values depend on other flags.
     fn check(&self) -> Result<(), String> {
         for driver in std::iter::once(&self.first).chain(&self.more) {
             if driver.only_on_node.is_some() && self.node_name(driver).is_none() {
@@ -301,12 +301,12 @@ impl Driver {
         self.common.kind.profile().transport == TRANSPORT_NFS
     }
 
-    /// The directory of the volumes' files; `None` if volumes are not files.
+    /// Returns the directory of the volumes' files; `None` if the volumes are not files.
     pub(crate) fn folder(&self) -> Option<&Path> {
         self.loop_dir.as_deref()
     }
 
-    /// Returns the sources of metadata, in the order in which they are queried.
+    /// Returns the metadata sources in the order in which these are queried.
     pub(crate) fn search_order(&self, metadata: &Metadata) -> Vec<MetadataSource> {
         match &self.metadata_search_order[..] {
             [] => metadata.sources.to_owned(),
@@ -322,7 +322,7 @@ impl Driver {
         }
     }
 
-    /// Checks that the flags of these rules are set only if volumes are disks.
+    /// Checks that the flags for formatting disks are set only if the volumes are disks.
     fn check_disk_rules(&self, profile: &Profile) -> Result<(), String> {
         let given = [
             ("--unknown-content", self.unknown_content.is_some()),
@@ -359,7 +359,7 @@ impl Driver {
                 "--endpoint: {earlier_name} and {name} both have {endpoint}; give each its own"
             ));
         }
-        // Two different paths to one directory are detected later, when both exist.
+        // Two different paths of the same directory are detected when the drivers start.
         if let Some(folder) = &self.loop_dir
             && self.loop_dir == earlier.loop_dir
         {
@@ -372,7 +372,7 @@ impl Driver {
     }
 }
 
-/// Checks that `--loop-dir` is set only if it is needed. clap checks that it is set if needed.
+/// Checks that `--loop-dir` is set only if the driver needs it. clap checks the reverse.
 fn check_loop_dir(profile: &Profile, is_given: bool) -> Result<(), String> {
     let transport = profile.transport;
     if transport == TRANSPORT_LOOP || !is_given {
@@ -384,7 +384,7 @@ fn check_loop_dir(profile: &Profile, is_given: bool) -> Result<(), String> {
     ))
 }
 
-/// Adds the number of the driver to the error.
+/// Adds the position of the driver on the command line to the error.
 fn in_section(error: clap::Error, at: usize, drivers: usize) -> clap::Error {
     if drivers == 1 || !error.use_stderr() {
         return error;
@@ -458,7 +458,7 @@ mod tests {
             .map_err(|error| error.to_string())
     }
 
-    /// Returns the error for two drivers, of which the second has one argument exchanged.
+    /// Returns the error for two drivers after one argument of the second driver was replaced.
     fn refused(without: &str, more: &'static str) -> String {
         let two = TWO
             .into_iter()
@@ -625,7 +625,7 @@ mod tests {
             ),
         ] {
             let flags = [CLOUD[0], kind, CLOUD[2], "--node-zone=z1"].into_iter();
-            // A row that sets --node-zone itself replaces this one.
+            // If a row sets --node-zone, its value replaces this value.
             let flags = flags.filter(|flag| more.len() < 2 || *flag != "--node-zone=z1");
             let error = parsed(flags.chain(more.iter().copied())).unwrap_err();
             assert!(error.contains(why), "{error}");

@@ -1,6 +1,6 @@
-//! Entry points for `tests/fuzz`: the parsers of data from disks and from the kernel. A parser must
-//! not panic on any bytes, and must hold the assertions that its entry point makes. The unit test
-//! runs the corpus that fuzzing has found.
+//! Entry points for `tests/fuzz`: the parsers of data from disks and from the kernel. No input may
+//! make a parser panic or violate an assertion of its entry point. The unit test runs each parser
+//! on the corpus, which contains inputs that fuzzing has found.
 
 use crate::device::fuzz::identity;
 use crate::filesystem::fuzz::content;
@@ -9,7 +9,7 @@ use crate::kernel::linux::fuzz::{mountinfo, uevent};
 /// A parser that accepts arbitrary bytes.
 pub type Target = fn(&[u8]);
 
-/// All fuzzed parsers, by the names of their directories in the corpus.
+/// All fuzzed parsers, with the names of their directories in the corpus.
 pub const TARGETS: [(&str, Target); 4] = [
     ("content", content),
     ("identity", identity),

@@ -1,5 +1,5 @@
-//! The identity of a driver's node. It comes from the flags; facts that the flags lack are read
-//! from the cloud's metadata or from a file of the node.
+//! The identity of a driver's node. The command-line flags contain the ID and the zone. If one of
+//! them is not set, it is read from the cloud's metadata or from a file on the node.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,9 @@ use crate::metadata::{Instance, Sources};
 use crate::rpc::NodeIdentity;
 use crate::work;
 
-/// Returns the identity from the flags alone. Returns `None` if the flags lack the ID or a zone
-/// that must be reported, or if a file of the node takes precedence over the flags.
+/// Returns the identity if the flags alone determine it. Returns `None` if the ID is not set, if
+/// the zone must be reported but is not set, or if a file on the node takes precedence over the
+/// flags.
 pub(crate) fn by_flags(driver: &Driver) -> Option<NodeIdentity> {
     let (common, node) = (&driver.common, &driver.common.node);
     let topology = node.topology.clone().or_else(|| zone_by_flag(driver));
@@ -29,16 +30,17 @@ pub(crate) fn by_flags(driver: &Driver) -> Option<NodeIdentity> {
     ))
 }
 
-/// Returns the zone of `--node-zone`; `None` if the flag is not set, or if a file of the node takes
+/// Returns the zone in `--node-zone`; `None` if the flag is not set, or if a file on the node takes
 /// precedence.
 fn zone_by_flag(driver: &Driver) -> Option<Topology> {
     let profile = driver.common.kind.profile();
     profile.metadata?;
-    // The value was checked when the flags were parsed.
+    // The conversion cannot fail, because the value was checked when the flags were parsed.
     Topology::of_zone(profile.topology_key, driver.node_zone.as_deref()?).ok()
 }
 
-/// A driver whose flags do not identify the node, and the source of the missing facts.
+/// A driver whose flags do not contain the whole identity of the node, and the source of the
+/// missing part.
 pub(crate) struct Identification {
     driver: Driver,
     from: From,
@@ -50,7 +52,8 @@ enum From {
 }
 
 impl Identification {
-    /// Returns the source of the facts that the driver's flags lack; `None` if they lack none.
+    /// Returns the source of the part of the identity that the driver's flags do not contain;
+    /// `None` if the flags contain the whole identity.
     pub(crate) fn of(driver: &Driver, kernel: &Linux) -> Option<Self> {
         if by_flags(driver).is_some() {
             return None;
@@ -75,7 +78,7 @@ impl Identification {
         })
     }
 
-    /// Returns the driver's status until the first attempt to read the source has ended.
+    /// Returns the message that is the driver's status during the first attempt to read the source.
     pub(crate) fn opening(&self) -> String {
         let from = match &self.from {
             From::Cloud(_) => "the cloud's metadata".to_owned(),
@@ -88,7 +91,7 @@ impl Identification {
         )
     }
 
-    /// The name of the fact that the flags lack.
+    /// Returns the word for the part of the identity that the flags do not contain.
     fn lacking(&self) -> &'static str {
         match self.driver.common.node.id {
             None => "ID",
@@ -96,11 +99,11 @@ impl Identification {
         }
     }
 
-    /// Reads the facts that the flags lack, and returns the whole identity. Each source has a time
-    /// limit.
+    /// Reads the missing part from its source, and returns the whole identity. There is a time
+    /// limit for each source.
     ///
     /// # Errors
-    /// Returns the reasons why the sources did not supply the facts.
+    /// Returns a message with the reason why each source did not supply the ID or the zone.
     pub(crate) async fn read(&mut self) -> Result<NodeIdentity, String> {
         let driver = &self.driver;
         let common = &driver.common;
@@ -133,7 +136,7 @@ impl Identification {
         let zone = zone.filter(|_| common.with_topology);
         let topology = zone.map(|zone| Topology::of_zone(key, &zone)).transpose();
         let topology = topology.map_err(|error| format!("{source}: zone {error}"))?;
-        // The controller uses the ID of the flag, if there is one.
+        // If the flag `--node-id` is set, the controller uses the same ID.
         let id = common.node.id.as_ref().unwrap_or(&id);
         let zone = topology.as_ref().map(Topology::describe);
         tracing::info!(
@@ -146,8 +149,8 @@ impl Identification {
     }
 }
 
-/// Returns the node as its file describes it. Flags replace facts that the file lacks, and all
-/// facts of a file that cannot be read.
+/// Returns the node's ID and zone. `--node-id` takes precedence over the ID in the file, and
+/// `--node-name` replaces a missing ID. The region in the file takes precedence over `--node-zone`.
 fn by_file(driver: &Driver, path: &Path, read: Result<Facts, String>) -> Result<Instance, String> {
     let path = path.display();
     let facts = read.unwrap_or_else(|why| {

@@ -1,8 +1,8 @@
 //! The CSI node agent: stages, publishes, unpublishes and unstages volumes by system calls.
 //!
-//! A single thread serves the socket. Calls that may wait for a disk run on a small bounded pool of
-//! threads. Modules depend in one direction: `rpc -> operation -> mounts -> device | filesystem ->
-//! kernel`. Contains no code for a particular cloud.
+//! A single thread serves the socket. Calls that may block on a disk run on a small bounded pool of
+//! threads. Modules depend on each other in only one direction: `rpc -> operation -> mounts ->
+//! device | filesystem -> kernel`. The crate contains no code for a particular cloud.
 
 mod device;
 mod filesystem;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use belay_node_agent::Config;
 
 fn main() -> ExitCode {
-    // A helper process makes only one call, so it needs neither flags nor a log.
+    // A helper process makes only one system call, so it does not parse flags or start the log.
     if let Some(code) = belay_node_agent::help() {
         return code;
     }

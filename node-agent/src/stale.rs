@@ -1,5 +1,6 @@
-//! Unstages volumes that are being deleted although the kubelet has not unstaged them, as after the
-//! crash of a kubelet. The controller marks the file of such a volume with an extended attribute.
+//! Unstages volumes that are being deleted although the kubelet has not unstaged them, for example
+//! after a crash of the kubelet. The controller sets an extended attribute on the file of such a
+//! volume.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,13 +14,13 @@ use belay_server::request::VolumeId;
 use crate::kernel::linux::Linux;
 use crate::rpc::NodeService;
 
-/// The pause between two attempts to watch a directory. No event reports when a watch becomes
-/// possible.
+/// The pause between two attempts to watch a directory. The agent receives no event when a watch
+/// becomes possible.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Watches the directory while the agent serves. Unstages a volume if an attribute of its file
-/// changes and then says that a deletion waits for the unstage. Errors are only logged, since the
-/// controller sets the attribute again.
+/// Watches the volumes' directory while the agent serves calls. When an attribute of a file
+/// changes, reads the attribute, and unstages the volume if its deletion waits until it is
+/// unstaged. Errors are only logged, because the controller repeatedly sets the attribute.
 pub(crate) async fn watch_deletions(
     folder: PathBuf,
     service: Arc<NodeService<Linux>>,

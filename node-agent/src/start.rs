@@ -1,6 +1,6 @@
-//! The start of a driver: opens and locks its directory, or lists the disks, reads the mounts, and
-//! retries until these succeed. Then frees devices that a killed agent left bound. A disk that
-//! hangs, or a directory that is missing or in use by another agent, delays only its own driver.
+//! Starts a driver: opens and locks its directory or lists the disks, then reads the mounts, and
+//! retries until all this succeeds. Then frees devices that a killed agent left bound. A hung disk,
+//! or a directory that is missing or in use by another agent, delays only its own driver.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -33,10 +33,10 @@ use crate::operation::{KubeletDir, Node, Shared};
 use crate::rpc::NodeService;
 use crate::{stale, work};
 
-/// The pause between two attempts to open a directory, and between two attempts to lock it. No
-/// event reports that a disk answers again, or that a killed process has exited.
+/// The pause between two attempts to open or lock a directory. The agent receives no event when a
+/// disk responds again, or when a killed process has exited.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Maximum pause between two reads of the cloud's metadata, whose service serves all nodes.
+/// Maximum pause between two reads of the cloud's metadata. All nodes share that service.
 const METADATA_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// State that all drivers of the process share.
@@ -47,15 +47,15 @@ pub(crate) struct Machine {
     disks: Arc<DiskIndex>,
     /// The directories of drivers that are ready, by device number and inode number.
     folders: Lock<HashMap<(u64, u64), DriverName>>,
-    /// The sockets of all drivers. Binding a socket locks its directory.
+    /// The sockets of all drivers. Binding a socket locks the socket's directory.
     beside_sockets: Vec<Endpoint>,
 }
 
 /// The reason why a driver did not start.
 enum Refused {
-    /// A temporary reason: the start is retried.
+    /// A temporary reason, so the start is retried.
     ForNow(String),
-    /// Another driver of this process uses the directory.
+    /// A different driver of this process uses the directory.
     Taken(String),
 }
 
@@ -64,7 +64,7 @@ enum Refused {
 pub(crate) enum Source {
     /// Files in this directory.
     Folder(PathBuf),
-    /// Disks that match the profile, formatted according to these rules.
+    /// Disks that match the driver's profile, and the rules for formatting them.
     Disks(&'static Profile, DiskRules),
 }
 
@@ -76,7 +76,7 @@ impl Source {
         }
     }
 
-    /// Returns the status of a driver that is being opened. If it persists, the disk hangs.
+    /// Returns the status message of a driver whose source is being opened.
     pub(crate) fn opening(&self, driver: &DriverName) -> String {
         match self {
             Source::Folder(folder) => format!(
@@ -92,7 +92,7 @@ impl Source {
 /// A driver whose source was opened.
 struct Opened {
     node: Node<Linux>,
-    /// Whether the directory contains a socket, for which other processes lock the directory.
+    /// Whether the directory contains a socket, so that other processes may lock the directory.
     is_beside_socket: bool,
 }
 
@@ -109,12 +109,12 @@ impl Machine {
         }
     }
 
-    /// Keeps the index of the disks up to date while the agent serves.
+    /// Keeps the index of the disks up to date while the agent serves calls.
     pub(crate) fn keep_disks(&self) -> impl Future<Output = Infallible> + use<> {
         arrivals::keep(Arc::clone(&self.disks), self.kernel.clone())
     }
 
-    /// Returns the source of facts that the driver's flags lack; `None` if they lack none.
+    /// Returns the source of the node's identity; `None` if the driver's flags contain it.
     pub(crate) fn identification(&self, driver: &Driver) -> Option<Identification> {
         Identification::of(driver, &self.kernel)
     }
@@ -125,7 +125,7 @@ impl Machine {
         RemoteNode::new(kernel, self.kubelet_dir.clone(), shared)
     }
 
-    /// Opens the source of the driver's volumes. May wait for a disk.
+    /// Opens the source of the driver's volumes. May block on a disk.
     fn open(&self, name: &DriverName, source: &Source) -> Result<Opened, Refused> {
         match source {
             Source::Folder(folder) => self.open_folder(name, folder),
@@ -171,7 +171,7 @@ impl Machine {
         let loop_dir = LoopDir::open(&self.kernel, name, &real).map_err(|error| for_now(&error))?;
         let inode = inode(&real).map_err(|error| for_now(&error))?;
         let mut folders = self.folders.lock();
-        // Two drivers with one directory would each free the devices of the other as left over.
+        // If two drivers used the same directory, each would free the other's devices as left over.
         if let Some(owner) = folders.get(&inode) {
             let folder = folder.display();
             return Err(Refused::Taken(format!(
@@ -183,7 +183,7 @@ impl Machine {
         if !is_beside_socket {
             self.refuse_served(&loop_dir).map_err(|why| for_now(&why))?;
         }
-        // Read the mounts after the check of the lock: another agent may have mounted volumes.
+        // Read the mounts after the lock was checked: an earlier agent may have mounted volumes.
         let node = self.node(Transport::Loops(loop_dir));
         let node = node.map_err(|error| for_now(&error))?;
         folders.insert(inode, name.clone());
@@ -194,8 +194,8 @@ impl Machine {
         })
     }
 
-    /// Locks the directory. Fails while another agent serves it, since each agent would free the
-    /// other's devices as left over. A killed agent that still holds the lock no longer serves.
+    /// Locks the directory. Fails while another agent serves the directory, because each agent
+    /// would free the other's devices. Succeeds if only a killed agent still holds the lock.
     fn refuse_served(&self, loop_dir: &LoopDir<Linux>) -> Result<(), String> {
         let failed = |error: kernel::Error| error.to_string();
         if loop_dir.is_ours_alone(&self.kernel).map_err(failed)? {
@@ -211,7 +211,7 @@ impl Machine {
     }
 }
 
-/// Whether the socket is in the directory with these device and inode numbers.
+/// Whether the socket is in the directory with this device number and inode number.
 fn is_folder_of(endpoint: &Endpoint, folder: (u64, u64)) -> bool {
     let beside = endpoint.path.parent().map(inode);
     beside.is_some_and(|beside| beside.is_ok_and(|beside| beside == folder))
@@ -228,12 +228,12 @@ pub(crate) struct Start {
     machine: Arc<Machine>,
     service: Arc<NodeService<Linux>>,
     readiness: Readiness,
-    /// The readiness that is reported when the driver has started.
+    /// The readiness to report when the driver has started.
     up: State,
 }
 
 impl Start {
-    /// Creates a start. `readiness` is the driver's part; it becomes `up` when the driver is ready.
+    /// Creates a start. The driver's part `readiness` becomes `up` when the driver is ready.
     pub(crate) fn new(
         machine: &Arc<Machine>,
         driver: &Driver,
@@ -252,8 +252,8 @@ impl Start {
         }
     }
 
-    /// Starts the driver, and then frees leftover devices and mounts while the agent serves. Sends
-    /// an error to `first` if the first attempt shows that no retry can succeed; otherwise `Ok`.
+    /// Starts the driver, and then frees leftover devices and mounts. After the first attempt,
+    /// sends `Ok` to `first`, or an error if no retry can succeed.
     pub(crate) async fn run(
         self,
         first: oneshot::Sender<Result<(), String>>,
@@ -266,7 +266,7 @@ impl Start {
                 Err(Refused::ForNow(why)) => why,
                 Err(Refused::Taken(why)) => {
                     let fatal = Err(format!("{}: {why}", self.name));
-                    // Otherwise other drivers are already served, so the agent must not exit.
+                    // Otherwise, other drivers are already served, so the agent must not exit.
                     if first.take().is_some_and(|first| first.send(fatal).is_ok()) {
                         return;
                     }
@@ -286,9 +286,9 @@ impl Start {
             tracing::info!(driver = self.name.as_str(), "the driver is ready");
         }
         drop(first.take().map(|first| first.send(Ok(()))));
-        // Directories need cleanup only if volumes are files: a cloud detaches its disks itself.
+        // Only volumes that are files have devices to free: a cloud detaches its disks itself.
         let Source::Folder(folder) = &self.source else {
-            // The only error would be that the driver is not ready, but it is.
+            // The call fails only if the driver is not ready, and the driver is ready here.
             drop(self.service.unmount_removed().await);
             return;
         };
@@ -323,7 +323,7 @@ impl Start {
         opened.unwrap_or_else(|failure| Err(Refused::ForNow(failure.message)))
     }
 
-    /// Reports why the driver cannot serve. Logs the reason only if it differs from the last one.
+    /// Reports why the driver cannot serve. Logs the reason only if it has changed.
     fn fails(&self, why: &str) {
         let why = format!("{}: {why}; retrying", self.name);
         let state = State::Starting(why.clone());
@@ -352,8 +352,8 @@ impl Start {
         }
     }
 
-    /// Waits until this process holds the directory's lock. A killed agent keeps the lock while one
-    /// of its threads waits for a disk.
+    /// Waits until this process holds the directory's lock. A killed agent keeps the lock until
+    /// none of its threads waits for a disk.
     async fn lock(&self, folder: &Path) -> Result<(), Failure> {
         let folder = folder.display();
         let mut last = None;
@@ -382,7 +382,7 @@ impl Start {
     async fn sweep(&self) -> Result<(), Failure> {
         let node = self.service.node()?;
         for (number, volume) in work::apart(move || node.remnants()).await?? {
-            // Free each device in a separate task, so that a hung disk delays no other device.
+            // Use a task for each device, so that a hung disk does not delay the other devices.
             let service = Arc::clone(&self.service);
             drop(tokio::spawn(free(service, number, volume)));
         }
@@ -485,7 +485,7 @@ mod tests {
             volumes.display()
         );
         assert_eq!(why, expected);
-        // The first agent holds the lock as long as it runs.
+        // The first agent holds the lock while it is running.
         let Err(Refused::ForNow(why)) = machine(sockets.path()).open(&a, &source(&volumes)) else {
             panic!("the directory of another agent");
         };
@@ -546,7 +546,7 @@ mod tests {
         let failure = service.node().err().unwrap();
         assert_eq!(failure.message, why);
         std::fs::create_dir(&volumes).unwrap();
-        // Without the kubelet's directory, there is no file attribute to watch.
+        // Without `--kubelet-dir`, the agent does not watch file attributes.
         run.await.unwrap();
         assert_eq!(readiness.own(), State::Ready);
         assert!(service.node().is_ok());

@@ -1,13 +1,13 @@
-//! Checks of flags that depend on other flags, or on more than their type.
+//! Checks of flags whose valid values depend on other flags or on the kind of the driver.
 
 use belay_contract::drivers::{Kind, Profile};
 use belay_contract::topology::Topology;
 
 use super::Driver;
 
-/// Labels in the namespaces of Kubernetes that a kubelet may set on its node.
-/// [`KUBELET_NAMESPACES`] allows more. The admission plugin NodeRestriction rejects all others
-/// (`well_known_labels.go` of k8s.io/kubelet, Kubernetes 1.36).
+/// Labels in the namespaces of Kubernetes that a kubelet may set on its node, in addition to all
+/// labels in [`KUBELET_NAMESPACES`]. The admission plugin NodeRestriction rejects every other label
+/// in these namespaces (`well_known_labels.go` of k8s.io/kubelet, Kubernetes 1.36).
 const KUBELET_LABELS: &[&str] = &[
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",
@@ -22,10 +22,10 @@ const KUBELET_LABELS: &[&str] = &[
     "beta.kubernetes.io/arch",
 ];
 const KUBELET_NAMESPACES: &[&str] = &["kubelet.kubernetes.io", "node.kubernetes.io"];
-/// The namespaces that are reserved for Kubernetes.
+/// The label namespaces that are reserved for Kubernetes.
 const RESERVED_NAMESPACES: &[&str] = &["kubernetes.io", "k8s.io"];
 
-/// Whether the key is in one of these namespaces, or in a namespace below it.
+/// Whether the label's key is in one of these namespaces or in a subdomain of one.
 fn is_in(key: &str, namespaces: &[&str]) -> bool {
     let own = key.split_once('/').map_or("", |(own, _)| own);
     namespaces.iter().any(|namespace| {
@@ -34,7 +34,7 @@ fn is_in(key: &str, namespaces: &[&str]) -> bool {
     })
 }
 
-/// Whether NodeRestriction forbids the kubelet to set this label on its node.
+/// Whether the admission plugin NodeRestriction forbids the kubelet to set this label on its node.
 fn is_forbidden(key: &str) -> bool {
     let is_allowed = KUBELET_LABELS.contains(&key) || is_in(key, KUBELET_NAMESPACES);
     is_in(key, RESERVED_NAMESPACES) && !is_allowed

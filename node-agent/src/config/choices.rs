@@ -1,4 +1,5 @@
-//! Types of flags: choices among a few words, a segment of the node's topology, and a directory.
+//! Value types of command-line flags: enumerations, a segment of the node's topology, and a
+//! directory.
 
 use std::str::FromStr;
 
@@ -33,7 +34,7 @@ pub(super) enum Uncleared {
     Refuse,
 }
 
-/// Maximum length of the name of a label's key, which follows the slash, in bytes (Kubernetes).
+/// Maximum length of the part of a label's key after the slash, in bytes (Kubernetes).
 const NAME_BYTES_MAX: usize = 63;
 const PREFIX_BYTES_MAX: usize = 253;
 
@@ -55,8 +56,8 @@ impl FromStr for Segment {
             Some((prefix, name)) => (Some(prefix), name),
             None => (None, key),
         };
-        // Kubernetes has the same rule for the name of a key and for a value, except for the
-        // length.
+        // Kubernetes allows the same characters in the name part of a label's key as in a label's
+        // value; only the length limits differ.
         let is_name = name.len() <= NAME_BYTES_MAX && Topology::new(key, name).is_ok();
         let is_domain = |prefix: &str| {
             let is_part = |part: &str| {

@@ -1,7 +1,7 @@
 //! Reads a document from the config drive: a small disk whose iso9660 or vfat filesystem has a
-//! known label. It is mounted read-only, and only while the document is read. The mount is
-//! detached, so it has no path. Other disks are never mounted: the label is read from the first
-//! sectors of the disk.
+//! known label. The config drive is mounted read-only, and only while the document is read. The
+//! mount is not attached to any path. Other disks are never mounted, because the label is read from
+//! the first sectors of each disk.
 
 use std::path::Path;
 
@@ -11,22 +11,24 @@ use crate::filesystem::{FAT12, FAT16, FAT32, ISO_DESCRIPTOR, ISO_MAGIC};
 use crate::kernel::linux::Linux;
 use crate::kernel::{self, AlignedBuf, Disk, Kernel as _, MountAttrs, Open};
 
-/// Maximum size of a disk that is opened, in bytes. A config drive has at most 64 MiB (Nova, for
-/// vfat), and a Cinder volume at least 1 GiB. The limit prevents a pod from giving its node another
-/// ID: a pod can write the label to its volume, but no volume is small enough.
+/// Maximum size of a disk that is searched for the label, in bytes. A config drive has at most 64
+/// MiB (Nova, for vfat), and a Cinder volume at least 1 GiB. The limit prevents a pod from giving
+/// its node a different ID: a pod can write the label to its volume, but every volume is larger
+/// than the limit.
 const DISK_BYTES_MAX: u64 = (1 << 30) - 1;
 
-/// The length of a probe in bytes: [`LABEL_BYTES`], rounded up to a multiple of 4096, since direct
-/// I/O reads whole blocks, which have at most 4096 bytes.
+/// The number of bytes that are read to find a label: [`LABEL_BYTES`], rounded up to a multiple of
+/// 4096, because direct I/O reads whole blocks of up to 4096 bytes.
 const PROBE_BYTES: usize = LABEL_BYTES.next_multiple_of(4096);
 
-/// The mode in which a disk is opened. Its flags bypass the page cache.
+/// The mode in which a disk is opened; its flags bypass the page cache.
 const HOW: Open = Open::DeviceRead;
 
-/// Returns the document on the config drive. Waits for all small disks of the node.
+/// Returns the document on the config drive. Reads the first sectors of every small disk of the
+/// node, and blocks while one of them does not respond.
 ///
 /// # Errors
-/// Returns a text if no disk, or more than one, has the label, or if the disk cannot be read.
+/// Returns a message if no disk or more than one disk has the label, or if the disk cannot be read.
 pub(super) fn read(
     kernel: &Linux,
     label: &str,
@@ -53,7 +55,7 @@ pub(super) fn read(
 /// Returns the only disk that has the label.
 ///
 /// # Errors
-/// Returns a text if no disk, or more than one, has the label.
+/// Returns a message if no disk or more than one disk has the label.
 fn the_one<'a>(
     found: &'a [(Disk, Label)],
     others: &[String],
@@ -117,7 +119,7 @@ fn mount(
     let context = kernel.fsopen(label.fs_type)?;
     kernel.fsconfig_set(&context, "source", Some(&path(disk)))?;
     kernel.fsconfig_set(&context, "ro", None)?;
-    // The host may have mounted the config drive, too.
+    // The node may also have mounted the config drive, so request a shared superblock.
     let is_shared = true;
     kernel.fsconfig_create(&context, is_shared)?;
     let attrs = MountAttrs::READ_ONLY
@@ -127,7 +129,8 @@ fn mount(
     kernel.fsmount(&context, attrs)
 }
 
-/// Reads the file, but at most `bytes_max + 1` bytes: a result of that length is too long.
+/// Reads at most `bytes_max + 1` bytes of the file; a result of that length means that the file is
+/// too long.
 fn file(
     kernel: &Linux,
     mount: &<Linux as kernel::Descriptors>::Fd,
@@ -153,26 +156,26 @@ fn file(
     }
 }
 
-/// The number of bytes at the start of a device that contain the label of each filesystem. They end
-/// with the first volume descriptor of iso9660.
+/// The number of bytes at the start of a device that contain the label of each filesystem. The last
+/// of these bytes belong to the first volume descriptor of iso9660.
 const LABEL_BYTES: usize = ISO_DESCRIPTOR + ISO_SECTOR;
 
 const ISO_SECTOR: usize = 2048;
-/// The type of a primary volume descriptor, which is its first byte (ECMA-119, 8.4). The standard's
-/// identifier follows it.
+/// The first byte of a primary volume descriptor, which is its type (ECMA-119, 8.4). The standard
+/// identifier `CD001` follows.
 const ISO_PRIMARY: u8 = 1;
-/// The version of the volume descriptor, which follows the standard's identifier.
+/// The version of the volume descriptor, which follows the standard identifier.
 const ISO_VERSION: u8 = 1;
 /// Offset and length in bytes of the volume identifier in the descriptor.
 const ISO_LABEL: (usize, usize) = (40, 32);
 
 /// Offset and value of the signature at the end of a FAT boot sector.
 const FAT_SIGNATURE: (usize, &[u8]) = (510, b"\x55\xaa");
-/// The extended boot signature of FAT. If it is present, the label and the type that follow it are
-/// valid.
+/// The extended boot signature of FAT. If this byte is present, the volume label and the filesystem
+/// type after it are valid.
 const FAT_EXTENDED: u8 = 0x29;
-/// Offset, from the extended boot signature, and length in bytes of the label. The filesystem type
-/// follows the label.
+/// Offset of the label from the extended boot signature, and length of the label, in bytes. The
+/// filesystem type follows the label.
 const FAT_LABEL: (usize, usize) = (5, 11);
 
 /// The type and the label of a filesystem.
@@ -184,15 +187,17 @@ struct Label {
 }
 
 impl Label {
-    /// Whether this is the given label, ignoring case: tools for vfat convert labels to upper case.
+    /// Whether the filesystem has the given label, ignoring case, because tools for vfat convert
+    /// labels to upper case.
     fn is(&self, label: &str) -> bool {
         self.text.eq_ignore_ascii_case(label.as_bytes())
     }
 }
 
-/// Returns the label of the filesystem whose first [`LABEL_BYTES`] are `start`; a smaller device
-/// has fewer bytes. A vfat filesystem also has a label in its root directory, but mkfs.fat(8) and
-/// mlabel(1) keep it equal to the label in the boot sector, which is read here.
+/// Returns the label of the filesystem whose first [`LABEL_BYTES`] bytes are `start`; `start` is
+/// shorter if the device is smaller. A vfat filesystem also has a label in its root directory, but
+/// only the label in the boot sector is read here, because mkfs.fat(8) and mlabel(1) keep both
+/// labels equal.
 fn label_of(start: &[u8]) -> Option<Label> {
     let label = |fs_type, text: &[u8]| Label {
         fs_type,
@@ -228,7 +233,7 @@ mod tests {
     use super::*;
     use crate::kernel::{Cause, Dev};
 
-    /// Reads a file below a directory, which is opened like the root of a mount.
+    /// Reads a file below a directory, which takes the role of the root of a mount.
     fn file_in(dir: &Path, document: &str, bytes_max: usize) -> kernel::Result<Vec<u8>> {
         let kernel = Linux::for_helper();
         let root = kernel.open(dir, Open::Directory).unwrap();
@@ -343,7 +348,8 @@ mod tests {
             (510, b"\x55\xaa"),
         ];
         assert!(found(&fat32, "vfat"));
-        // A hybrid image starts with a partition table, which ends like a FAT boot sector.
+        // A hybrid ISO image starts with a partition table, which has the same signature at its end
+        // as a FAT boot sector.
         assert!(found(&[iso[0], iso[1], fat16[2]], "iso9660"));
         let other = label_of(&with(&[iso[0], (32_808, b"config-22")])).unwrap();
         assert!(!other.is("config-2"));

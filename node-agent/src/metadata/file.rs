@@ -1,5 +1,6 @@
-//! A file of the node with facts about its instance. The file is TOML (toml.io, 1.0); only string
-//! values before the first table are read. The file may contain secrets, so errors do not quote it.
+//! Reads the ID and the region of this instance from a file on the node. The file is TOML (toml.io,
+//! 1.0); only string values before the first table are read. The file may contain secrets, so
+//! errors do not quote it.
 
 use std::path::Path;
 
@@ -18,10 +19,10 @@ pub(crate) struct Facts {
     pub(crate) region: Option<String>,
 }
 
-/// Reads the facts in the file at `path`. Returns no facts if the file does not exist.
+/// Reads the facts in the file at `path`. Returns empty facts if the file does not exist.
 ///
 /// # Errors
-/// Returns a text if the file cannot be read or is not TOML.
+/// Returns a message if the file cannot be read or is not TOML.
 pub(crate) fn read(path: &Path, keys: &InstanceFile) -> Result<Facts, String> {
     match file::read_text(path, BYTES_MAX) {
         Ok(text) => facts(&text, keys),
@@ -52,8 +53,8 @@ fn facts(text: &str, keys: &InstanceFile) -> Result<Facts, String> {
     Ok(facts)
 }
 
-/// Returns the text between quotes, after which only a comment may follow. Returns `None` for a
-/// text with escapes, which IDs and regions never have.
+/// Returns the text of a quoted string, after which only a comment may follow. Returns `None` for a
+/// string with escapes, which IDs and regions never have.
 fn string(value: &str) -> Option<&str> {
     let quote = value
         .chars()

@@ -1,6 +1,6 @@
-//! Makes a single GET request of HTTP/1.1 (RFC 9112) over a connection without TLS. It uses no
-//! proxy, resolves no host name, follows no redirect, and limits all sizes. Errors do not quote the
-//! response.
+//! Makes a single GET request of HTTP/1.1 (RFC 9112) over a connection without TLS. The client uses
+//! no proxy, resolves no host name, follows no redirect, and limits the size of the headers and of
+//! the body. Error messages do not quote the response.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,26 +19,26 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Maximum number of headers in the response.
 const HEADERS_MAX: usize = 64;
 
-/// The reason why a request has returned no body.
+/// The reason why a request returned no body.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
     /// The connection could not be opened, or failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The HTTP status is this number, and not 200.
+    /// The HTTP status is this number instead of 200.
     #[error("HTTP status {0}{hint}", hint = hint(*.0))]
     Status(u16),
-    /// The body is longer than this number of bytes, the caller's limit.
+    /// The body is longer than the caller's limit, which is this number of bytes.
     #[error("the response has more than {}", Exact(*.0 as u64))]
     TooLong(usize),
-    /// The response violates HTTP/1.1, or ends too early.
+    /// The response violates HTTP/1.1 or is truncated.
     #[error("the response is not HTTP/1.1: {0}")]
     Malformed(hyper::Error),
 }
 
 impl From<hyper::Error> for Refused {
-    /// Extracts the system's error of a failed connection: it is the source of hyper's error, whose
-    /// message omits it.
+    /// Extracts the operating system's error from the source of hyper's error, because hyper's own
+    /// message omits the operating system's error.
     fn from(error: hyper::Error) -> Self {
         let source = std::error::Error::source(&error);
         let source = source.and_then(|source| source.downcast_ref::<io::Error>());
@@ -58,7 +58,8 @@ fn hint(status: u16) -> &'static str {
     }
 }
 
-/// Returns the body of the document at `path`, of at most `bytes_max` bytes. Has no deadline.
+/// Returns the body of the document at `path`, which may have at most `bytes_max` bytes. The caller
+/// must limit the time of the request.
 ///
 /// # Errors
 /// Returns an error if the connection fails, if the status is not 200, or if the response is
@@ -107,8 +108,8 @@ async fn get_over(
     };
     tokio::select! {
         body = exchange => body,
-        // The connection fails only if the exchange fails as well. The exchange then has the
-        // reason.
+        // If the connection fails, the exchange of request and response fails as well, and its
+        // error has the reason.
         Err(error) = connection => Err(error.into()),
     }
 }
@@ -132,7 +133,8 @@ mod tests {
                 while !request.ends_with(b"\r\n\r\n") {
                     service.read_buf(&mut request).await.unwrap();
                 }
-                // The client may have closed the connection after it has read enough.
+                // Ignore errors, because the client may have closed the connection after it has
+                // read enough.
                 service.write_all(response).await.ok();
                 service.shutdown().await.ok();
             };
@@ -163,8 +165,8 @@ mod tests {
                 request
             });
             let got = get(address, "latest/meta-data", 9).await;
-            // Check the body before the server's result: without a request, the server would wait
-            // forever.
+            // Check the client's result before the server's task is awaited: without a request,
+            // this task would wait forever.
             assert_eq!(got.unwrap(), b"zone");
             let request = served.await.unwrap();
             assert!(request.starts_with("GET /latest/meta-data HTTP/1.1\r\n"));

@@ -1,5 +1,5 @@
-//! Reads some members of a JSON object (RFC 8259). The other members may contain passwords, so they
-//! are skipped without a copy, and errors do not quote them.
+//! Reads some members of a JSON object (RFC 8259). The other members may contain passwords, so the
+//! parser skips these members without copying them, and errors do not quote them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,14 +8,14 @@ use serde::Deserialize;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::error::Category;
 
-/// The reason why a text is not the expected JSON object, and the position of the fault. It does
-/// not quote the text.
+/// The reason why a text is not the expected JSON object, and the position of the fault. The
+/// message does not quote the text.
 #[derive(Debug, thiserror::Error)]
 #[error("not valid JSON at line {} column {}: {}", .0.line(), .0.column(), why(.0))]
 pub(super) struct BadJson(#[from] serde_json::Error);
 
-/// Describes the fault. An error about the type of a value would quote the value, so this describes
-/// the expected type instead.
+/// Describes the fault. Serde's message about a value of the wrong type would quote the value, so
+/// this function names the expected type instead.
 fn why(error: &serde_json::Error) -> String {
     if error.classify() == Category::Data {
         return "expected an object whose ID and zone are texts or whole numbers".to_owned();
@@ -25,13 +25,13 @@ fn why(error: &serde_json::Error) -> String {
     text.strip_suffix(&place).unwrap_or(&text).to_owned()
 }
 
-/// Returns the values of these members of an object: texts, or the digits of numbers. Returns
-/// `None` for a member that is absent or null. The last of several members with one name counts, as
-/// in most parsers.
+/// Returns the values of the members `names` of a JSON object: a string as it is, and a number as
+/// its decimal digits. A member that is absent or null has the value `None`. If several members
+/// have the same name, returns the value of the last one, as most JSON parsers do.
 ///
 /// # Errors
-/// Returns an error if the text is not exactly one object, or if the value of a member is neither a
-/// text nor a whole number.
+/// Returns an error if the text is not exactly one object, or if the value of a requested member is
+/// neither a string nor a whole number.
 pub(super) fn members<const N: usize>(
     json: &[u8],
     names: [&str; N],
@@ -66,11 +66,11 @@ impl<'de, const N: usize> Visitor<'de> for Members<'_, N> {
     }
 }
 
-/// The name of a member. It is copied only if it contains escapes.
+/// The name of a member, which is copied only if it contains escapes.
 #[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// The value of a member, which is a text or a whole number.
+/// The value of a member, which is a string or a whole number.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Word {
@@ -177,7 +177,7 @@ mod tests {
         assert!(members(b"{\"uuid\":\"\xff\"}", NAMES).is_err());
     }
 
-    /// A recursive parser would overflow its stack at this depth.
+    /// At this depth of nesting, a recursive parser would overflow its stack.
     #[test]
     fn a_deep_object_is_skipped_or_refused() {
         let depth = 1 << 20;

@@ -1,7 +1,8 @@
-//! The identity of this node, as the cloud describes it to its instances: the ID and the zone. It
-//! is read when a driver starts. It is not stored between starts: an image of the disk, started as
-//! another instance, would contain the wrong identity. Reads the sources and the members that it is
-//! given; must not depend on a particular cloud.
+//! The identity of this node, which is its ID and its zone, as the cloud's metadata reports them.
+//! The identity is read whenever a driver starts, and is never stored: if an image of the node's
+//! disk were started as a different instance, the image would contain the wrong identity. This
+//! module reads the sources and the JSON members that the caller names, and must not depend on a
+//! particular cloud.
 
 mod drive;
 pub(crate) mod file;
@@ -20,11 +21,11 @@ use tokio::time::timeout;
 use crate::kernel::linux::Linux;
 use crate::work;
 
-/// Maximum size of the document in bytes. It is far more than the sum of Nova's limits for user
+/// Maximum size of the metadata document in bytes, far above the sum of Nova's limits for user
 /// metadata, keys and devices.
 const BYTES_MAX: usize = 512 << 10;
-/// Deadline for each source in each attempt. A metadata service on the same host responds within
-/// milliseconds, unless it must query its cloud first.
+/// Maximum time to wait for one metadata source, in each attempt. A metadata service on the same
+/// host responds within milliseconds, unless the service must query its cloud first.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// The cloud's description of this node.
@@ -34,7 +35,7 @@ pub(crate) struct Instance {
     pub(crate) id: NodeId,
     /// The node's zone; `None` if the document has none.
     pub(crate) zone: Option<String>,
-    /// The name of the source, for the log.
+    /// The name of the metadata source, for the log.
     pub(crate) source: &'static str,
 }
 
@@ -47,14 +48,14 @@ pub(crate) struct Sources {
     order: Vec<MetadataSource>,
     service: SocketAddr,
     kernel: Linux,
-    /// The read of the config drive that is in progress on a thread, if any. It may outlast an
-    /// attempt; the next attempt then waits for the same read.
+    /// The read of the config drive that is in progress on a thread, if any. The read may continue
+    /// after an attempt has timed out; the next attempt then waits for the same read.
     reading: Option<Reading>,
 }
 
 impl Sources {
-    /// Returns the sources in the order of `order`. `service` is the address of the metadata
-    /// service.
+    /// Returns the sources, which are queried in the order of `order`. `service` is the address of
+    /// the metadata service.
     pub(crate) fn new(
         metadata: &'static Metadata,
         order: Vec<MetadataSource>,
@@ -70,11 +71,11 @@ impl Sources {
         }
     }
 
-    /// Queries one source after the other until one returns the node's ID, and its zone if
-    /// `needs_zone`. [`ANSWER_MAX`] limits the time for each source.
+    /// Queries the sources one after the other until one returns the node's ID and, if `needs_zone`
+    /// is set, the node's zone. Waits at most [`ANSWER_MAX`] for each source.
     ///
     /// # Errors
-    /// Returns the reasons why the sources did not return the facts.
+    /// Returns a message with the reason why each source did not return the ID or the zone.
     pub(crate) async fn read(&mut self, needs_zone: bool) -> Result<Instance, String> {
         let mut reasons = Vec::new();
         for source in self.order.clone() {
@@ -126,7 +127,7 @@ impl Sources {
     }
 }
 
-/// Parses the document of a source.
+/// Parses the document of a metadata source.
 fn instance(
     metadata: &Metadata,
     source: MetadataSource,
@@ -181,7 +182,7 @@ mod tests {
         );
     }
 
-    /// Starts a metadata service that answers each request with the next of these responses.
+    /// Starts a metadata service that sends the next of these responses to each request.
     async fn service(responses: Vec<String>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,8 +1,8 @@
 //! Determines the block device of a mount.
 //!
-//! The device of a raw volume is the mounted node itself, and most filesystems have the number of
-//! their device in `st_dev`. The `st_dev` of btrfs is anonymous, so its root directory must be
-//! opened and queried.
+//! The mount of a raw volume shows the device node itself, and most filesystems report the number
+//! of their device in `st_dev`. The `st_dev` of btrfs is anonymous, so the root directory of the
+//! btrfs must be opened and queried with an ioctl.
 
 use std::path::Path;
 
@@ -10,21 +10,21 @@ use belay_server::call::Failure;
 
 use crate::kernel::{BtrfsDevice, Dev, FileKind, Kernel, Open, Stat};
 
-/// The filesystem type whose `st_dev` is not its device's number.
+/// The filesystem type whose `st_dev` is not the number of its device.
 const BTRFS: &str = "btrfs";
 
 /// The block device of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Behind {
-    /// The block device with this number. The number is anonymous if there is no device, or more
-    /// than one.
+    /// The block device with this number. The number is anonymous if the filesystem has no device,
+    /// or has several devices.
     Device(Dev),
-    /// A disk that was removed, and whose number the filesystem does not report.
+    /// A removed disk whose number the filesystem does not report.
     Removed,
 }
 
-/// Returns the number in the stat of the mount's root: for a raw device the number of the node,
-/// otherwise the number of the filesystem.
+/// Returns a device number from the stat of the mount's root: `st_rdev` of a raw device's node, or
+/// `st_dev` of a filesystem.
 pub(super) fn root_dev(stat: &Stat) -> Dev {
     match stat.kind {
         FileKind::BlockDevice => stat.rdev,
@@ -36,7 +36,7 @@ pub(super) fn root_dev(stat: &Stat) -> Dev {
 /// because opening another filesystem without a device may wait for a server.
 ///
 /// # Errors
-/// Returns `ABORTED` if the mount changed meanwhile; otherwise the kernel's error.
+/// Returns `ABORTED` if the mount was changed meanwhile; otherwise the kernel's error.
 pub(super) fn device_behind<K: Kernel>(
     kernel: &K,
     path: &Path,
@@ -52,7 +52,7 @@ pub(super) fn device_behind<K: Kernel>(
     }
 }
 
-/// Returns the device of a mount that is known to be a btrfs, like [`device_behind`].
+/// Returns the device of the mount on `path`, which is known to be a btrfs.
 ///
 /// # Errors
 /// Returns the same errors as [`device_behind`].

@@ -1,9 +1,9 @@
 //! An index of the mounts by device and volume.
 //!
-//! The kernel's mount table is authoritative; the index only saves queries. A scan at the start and
-//! the agent's own mounts fill it, and each entry is checked with statx before use. If a mount is
-//! not visible at its path, the mount table is read, because the mount may be hidden by another
-//! one.
+//! The kernel's mount table is authoritative; the index only avoids reading that table for each
+//! call. At startup, the agent fills the index by a scan of the mount table, and later adds its own
+//! mounts. Each entry is checked with statx(2) before use. If a mount is not visible at its path,
+//! the mount table is read, because another mount may hide it.
 
 mod volumes;
 
@@ -32,26 +32,28 @@ pub(crate) struct MountIndex {
 struct Inner {
     by_path: HashMap<Arc<Path>, Entry>,
     by_device: HashMap<Dev, Vec<Arc<Path>>>,
-    /// The backing file of each device that is mounted and was proven to be a volume's.
+    /// The backing file of each mounted device that was proven to belong to a volume.
     files: HashMap<Dev, Inode>,
-    /// The devices with a filesystem that cannot have project quotas, judged by its superblock.
+    /// The devices whose filesystems cannot have project quotas according to their superblocks.
     without_projects: HashSet<Dev>,
-    /// The paths of the mounts that were proven to be a volume's.
+    /// The paths of the mounts that were proven to belong to each volume.
     by_volume: HashMap<VolumeId, Vec<Arc<Path>>>,
-    /// Mounts that the scan found at paths where a mount of another device hides them.
+    /// The path and device of each mount that the startup scan found under a mount of a different
+    /// device.
     stacked: Vec<(PathBuf, Dev)>,
 }
 
 #[derive(Clone)]
 struct Entry {
-    /// The device number that the stat of the mount's root must have: anonymous for btrfs, `None`
-    /// if unknown because the scan found the mount.
+    /// The device number that the stat of the mount's root must have; anonymous for btrfs. `None`
+    /// if unknown: the startup scan found a btrfs.
     root: Option<Dev>,
     /// The block device of the mount.
     device: Dev,
-    /// The volume that the mount was recorded for; `None` if only the scan found the mount.
+    /// The volume for which the mount was recorded; `None` if only the startup scan found the
+    /// mount.
     noted: Option<Noted>,
-    /// The label of a raw device's bind mount that the scan found.
+    /// The label of a raw device's bind mount that the startup scan found.
     label: Option<Label>,
     /// Whether the mount's statistics can be read on the event loop; `None` before the first
     /// attempt.
@@ -61,15 +63,15 @@ struct Entry {
 #[derive(Clone)]
 struct Noted {
     volume: VolumeId,
-    /// The unique ID of the mount. 0 proves nothing: the kernel has no unique mount IDs (before
-    /// Linux 6.8), so an ID may be reused, or the volume's disk could not be distinguished from the
-    /// cloud's other disks.
+    /// The unique ID of the mount. With the value 0, the record does not prove that the mount is
+    /// the volume's: either the kernel has no unique mount IDs (before Linux 6.8), or the volume's
+    /// disk could not be distinguished from the cloud's other disks.
     mount_id: u64,
 }
 
 impl MountIndex {
-    /// Scans the mount table and records the mounts of devices that can be a volume's. Reads only
-    /// the mount table, because a mount, or a path to it, may be on a hung disk or server.
+    /// Scans the mount table and records the mounts of devices that may belong to a volume. Reads
+    /// only the mount table, because a mount, or a path to it, may be on a hung disk or server.
     ///
     /// # Errors
     /// Returns an error if mountinfo or sysfs cannot be read.
@@ -115,12 +117,12 @@ impl MountIndex {
     }
 
     /// Returns the device's backing file if a filesystem on the device is mounted and was proven to
-    /// be a volume's. The device keeps its file while it is mounted.
+    /// be a volume's. A mounted device cannot get a different backing file.
     pub(crate) fn file_behind(&self, device: Dev) -> Option<Inode> {
         self.lock().files.get(&device).copied()
     }
 
-    /// Removes a path that has no mount from the index.
+    /// Removes a path from the index, because the recorded mount no longer exists.
     pub(crate) fn forget(&self, path: &Path) {
         self.lock().remove(path);
     }
@@ -134,34 +136,35 @@ impl MountIndex {
         (stat.kind != FileKind::BlockDevice && noted == volume).then_some(entry.device)
     }
 
-    /// Returns the volume that this mount was recorded for. Compares the mount's unique ID.
+    /// Returns the volume for which exactly this mount was recorded, according to its unique ID.
     pub(crate) fn noted(&self, path: &Path, stat: &Stat) -> Option<VolumeId> {
         let inner = self.lock();
         inner.noted(path, stat).map(|(_, volume)| volume.clone())
     }
 
-    /// Whether this mount was recorded for the volume. Compares the mount's unique ID.
+    /// Whether exactly this mount was recorded for the volume, according to its unique ID.
     pub(crate) fn is_noted_for(&self, path: &Path, stat: &Stat, volume: &VolumeId) -> bool {
         let inner = self.lock();
         let noted = inner.noted(path, stat);
         noted.is_some_and(|(_, noted)| noted == volume)
     }
 
-    /// Whether the mount at that path was recorded for another volume, regardless of mounts on top
-    /// of it.
+    /// Whether the mount at `path` was recorded for a different volume, even if another mount hides
+    /// it.
     pub(super) fn is_noted_for_another(&self, path: &Path, volume: &VolumeId) -> bool {
         let inner = self.lock();
         let entry = inner.by_path.get(path);
         entry.is_some_and(|entry| entry.is_noted_for_another(volume))
     }
 
-    /// Whether files with this device number are, or may be, on a recorded mount.
+    /// Whether files with this device number are possibly on a recorded mount.
     pub(crate) fn shows(&self, dev: Dev) -> bool {
         let may_be = |entry: &Entry| entry.root.is_none_or(|root| root == dev);
         self.lock().by_path.values().any(may_be)
     }
 
-    /// Whether a check of all mounts of the device must open a mount that only the scan found.
+    /// Whether a check of all mounts of the device must open a mount that only the startup scan
+    /// found.
     pub(crate) fn has_unseen(&self, device: Dev) -> bool {
         let noted = self.lock().mounts_of(device);
         noted.iter().any(|(_, entry)| entry.root.is_none())
@@ -173,22 +176,22 @@ impl MountIndex {
         }
     }
 
-    /// Whether any mount of the device is recorded, even if it no longer exists.
+    /// Whether any mount of the device is recorded, even if the mount no longer exists.
     pub(crate) fn has(&self, device: Dev) -> bool {
         self.lock().by_device.contains_key(&device)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic between two map updates leaves stale entries at worst, and entries are checked
-        // before use.
+        // A poisoned lock is harmless: a panic between two map updates leaves at worst stale
+        // entries, and every entry is checked before use.
         self.inner.lock()
     }
 }
 
 impl<K: Kernel> Mounts<'_, K> {
-    /// Returns the other mounts of the volume's device, as the kernel has them now: without the
-    /// paths `except`, and without mirrors of these mounts by propagation or through a symlink.
-    /// Includes mounts that other mounts hide, which no path reaches.
+    /// Returns the paths of all existing mounts of the volume's device, except the mounts at
+    /// `except` and copies of these by mount propagation or through a symlink. Includes mounts that
+    /// are hidden by other mounts.
     ///
     /// # Errors
     /// Returns an error if a path cannot be inspected.
@@ -217,7 +220,7 @@ impl<K: Kernel> Mounts<'_, K> {
                 continue;
             };
             index.learn(&path, root_dev(&stat));
-            // A bind mount of a device that was detached by force shows the next device with this
+            // A bind mount of a forcibly detached device shows the next device that gets this
             // number.
             let is_stale = stat.kind == FileKind::BlockDevice
                 && match index.noted(&path, &stat) {
@@ -237,9 +240,9 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(live)
     }
 
-    /// Whether a mount that was recorded at the path for the volume, or for no volume, is hidden by
-    /// another mount. The caller has found that the path does not show the mount. If the mount no
-    /// longer exists, it is removed from the index.
+    /// Whether another mount hides a mount that was recorded at the path for the volume or without
+    /// a volume. The caller must have found that the mount is not visible at the path. A mount that
+    /// no longer exists is removed from the index.
     ///
     /// # Errors
     /// Returns an error if the mount table cannot be read, or a symlink in the path cannot be
@@ -314,8 +317,8 @@ impl Inner {
         stacked.map(|(path, _)| path.clone()).collect()
     }
 
-    /// Adds a mount of the mount table, in the table's order, which lists a mount after the mounts
-    /// that it hides.
+    /// Adds a mount of the mount table. Call it in the order of the table, which lists each mount
+    /// after the mounts that it hides.
     fn insert_scanned(&mut self, path: &Path, entry: Entry) {
         let below = self.by_path.get(path).map(|below| below.device);
         if let Some(below) = below.filter(|below| *below != entry.device) {
@@ -351,7 +354,7 @@ impl Inner {
     }
 }
 
-/// Removes the path from the list of a key.
+/// Removes the path from the list that belongs to the key.
 fn unlist<Key: Eq + Hash>(lists: &mut HashMap<Key, Vec<Arc<Path>>>, key: &Key, path: &Path) {
     if let Some(paths) = lists.get_mut(key) {
         paths.retain(|known| **known != *path);
@@ -362,12 +365,12 @@ fn unlist<Key: Eq + Hash>(lists: &mut HashMap<Key, Vec<Arc<Path>>>, key: &Key, p
 }
 
 impl Entry {
-    /// Returns the recorded volume, if the mount's unique ID proves it.
+    /// Returns the recorded volume if the unique ID of the mount was recorded, too.
     fn proof(&self) -> Option<&Noted> {
         self.noted.as_ref().filter(|noted| noted.mount_id != 0)
     }
 
-    /// Whether the mount was recorded for another volume, so that the device must have been
+    /// Whether the mount was recorded for a different volume; its device must then have been
     /// detached by force since.
     fn is_noted_for_another(&self, volume: &VolumeId) -> bool {
         let proof = self.proof();
@@ -375,12 +378,12 @@ impl Entry {
     }
 }
 
-/// Returns the stat of the path, if the recorded mount is visible there.
+/// Returns the stat of the path; `None` if the recorded mount is not visible there.
 fn seen<K: Kernel>(kernel: &K, path: &Path, entry: &Entry) -> Result<Option<Stat>> {
     let stat = kernel.look(path)?.filter(|stat| stat.mount_root);
     let is_it = |stat: &Stat| match entry.root {
         Some(root) => root_dev(stat) == root,
-        // A mount that cannot be queried may be the recorded one.
+        // A mount that cannot be queried may be the recorded mount.
         None => match device_behind(kernel, path, stat) {
             Ok(Behind::Device(device)) => device == entry.device,
             Ok(Behind::Removed) | Err(_) => true,
@@ -432,7 +435,7 @@ mod tests {
         note("/target", "one", 6);
         assert_eq!(listed("one"), [Path::new("/staging"), Path::new("/target")]);
         note("/target", "two", 7);
-        // A record without a mount ID proves nothing.
+        // A record without a mount ID does not prove that the mount is the volume's.
         note("/other", "two", 0);
         assert_eq!(listed("one"), [Path::new("/staging")]);
         assert_eq!(listed("two"), [Path::new("/target")]);
@@ -464,7 +467,7 @@ mod tests {
         }
         assert!(index.is_noted_for_another(path, &two));
         assert!(!index.is_noted_for_another(path, &one));
-        // A bind mount does not keep its device bound.
+        // A bind mount does not keep its loop device bound to the file.
         let bind = root(FileKind::BlockDevice, 7);
         index.note(path, &bind, device(0), &one);
         assert_eq!(index.proven(path, &bind, &one), None);
@@ -515,11 +518,11 @@ mod tests {
         index.learn(staging, device(3));
         assert!(!index.has_unseen(device(1)) && !index.shows(device(7)));
         assert!(index.shows(device(3)) && index.shows(device(2)));
-        // Once the root has been inspected, the entry keeps its device number.
+        // Once the root of the mount has been inspected, the entry contains the root's device
+        // number.
         index.learn(staging, device(4));
         assert!(index.shows(device(3)) && !index.shows(device(4)));
-        // Another mount of the same device does not count as hiding it; a mount of another device
-        // does.
+        // A mount is recorded as hidden only if the mount on top of it is of a different device.
         for (above, stacked) in [(device(1), &[][..]), (device(2), &[staging][..])] {
             index.lock().insert_scanned(staging, scanned(above, None));
             assert_eq!(index.lock().stacked_of(device(1)), stacked, "{above}");

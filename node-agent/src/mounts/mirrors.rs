@@ -1,17 +1,18 @@
-//! Mirrors: copies of mounts that mount propagation has made, and that it removes with their
-//! originals.
+//! Detects mirrors. A mirror is a copy of a mount that mount propagation has created, and that the
+//! kernel unmounts together with its original.
 //!
-//! A bind mount of a mount joins its peer group as well, for example the targets of drivers that
-//! bind the staged mount with mount(2). The kernel unmounts a mirror together with its original,
-//! but not such a bind mount. Only a mirror is at the same place in a peer of the parent mount.
+//! A bind mount joins the peer group of its source as well, for example the target path of a driver
+//! that binds the staged mount with mount(2). The kernel does not unmount a bind mount together
+//! with its source. Only a mirror has the same path as its original, relative to a peer of the
+//! original's parent mount.
 
 use std::path::{Path, PathBuf};
 
 use super::without_links;
 use crate::kernel::{Cause, Kernel, MountEntry, Result, Stat};
 
-/// Whether the mount at `path` is one of the mounts at `except`, seen through another path, or a
-/// mirror of one of them. Reads the mount table if the mount is a peer of one of them.
+/// Whether the mount at `path` is also visible at a path of `except`, or is a mirror of a mount at
+/// such a path. Reads the mount table if the mount is in the peer group of a mount at `except`.
 ///
 /// # Errors
 /// Returns an error if a path cannot be inspected, or the table cannot be read.
@@ -23,7 +24,7 @@ pub(super) fn mirrors<K: Kernel>(
 ) -> Result<bool> {
     for known in except {
         let known_stat = match kernel.look(known) {
-            // A filesystem that has shut itself down is not a mirror.
+            // Skip a filesystem that has shut itself down, because it cannot be inspected.
             Err(error) if error.cause() == Cause::Io => continue,
             found => found?.filter(|known| known.mount_root),
         };
@@ -45,8 +46,8 @@ pub(super) fn mirrors<K: Kernel>(
     Ok(false)
 }
 
-/// Whether a mount of the peer group at one path is a mirror of a mount of the group at the other
-/// path.
+/// Whether a mount at path `one` is a mirror of a mount at path `other`; both mounts are in the
+/// peer group `group`.
 fn are_at_one_place<K: Kernel>(kernel: &K, one: &Path, other: &Path, group: u64) -> Result<bool> {
     let table = kernel.mounts()?;
     // The mount table contains paths without symlinks.
@@ -60,7 +61,8 @@ fn are_at_one_place<K: Kernel>(kernel: &K, one: &Path, other: &Path, group: u64)
         .any(|one| others.clone().any(|other| is_mirror(&table, one, other))))
 }
 
-/// Whether the two lines are one mount, or propagation has made one mount with the other.
+/// Whether two lines of the mount table are the same mount, or mount propagation has created one of
+/// the two mounts as a copy of the other.
 pub(super) fn is_mirror(table: &[MountEntry], one: &MountEntry, other: &MountEntry) -> bool {
     let is_at_same_place = || place(table, one).is_some_and(|at| Some(at) == place(table, other));
     one.id == other.id
@@ -68,7 +70,7 @@ pub(super) fn is_mirror(table: &[MountEntry], one: &MountEntry, other: &MountEnt
 }
 
 /// Returns the peer group of the parent mount, and the path of the mount point in the parent's
-/// filesystem. `None` if the parent propagates no mounts.
+/// filesystem. Returns `None` if the parent mount does not propagate mounts.
 fn place(table: &[MountEntry], line: &MountEntry) -> Option<(u64, PathBuf)> {
     let below = table.iter().find(|below| below.id == line.parent)?;
     let path = below.root.join(line.point.strip_prefix(&below.point).ok()?);
@@ -101,7 +103,7 @@ mod tests {
             line([3, 1], "/kubelet", "/private", 0),
             line([10, 1], "/", "/kubelet/staging", 2),
             line([11, 2], "/", "/data/staging", 2),
-            // Bind mounts of the staged mount, one of them with the same name.
+            // Bind mounts of the staged mount; one of these has the same name.
             line([12, 1], "/", "/kubelet/target", 2),
             line([13, 2], "/", "/data/target", 2),
             line([14, 3], "/", "/private/staging", 2),
@@ -109,7 +111,7 @@ mod tests {
             // Another mount on top of the staged mount, which propagation has copied as well.
             line([16, 10], "/", "/kubelet/staging", 3),
             line([17, 11], "/", "/data/staging", 3),
-            // A private mount, and a mount whose parent is not in the table.
+            // A private mount, and a mount whose parent is not in the mount table.
             line([18, 1], "/", "/kubelet/staging", 0),
             line([19, 99], "/", "/kubelet/staging", 2),
         ];

@@ -1,5 +1,5 @@
-//! The node's mounts and the volumes that they belong to. Knows paths and devices, but no CSI
-//! requests.
+//! The node's mounts and the volumes that they belong to. This module knows paths and devices, but
+//! no CSI requests.
 
 mod behind;
 mod index;
@@ -21,13 +21,14 @@ use crate::device::{Backing, Intent, Label, OpenDevice, Transport, Verdict};
 use crate::kernel::{self, Dev, FileKind, Kernel, MountFacts, Stat};
 use behind::{Behind, device_behind};
 
-/// Returns the path that a raw block device is bound onto in its staging directory. This bind mount
-/// records in the kernel which device is staged there.
+/// Returns the path in the staging directory onto which a raw block device is bound. The bind mount
+/// at this path is the record of which device is staged.
 pub(crate) fn block_path(staging: &Path) -> PathBuf {
     staging.join("device")
 }
 
-/// Returns the error for a mount at `path`, from the request's `field`, that is not the volume's.
+/// Returns the error for a mount at `path` that is not the volume's; the request contains `path` in
+/// `field`.
 pub(crate) fn something_else(field: &str, volume: &VolumeId, path: &Path) -> Failure {
     Failure::incompatible(format!(
         "{field}: something else is mounted at {}, not volume {volume}; name an unused path",
@@ -39,23 +40,24 @@ pub(crate) fn something_else(field: &str, volume: &VolumeId, path: &Path) -> Fai
 pub(crate) struct Proven<K: Kernel> {
     /// The number of the device.
     pub(crate) device: Dev,
-    /// The open raw device; `None` for a filesystem. No other volume gets the device's number
-    /// until it is closed.
+    /// The open raw device; `None` for a filesystem. The device's number is not reused for a
+    /// different volume until this is closed.
     pub(crate) raw: Option<OpenDevice<K>>,
 }
 
-/// The node's mounts, with everything that a driver needs to query them.
+/// The node's mounts, with the kernel, the transport and the index that a driver needs to query
+/// these mounts.
 pub(crate) struct Mounts<'a, K: Kernel> {
     pub(crate) kernel: &'a K,
     pub(crate) transport: &'a Transport<K>,
     pub(crate) index: &'a MountIndex,
-    /// The identity of the volume's disk, if the current call has received it.
+    /// The identity of the volume's disk, if the publish context of the current call contains it.
     pub(crate) said: Option<&'a DiskIdentity>,
 }
 
 impl<'a, K: Kernel> Mounts<'a, K> {
-    /// Returns the same mounts for a call that has the volume's publish context, which may contain
-    /// the identity of the volume's disk.
+    /// Adds the identity of the volume's disk, if the publish context `plan` of the current call
+    /// contains it.
     pub(crate) fn said_by(self, plan: Option<&'a PublishContext>) -> Self {
         let said = match plan.map(|plan| &plan.transport) {
             Some(publish_context::Transport::Disk(wanted)) => Some(wanted),
@@ -114,15 +116,15 @@ impl<K: Kernel> Mounts<'_, K> {
         }
     }
 
-    /// Returns the number of the removed disk that a mounted btrfs is on, if the index has it. No
-    /// other disk gets the number while the filesystem is mounted.
+    /// Returns the device number of the removed disk of a mounted btrfs, if the index contains the
+    /// number. The number is not reused while the filesystem is mounted.
     fn removed(&self, volume: &VolumeId, path: &Path, stat: &Stat) -> Option<Dev> {
         let is_unplugged = |dev: &Dev| matches!(self.is_unplugged(volume, *dev), Ok(true));
         let recorded = self.index.recorded(path, stat, volume);
         recorded.filter(is_unplugged)
     }
 
-    /// Whether the disk with this number, which was the volume's, was removed. Does not block.
+    /// Whether the volume's disk, which had this device number, was removed. Does not block.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -134,7 +136,8 @@ impl<K: Kernel> Mounts<'_, K> {
     }
 
     /// Returns the number of the mount's device, and the relation of the device to the volume.
-    /// `stat` describes the root of the mount on `path`. The number is anonymous if unknown.
+    /// `stat` describes the root of the mount on `path`. The returned number is anonymous if the
+    /// device is unknown.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -164,8 +167,8 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok((device, verdict))
     }
 
-    /// Whether a mount shows the device, regardless of the volume that it was made for. `volume` is
-    /// the caller's volume.
+    /// Whether any mount shows the device, regardless of the volume for which the mount was made.
+    /// `volume` is the caller's volume.
     ///
     /// # Errors
     /// Returns an error if the mount table cannot be read.
@@ -173,8 +176,9 @@ impl<K: Kernel> Mounts<'_, K> {
         Covered::new(self.kernel, self.transport, volume, device).is_anywhere()
     }
 
-    /// Returns the label in the mount table of a raw device's bind mount; `None` for a filesystem,
-    /// and for a bind mount of a node outside of `/dev/belay`.
+    /// Returns the label of a raw device's bind mount, which is the name in `/dev/belay` that the
+    /// mount table shows. `None` for a filesystem, and for a bind mount of a device node outside of
+    /// `/dev/belay`.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -212,15 +216,15 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(label.is_some_and(|label| self.transport.is_named(volume, &label)))
     }
 
-    /// Whether the label names another volume.
+    /// Whether the label names a different volume.
     pub(super) fn is_of_another(&self, label: Option<&Label>, volume: &VolumeId) -> bool {
         label.is_some_and(|label| !self.transport.is_named(volume, label))
     }
 
-    /// Returns the paths at which mounts were recorded for the volume. Also returns paths at which
-    /// the scan at the start found a device that may be the volume's, by the label of its mount or
-    /// by the present or former name of its file, unless a call has proven since which volume it
-    /// belongs to.
+    /// Returns the paths of mounts that were recorded for the volume. Also returns the paths where
+    /// the startup scan found a device that may be the volume's, according to the label of the
+    /// mount or the present or former name of the backing file, unless a call has proven since to
+    /// which volume that device belongs.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -238,11 +242,11 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(paths)
     }
 
-    /// Returns the volume's device if the mount whose root `stat` describes is the volume's:
-    /// because the agent made it, or because its device is verified now.
+    /// Returns the volume's device if the mount whose root `stat` describes is the volume's. As
+    /// proof, accepts that the agent made the mount, or that a check of the device succeeds now.
     ///
+    /// # Errors
     /// Returns the kernel's error.
-    /// The kernel's error.
     pub(crate) fn prove(
         &self,
         volume: &VolumeId,
@@ -253,15 +257,16 @@ impl<K: Kernel> Mounts<'_, K> {
         if !stat.mount_root || proven.is_some() {
             return Ok(proven.map(|device| Proven { device, raw: None }));
         }
-        // Read this before the verdict: another call may name the disk meanwhile.
+        // Read this before the device is checked: meanwhile, a concurrent call may make the disk's
+        // identity known.
         let is_certain = self.is_certain(volume);
         let (device, verdict) = self.verdict(volume, path, stat, Intent::Use)?;
         let Verdict::Ours(held) = verdict else {
             return Ok(None);
         };
         self.note((path, stat), device, volume, is_certain);
-        // Another process may have mounted the device, so the record may be about an earlier
-        // filesystem.
+        // Another process may have mounted the device, so an existing record about project quotas
+        // may be about an earlier filesystem.
         self.index.note_projects(device, true);
         if stat.kind == FileKind::BlockDevice {
             let raw = Some(held);
@@ -271,14 +276,15 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(Some(Proven { device, raw: None }))
     }
 
-    /// Whether the volume's device can be distinguished from those of all other volumes, also by
-    /// this call's attachment. If it cannot, any disk of the cloud counts as the volume's.
+    /// Whether the volume's device can be distinguished from the devices of all other volumes, if
+    /// necessary by the publish context of this call. If not, any disk of the cloud is accepted as
+    /// the volume's.
     pub(crate) fn is_certain(&self, volume: &VolumeId) -> bool {
         self.said.is_some() || self.transport.can_recognise(volume)
     }
 
-    /// Notes a mount of the volume's device. Unless it `is_certain` that the device is the
-    /// volume's, the note proves nothing to a later call.
+    /// Records a mount of the volume's device in the index. If `is_certain` is not set, later calls
+    /// do not accept the record as proof that the device is the volume's.
     pub(crate) fn note(
         &self,
         (path, stat): (&Path, &Stat),
@@ -291,11 +297,12 @@ impl<K: Kernel> Mounts<'_, K> {
         self.index.note(path, &stat, device, volume);
     }
 
-    /// Whether the target at `path` may be unmounted for the volume: the mount of a raw device that
-    /// is unbound, or has another file by now, is still the volume's if it was noted so.
+    /// Whether the target at `path` may be unmounted for the volume. If the index records the mount
+    /// of a raw device for the volume, it may be unmounted even if the device is unbound or has a
+    /// different backing file by now.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(crate) fn may_unmount(
         &self,
         volume: &VolumeId,

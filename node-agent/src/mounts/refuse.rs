@@ -1,4 +1,4 @@
-//! Reasons to refuse that a device is attached, detached or freed: its other mounts.
+//! Checks that refuse to attach, detach or free a device while it is mounted elsewhere.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use crate::device::{Intent, Label, OpenDevice, Storage, Verdict};
 use crate::kernel::{self, Dev, FileKind, Kernel, Stat};
 
 impl<K: Kernel> Mounts<'_, K> {
-    /// Returns the device that is attached for the volume without being mounted. If there is none,
-    /// locks the volume's file. A bind mount does not keep its device busy, so the mounts are
-    /// checked in addition to the device: the recorded mounts, and for a raw device the whole mount
-    /// table.
+    /// Returns the device that is attached for the volume but not mounted. If no device is
+    /// attached, locks the volume's file and returns `None`. A bind mount does not keep its device
+    /// busy, so this also searches the index for mounts of the device, and for a raw device the
+    /// whole mount table.
     ///
     /// # Errors
     /// Returns `FAILED_PRECONDITION` while the device is mounted; `ABORTED` while another process
@@ -28,15 +28,16 @@ impl<K: Kernel> Mounts<'_, K> {
         };
         let dev = device.dev(self.kernel)?;
         self.refuse_others(volume, dev)?;
-        // A device with AUTOCLEAR is used by a filesystem.
+        // A device without AUTOCLEAR may be a raw device; with AUTOCLEAR, it belongs to a
+        // filesystem.
         if device.is_kept() {
             self.refuse_shown(volume, dev, &[])?;
         }
         Ok(Some(device))
     }
 
-    /// Refuses to treat a volume as unstaged while a mount uses its old file, which was removed or
-    /// moved since.
+    /// Refuses to treat a volume as unstaged while a mount uses the volume's old file, which was
+    /// removed or moved since.
     ///
     /// # Errors
     /// Returns `FAILED_PRECONDITION` with the path; otherwise the kernel's error.
@@ -54,10 +55,10 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(())
     }
 
-    /// Refuses to treat a volume as unstaged while a bind mount shows its removed disk, because the
-    /// bind mount may show the next disk with that number. Does not find bind mounts that only the
-    /// mount table has: mounts of other processes, and after a restart mounts of a disk that is
-    /// still removed.
+    /// Refuses to treat a volume as unstaged while a bind mount shows its removed disk, because
+    /// that bind mount would show the next disk that gets the device number. Searches only the
+    /// index, so it misses bind mounts by other processes and, after a restart of the agent, bind
+    /// mounts of a disk that is still removed.
     ///
     /// # Errors
     /// Returns `FAILED_PRECONDITION` with the path; otherwise the kernel's error.
@@ -112,12 +113,13 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(paths)
     }
 
-    /// Refuses a target that was bound for another volume, or for an earlier attachment of this
-    /// volume. The target's device number now belongs to the volume, and all bind mounts of a
-    /// number show the same file, so only the labels distinguish the target from the staged mount.
+    /// Refuses a target that was bound for a different volume, or for an earlier attachment of this
+    /// volume. The target's device number now belongs to this volume, and all bind mounts of a
+    /// device number show the same device, so only its label distinguishes the target from the
+    /// staged mount.
     ///
     /// # Errors
-    /// Returns `ALREADY_EXISTS` with the target; otherwise the kernel's error.
+    /// Returns `ALREADY_EXISTS` with the target path; otherwise the kernel's error.
     pub(crate) fn refuse_left_over(
         &self,
         volume: &VolumeId,
@@ -150,13 +152,14 @@ impl<K: Kernel> Mounts<'_, K> {
     }
 
     /// Refuses to unbind a raw device that is still bound elsewhere. Must be called right before
-    /// the device is unbound: a bind mount does not keep its device bound, so each remaining bind
-    /// mount, of any process, would show the next volume that gets the device's number.
+    /// the device is unbound: a bind mount does not keep its device bound, so any remaining bind
+    /// mount would show the next volume that gets the device's number.
+    ///
     /// # Errors
-    /// Returns `FAILED_PRECONDITION` while the mount table has the device at any path except
-    /// `except` and its mirrors, and except paths that were recorded for another volume: such a
-    /// path shows a device that was detached by force, whose number now belongs to this volume.
-    /// Otherwise returns the kernel's error.
+    /// Returns `FAILED_PRECONDITION` while the mount table contains the device at any path other
+    /// than `except` and its mirrors. Ignores paths that were recorded for a different volume,
+    /// because the device at such a path was detached by force, and its number now belongs to this
+    /// volume. Returns the kernel's error if a check fails.
     pub(crate) fn refuse_shown(
         &self,
         volume: &VolumeId,
@@ -178,7 +181,8 @@ impl<K: Kernel> Mounts<'_, K> {
     /// Refuses a path where a mount of the volume exists but is hidden by another mount.
     ///
     /// # Errors
-    /// Returns `FAILED_PRECONDITION` with the name `field`; otherwise the kernel's error.
+    /// Returns `FAILED_PRECONDITION` if such a mount exists; the message names the request's
+    /// `field`. Returns the kernel's error if the check fails.
     pub(crate) fn refuse_covered(
         &self,
         field: &str,

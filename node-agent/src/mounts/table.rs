@@ -1,5 +1,6 @@
-//! The devices of volumes in the mount table, including hidden mounts. Resolves no path and queries
-//! no filesystem, so no function of this module waits for a disk.
+//! Finds the devices of volumes in the mount table, including devices of hidden mounts. Reads the
+//! mount table and sysfs, but never queries a mounted volume, so no function of this module waits
+//! for a disk.
 
 use std::path::{Path, PathBuf};
 
@@ -10,9 +11,10 @@ use super::{Mounts, without_links};
 use crate::device::{Label, Transport};
 use crate::kernel::{Dev, FileKind, Kernel, MountEntry, Result, Stat};
 
-/// The device of a line of the mount table.
+/// The device that a line of the mount table shows.
 pub(super) struct MountedDevice {
-    /// The number that the stat of the mount's root has; `None` if the table does not show it.
+    /// The device number in the stat of the mount's root; `None` if the mount table does not show
+    /// it.
     pub(super) root: Option<Dev>,
     /// The number of the block device.
     pub(super) device: Dev,
@@ -20,8 +22,9 @@ pub(super) struct MountedDevice {
     pub(super) label: Option<Label>,
 }
 
-/// Returns the device that a line shows as mounted or bound. On a tmpfs, any file may have the name
-/// of a device node, so [`Covered`] does not trust the name; a stat of the path decides.
+/// Returns the device that a line of the mount table shows as mounted or bound. On a tmpfs, any
+/// file may have the name of a device node, so [`Covered`] accepts such a line only on the tmpfs
+/// that contains the device nodes.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.
@@ -32,7 +35,8 @@ pub(super) fn shown_by<K: Kernel>(
 ) -> Result<Option<MountedDevice>> {
     let device = match mount.fs_type.as_str() {
         "devtmpfs" | "tmpfs" => transport.dev_named(kernel, &mount.root)?,
-        // The kernel reports the device's name, regardless of the source that was mounted.
+        // For btrfs, the kernel reports the name of the device, regardless of the source that was
+        // passed to mount(2).
         "btrfs" => {
             let device = transport.dev_named(kernel, &mount.source)?;
             return Ok(device.map(|device| MountedDevice {
@@ -51,8 +55,8 @@ pub(super) fn shown_by<K: Kernel>(
     }))
 }
 
-/// The lines of the mount table that certainly refer to one device. The table is read at the first
-/// query.
+/// The lines of the mount table that certainly refer to one device. The mount table is read at the
+/// first query.
 pub(crate) struct Covered<'a, K: Kernel> {
     kernel: &'a K,
     transport: &'a Transport<K>,
@@ -75,7 +79,7 @@ impl Lines {
 }
 
 impl<'a, K: Kernel> Covered<'a, K> {
-    /// Returns the lines of the volume's device. Does not read the mount table yet.
+    /// Prepares queries for the volume's device. Does not read the mount table yet.
     pub(crate) fn new(
         kernel: &'a K,
         transport: &'a Transport<K>,
@@ -118,7 +122,7 @@ impl<'a, K: Kernel> Covered<'a, K> {
         Ok(lines.ours().filter(|line| line.point == path).all(is_known))
     }
 
-    /// Returns all paths at which bind mounts of the device have a label of the volume, except
+    /// Returns the paths of all bind mounts of the device whose label names the volume, except
     /// `except` and its mirrors.
     ///
     /// # Errors
@@ -140,8 +144,8 @@ impl<'a, K: Kernel> Covered<'a, K> {
         Ok(left)
     }
 
-    /// Returns all paths at which the device is mounted, except `except` and its mirrors, and
-    /// except bind mounts of another volume that no longer has this device number.
+    /// Returns all paths at which the device is mounted, except `except` and its mirrors. Omits
+    /// bind mounts whose label names a different volume that no longer has this device number.
     ///
     /// # Errors
     /// Returns an error if the mount table or sysfs cannot be read.
@@ -178,8 +182,8 @@ impl<'a, K: Kernel> Covered<'a, K> {
         if !transport.carries_volumes(kernel, self.device)? {
             return Ok(Lines::default());
         }
-        // A container may have its device nodes on a tmpfs; on any other tmpfs, a pod may have
-        // created the name.
+        // A container may have its device nodes on a tmpfs. On any other tmpfs, a pod may have
+        // created a file with the name of a device node.
         let nodes = match transport.node_of(kernel, self.device)? {
             Some(node) => kernel.look(&node)?.map(|node| node.dev),
             None => None,
@@ -203,15 +207,16 @@ impl<'a, K: Kernel> Covered<'a, K> {
 pub(crate) struct Elsewhere {
     /// The other paths at which the storage is mounted.
     pub(crate) paths: Vec<PathBuf>,
-    /// Whether other mounts are stacked at the path of the mount.
+    /// Whether several mounts are stacked at the path.
     pub(crate) is_stacked: bool,
 }
 
 impl<K: Kernel> Mounts<'_, K> {
-    /// Returns the other mounts of the storage that is staged at `path`, whose root `stat`
-    /// describes, without mirrors of that mount. For a removed disk, which sysfs no longer lists:
-    /// mounts of the same filesystem, or bind mounts of the same node, or of a node that names the
-    /// volume. Returns `None` if the table does not contain the mount at `path`.
+    /// Returns the other mounts of a removed disk, which sysfs no longer lists and which is staged
+    /// at `path`; `stat` describes the root of the staged mount. For a filesystem, returns all
+    /// mounts of this filesystem; for a raw device, all bind mounts of the same device node or of a
+    /// node whose name contains the volume. Omits mirrors of the staged mount. Returns `None` if
+    /// the mount table does not contain the mount at `path`.
     ///
     /// # Errors
     /// Returns an error if the mount table cannot be read.
@@ -236,7 +241,8 @@ impl<K: Kernel> Mounts<'_, K> {
             let is_bind = stat.kind == FileKind::BlockDevice;
             line.dev == own.dev && (!is_bind || line.root == own.root || is_named())
         };
-        // The kubelet's directory may have two paths on a node, and its mounts appear at both.
+        // The kubelet's directory may have two paths on a node; each mount in it then appears at
+        // both paths.
         let is_mirror = |line: &MountEntry| here.iter().any(|of| is_mirror(&table, line, of));
         let others = table
             .iter()
@@ -247,9 +253,10 @@ impl<K: Kernel> Mounts<'_, K> {
         }))
     }
 
-    /// Returns the line of the mount that `stat` describes, among the lines `here` of `path`. The
-    /// table's order does not show which mount is on top, so the root of the visible mount is
-    /// compared. Lines with the same root have the same other mounts.
+    /// Returns the line of the mount that `stat` describes, among the lines `here`, which all have
+    /// the mount point `path`. The order of the mount table does not show which mount is on top, so
+    /// this compares the root of the visible mount. If several lines have that root, any of them
+    /// leads to the same result.
     ///
     /// # Errors
     /// Returns the kernel's error.

@@ -23,9 +23,10 @@ impl Shared {
         mount: &K::Fd,
         path: &Path,
     ) -> Result<(), Failure> {
-        // Jobs exclude each other per volume, not per path, so this lock keeps two volumes from
-        // passing the check below at the same time. Open the path under the lock: a descriptor that
-        // was opened earlier does not show a mount that another volume's job has attached since.
+        // Jobs of the same volume exclude each other, but jobs of two volumes may use the same
+        // path. The lock prevents two such jobs from both passing the check below. Open the path
+        // under the lock: a descriptor that was opened earlier would not show a mount that a
+        // different volume's job has attached since.
         let placing = self.placing.lock();
         let onto = kernel.open_path(path)?;
         if kernel.stat(&onto)?.mount_root {
@@ -42,7 +43,7 @@ impl Shared {
 
 impl<K: Kernel> Context<'_, K> {
     /// Attaches a detached mount to `path`, where nothing may be mounted. Call it as the last step
-    /// of an operation: if a later step failed, the mount would stay visible.
+    /// of an operation, because a mount remains visible if a later step fails.
     ///
     /// # Errors
     /// Returns `ABORTED` if something was mounted there meanwhile.
@@ -52,9 +53,9 @@ impl<K: Kernel> Context<'_, K> {
         })
     }
 
-    /// Returns the failure of a call that mounts at `path`. Marks an error of the kernel as
-    /// uncertain if something is mounted there: an earlier call may have mounted the volume, and
-    /// the kubelet would forget that mount after a final error.
+    /// Converts the failure of a call that mounts at `path`. Marks a kernel error as uncertain if
+    /// something is mounted there: an earlier call may have mounted the volume, and after a final
+    /// error the kubelet would forget that mount.
     pub(super) fn unless_mounted(&self, path: &Path, failure: Failure) -> Failure {
         let is_mounted = || match self.kernel.look(path) {
             Ok(found) => found.is_some_and(|stat| stat.mount_root),
@@ -66,7 +67,8 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// Calls umount2(2). Retries EBUSY, since the last user may just be closing its files.
+    /// Calls umount2(2). Retries EBUSY for a moment, because the last process with open files may
+    /// be closing them.
     pub(super) fn umount(&self, path: &Path) -> crate::kernel::Result<()> {
         let umount = || self.kernel.umount(path);
         self.phase(Phase::Unmount, || {
@@ -74,7 +76,8 @@ impl<K: Kernel> Context<'_, K> {
         })
     }
 
-    /// Detaches the device of the volume, if one is attached, such as after a crash.
+    /// Detaches the volume's device if one is still attached, for example after a crash of the
+    /// agent.
     ///
     /// # Errors
     /// Returns `FAILED_PRECONDITION` with the path while the volume is mounted anywhere; `ABORTED`
@@ -111,9 +114,9 @@ impl<K: Kernel> Context<'_, K> {
         })
     }
 
-    /// Does the work of [`Context::detach`] if the volume's storage cannot be opened, since the
-    /// operator can unmount and repair a disk only after its volumes are unstaged. Without the lock
-    /// of the storage, detaches a device only if the mount table does not list it.
+    /// Detaches the volume's device although its backing file cannot be opened, because the
+    /// operator can repair the filesystem below only after its volumes are unstaged. The file
+    /// cannot be locked, so a device is detached only if the mount table does not list the device.
     fn detach_unread(&self, volume: &VolumeId, failure: Failure) -> Result<(), Failure> {
         let is_dead = failure.kind == Kind::System;
         let release = |device| self.release_unmounted(volume, device);
@@ -123,14 +126,14 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// Detaches the device of a volume's file that was removed or replaced. An unstage that was
-    /// killed after its umount leaves this device attached, and then neither a mount nor the
-    /// volume's file refers to it. Reads one sysfs attribute per attached device, so call it only
-    /// if nothing was found mounted.
+    /// Detaches the device of a volume's former file, which was removed or replaced. If the agent
+    /// is killed during NodeUnstageVolume, after umount2(2), this device stays attached, and
+    /// neither a mount nor the volume's present file leads to the device. Reads one sysfs attribute
+    /// per attached device, so call it only if no mount of the volume was found.
     ///
     /// # Errors
     /// Returns `FAILED_PRECONDITION` while the device is mounted; `ABORTED` while another process
-    /// has it open; otherwise the kernel's error.
+    /// has the device open; otherwise the kernel's error.
     pub(super) fn detach_stale(&self, volume: &VolumeId) -> Result<(), Failure> {
         let is_mounted = |dev| self.mounts().is_mounted(dev).unwrap_or(false);
         let found = self.transport.stale(&self.kernel, volume, is_mounted)?;
@@ -140,11 +143,12 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// Does the work of [`Context::unmount_orphans`] for the device that is still attached for the
-    /// volume.
+    /// Calls [`Context::unmount_orphans`] for the device that is still attached for the volume, if
+    /// any.
     ///
     /// # Errors
-    /// Returns an error if the device cannot be determined, or if the kernel refuses to unmount it.
+    /// Returns an error if the device cannot be determined, or if the kernel refuses to unmount a
+    /// bind mount of the device.
     pub(super) fn unmount_orphans_of(&self, volume: &VolumeId) -> Result<bool, Failure> {
         if self.kubelet_dir.is_none() {
             return Ok(false);
@@ -157,9 +161,9 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// Unmounts binds of a raw device that the kubelet made for pods that no longer exist: a
-    /// kubelet that is killed while it unmaps a device later requests only the unstage. Returns
-    /// whether anything was unmounted.
+    /// Unmounts bind mounts of a raw device that the kubelet made for pods that no longer exist. If
+    /// a kubelet is killed while it unmaps a raw device, the next kubelet calls only
+    /// NodeUnstageVolume. Returns whether anything was unmounted.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -171,9 +175,9 @@ impl<K: Kernel> Context<'_, K> {
         self.unmount_if_orphans(volume, kubelet_dir, &shown.paths(&[])?, Some(dev))
     }
 
-    /// Does the work of [`Context::unmount_orphans`] for a disk that was removed: unmounts binds
-    /// that were made for the volume during any of its attachments. Returns whether anything was
-    /// unmounted.
+    /// Unmounts bind mounts that the kubelet made for pods that no longer exist, if the volume's
+    /// disk was removed. Includes bind mounts from earlier attachments of the volume. Returns
+    /// whether anything was unmounted.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -188,12 +192,12 @@ impl<K: Kernel> Context<'_, K> {
         self.unmount_if_orphans(volume, kubelet_dir, &paths, None)
     }
 
-    /// Returns a path, other than `path`, at which a raw device is bound by the kubelet for an
-    /// existing pod, or by another program. The device is staged at `path`, and its disk was
-    /// removed. Unmounts binds for pods that no longer exist first.
+    /// Returns a path, other than `path`, at which the kubelet has bound a raw device for an
+    /// existing pod, or at which another program has bound it. The device is staged at `path`, and
+    /// its disk was removed. First unmounts bind mounts for pods that no longer exist.
     ///
     /// # Errors
-    /// Returns `ABORTED` if the mount changed meanwhile; otherwise the kernel's error.
+    /// Returns `ABORTED` if the mount was changed meanwhile; otherwise the kernel's error.
     pub(super) fn first_elsewhere(
         &self,
         volume: &VolumeId,
@@ -214,7 +218,8 @@ impl<K: Kernel> Context<'_, K> {
         Ok(paths.into_iter().next())
     }
 
-    /// Returns the kubelet's directory; `None` if it does not show which pods exist.
+    /// Returns the kubelet's directory; `None` if the directory is unknown, or if it may not show
+    /// all existing pods and their mounts.
     fn dir_of_pods(&self) -> Result<Option<&KubeletDir>, Failure> {
         match self.kubelet_dir.as_deref() {
             Some(kubelet_dir) if self.sees_all_mounts()? => Ok(Some(kubelet_dir)),
@@ -222,10 +227,10 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// Unmounts a raw device from each of the paths whose pod does not exist. Leaves a path alone
-    /// unless the device bound there has the number `dev`, or was bound for the volume in an
-    /// earlier attachment, when the disk may have had another number. Returns whether anything was
-    /// unmounted.
+    /// Unmounts a raw device from each path in `paths` whose pod does not exist. Skips a path
+    /// unless the device that is bound there has the number `dev`, or was bound for the volume in
+    /// an earlier attachment, in which its disk may have had a different number. Returns whether
+    /// anything was unmounted.
     fn unmount_if_orphans(
         &self,
         volume: &VolumeId,
@@ -248,8 +253,8 @@ impl<K: Kernel> Context<'_, K> {
                     "unmounting the target of a pod that does not exist"
                 );
                 match self.umount(path) {
-                    // The kubelet attaches a loop device to its own bind, which keeps the bind
-                    // busy. The caller refuses the call and names the path.
+                    // The kubelet attaches a loop device to its own bind mount, which makes the
+                    // unmount fail with EBUSY. The caller then returns an error with the path.
                     Err(error) if error.cause() == Cause::Busy => continue,
                     unmounted => unmounted?,
                 }
@@ -264,7 +269,7 @@ impl<K: Kernel> Context<'_, K> {
         Ok(is_any)
     }
 
-    /// Detaches a device whose storage cannot be locked, if the mount table does not list the
+    /// Detaches a device whose backing file cannot be locked, if the mount table does not list the
     /// device.
     fn release_unmounted(&self, volume: &VolumeId, device: OpenDevice<K>) -> Result<(), Failure> {
         let kernel = &self.kernel;
@@ -276,9 +281,9 @@ impl<K: Kernel> Context<'_, K> {
     }
 }
 
-/// Repeats the check `refuse` if it fails with `FAILED_PRECONDITION`, which means that a raw device
-/// is mounted, and `unmount` then unmounts binds for pods that no longer exist. Returns all other
-/// failures unchanged.
+/// Runs the check `refuse`. If the check fails with `FAILED_PRECONDITION`, which means that a raw
+/// device is mounted, calls `unmount` to unmount bind mounts for pods that no longer exist, and
+/// repeats the check if anything was unmounted. Returns all other failures unchanged.
 pub(super) fn unless_orphans<T>(
     refuse: impl Fn() -> Result<T, Failure>,
     unmount: impl FnOnce() -> Result<bool, Failure>,
@@ -289,7 +294,7 @@ pub(super) fn unless_orphans<T>(
     }
 }
 
-/// Returns the failure for a mount at `path` that another process has changed meanwhile.
+/// Returns the error for a mount at `path` that another process has changed meanwhile.
 pub(super) fn not_in_table(path: &Path) -> Failure {
     Failure::busy(format!(
         "the mount table does not have {}; retry",

@@ -1,39 +1,40 @@
-//! Limits the e2fsck processes that run on this node, for all drivers together.
+//! Limits the number of e2fsck processes on this node, for all drivers together.
 
 use std::time::{Duration, Instant};
 
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
 
-/// Maximum number of killed checks that have not exited when another check begins. Each of them
-/// waits in the kernel for a disk that does not answer, and keeps its memory.
+/// Maximum number of killed e2fsck processes that have not exited when a new check begins. Each of
+/// these processes waits in the kernel for a disk that does not respond, and keeps its memory.
 const STUCK_MAX: usize = 2;
 
-/// The running checks. Only one check runs at a time: its memory depends on the size of the volume,
-/// and counts in the agent's control group.
+/// The running e2fsck processes. Only one check runs at a time, because its memory grows with the
+/// size of the volume and is charged to the agent's control group.
 #[derive(Default)]
 pub(super) struct Checks {
     running: Lock<Vec<Check>>,
 }
 
 struct Check {
-    /// A number that is unique among the running checks.
+    /// A number that identifies this check among the running checks.
     number: u64,
-    /// The time at which the check is killed if it still runs.
+    /// The time at which the check is killed if it is still running.
     deadline: Instant,
     is_killed: bool,
 }
 
-/// A permit for one e2fsck, held while it runs.
+/// A permit for one e2fsck process, held while the process runs.
 pub(super) struct Running<'a> {
     checks: &'a Checks,
     number: u64,
 }
 
 impl Checks {
-    /// Begins a check, which will be killed after `at_most`. Does not wait for another check, since
-    /// a waiting check would occupy a slot for mkfs. A killed check that cannot exit, because its
-    /// disk does not answer, does not prevent the check of another volume.
+    /// Permits a check, which the caller kills after `at_most`. Returns an error instead of waiting
+    /// for a running check, because a waiting check would occupy a slot for mkfs. A killed check
+    /// that cannot exit, because its disk does not respond, does not prevent the check of a
+    /// different volume.
     ///
     /// # Errors
     /// Returns `ABORTED` while another check runs, or if too many killed checks have not exited.
@@ -70,7 +71,7 @@ impl Checks {
 }
 
 impl Running<'_> {
-    /// Records that the check was killed before its deadline.
+    /// Records that the caller has killed the check before its deadline.
     pub(super) fn is_killed(&self) {
         let mut running = self.checks.running.lock();
         if let Some(check) = running.iter_mut().find(|it| it.number == self.number) {
@@ -127,7 +128,7 @@ mod tests {
             .collect();
         let failure = checks.begin(HOUR).err().unwrap();
         assert!(failure.message.contains("3 e2fsck"), "{failure}");
-        // One killed check has exited.
+        // One of the killed checks has exited.
         drop(killed.into_iter().next());
         let _next = checks.begin(HOUR).unwrap();
         assert!(checks.begin(HOUR).is_err());

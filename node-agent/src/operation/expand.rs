@@ -14,14 +14,14 @@ use crate::kernel::{FileKind, Kernel, Open, Stat};
 use crate::mounts::block_path;
 use crate::work::Phase;
 
-/// Makes the device at the volume path adopt the new size of its storage, grows the filesystem on
-/// it, if any, and returns the size of the device in bytes.
+/// Grows the device at the volume path to the new size of its backing file or disk, then grows the
+/// filesystem on the device, if any. Returns the size of the device in bytes.
 ///
 /// # Errors
 /// Returns `NOT_FOUND` if the volume is not mounted there; `UNAVAILABLE` if its file or disk has
 /// not grown yet; `FAILED_PRECONDITION` if this process may not grow a mounted filesystem, if the
-/// filesystem is mounted read-only, or if the file has several names and so may also belong to
-/// another volume.
+/// filesystem is mounted read-only, or if the file has several names, because it may then also
+/// belong to a different volume.
 pub(crate) fn expand<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Result<u64, Failure> {
     let path = &request.volume_path;
     cx.admit("volume_path", path)?;
@@ -56,8 +56,8 @@ pub(crate) fn expand<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Re
     Ok(bytes)
 }
 
-/// Returns the path of the mount and the stat of its root. The request may name a raw device by its
-/// staging path; the device is then bound below that path.
+/// Returns the path of the mount and the stat of its root. For a raw device, the request may
+/// contain the staging path; the device is then bound at a path below the staging path.
 fn find<K: Kernel>(
     node: &Node<K>,
     request: &NodeExpand,
@@ -85,9 +85,9 @@ fn not_there(request: &NodeExpand, path: &Path) -> Failure {
     ))
 }
 
-/// Returns the path through which the filesystem is grown. A target may be a read-only mount of a
-/// filesystem that is staged writable, so this prefers the staging path of the request, if it shows
-/// the same filesystem.
+/// Returns the path of the mount that is opened to grow the filesystem. A target may be a read-only
+/// mount of a writable filesystem, so this prefers the staging path of the request if the same
+/// filesystem is mounted there.
 fn writable_path<'a, K: Kernel>(
     node: &Node<K>,
     request: &'a NodeExpand,
@@ -123,8 +123,8 @@ fn grow_mounted<K: Kernel>(
             warn_of_groups(&request.id, grown);
             Ok(())
         }
-        // The kernel's errno depends on which condition it checks first, so the state is read
-        // instead.
+        // The kernel's errno depends on the order of its checks, so test the state of the
+        // filesystem instead.
         Err(_) if facts.superblock_read_only => {
             Err(Failure::precondition(takes_no_writes(request, fs)))
         }
@@ -137,7 +137,7 @@ fn grow_mounted<K: Kernel>(
     }
 }
 
-/// Explains that a read-only filesystem cannot grow.
+/// Returns the message for a read-only filesystem, which cannot grow.
 fn takes_no_writes(request: &NodeExpand, fs: FsType) -> String {
     format!(
         "volume {}: its {} is mounted read-only and cannot grow: either it was staged read-only, \
@@ -148,8 +148,8 @@ fn takes_no_writes(request: &NodeExpand, fs: FsType) -> String {
     )
 }
 
-/// Explains why the kernel returned EPERM. Apart from a missing capability, the kernel refuses to
-/// grow an ext4 that has counted errors, whatever the capabilities.
+/// Returns the message that explains EPERM. The kernel returns EPERM if a capability is missing,
+/// and also, regardless of capabilities, if the superblock of an ext4 counts errors.
 fn not_permitted(request: &NodeExpand, fs: FsType, errors: u64) -> String {
     let (id, fs) = (&request.id, fs.name());
     match errors {

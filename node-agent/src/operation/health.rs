@@ -1,7 +1,8 @@
 //! `NodeGetVolumeHealth` and `NodeGetStorageHealth`: report errors that the kernel has recorded.
 //!
-//! Collects facts, from which [`causes`] derives the health reasons. Nothing is guessed: if a fact
-//! cannot be read, or a volume is not staged, no health reason is reported for it.
+//! The functions here collect facts, and [`causes`] derives the health reasons from these facts.
+//! Health reasons are never guessed: no reason is reported for a fact that cannot be read or for a
+//! volume that is not staged.
 
 mod causes;
 mod storage;
@@ -20,7 +21,7 @@ use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat, U
 use crate::mounts::block_path;
 use causes::{Filesystem, Observation, judge, unreadable};
 
-/// Returns the health of a volume on this node. May wait for a disk.
+/// Returns the health of a volume on this node. May block on a disk.
 ///
 /// # Errors
 /// Returns `NOT_FOUND` if the volume has no storage on this node and is not mounted; otherwise the
@@ -38,13 +39,14 @@ pub(crate) fn health<K: Kernel>(
         }
     }
     let volume = &request.id;
-    // If the disk of the volume's file fails, all other checks would fail with the same error.
+    // Check this first: if the volume's file cannot be read, all other checks would fail with the
+    // same error.
     if let Some(error) = cx.transport.unreadable(&cx.kernel, volume)? {
         return Ok(unreadable(&error));
     }
     let mut is_mounted = false;
-    // Check all paths: if a raw volume has lost its device and was staged again, a pod may still
-    // use the lost device.
+    // Check all paths: if a raw volume was staged again after its device was detached by force, a
+    // pod may still use the former device.
     for path in paths(cx, request)? {
         let Some(conditions) = at(cx, request, &path)? else {
             continue;
@@ -64,7 +66,8 @@ pub(crate) fn health<K: Kernel>(
     )))
 }
 
-/// Returns the health of the volume that is mounted at `path`; `None` if it is not mounted there.
+/// Returns the health of the volume that is mounted at `path`; `None` if the volume is not mounted
+/// there.
 fn at<K: Kernel>(
     node: &Node<K>,
     request: &NodeVolumeHealth,
@@ -75,8 +78,7 @@ fn at<K: Kernel>(
     };
     match of_mount(node, request, path, &stat) {
         Ok(None) => Ok(None),
-        // The health of a volume that was unmounted meanwhile is unknown, even if an error was
-        // found.
+        // If the volume was unmounted meanwhile, its health is unknown, even if an error was found.
         _ if !node.mounts().still_shows(path, &stat)? => Ok(None),
         found => found,
     }
@@ -109,8 +111,8 @@ fn of_mount<K: Kernel>(
 }
 
 /// Returns the health of the volume's filesystem on `device`. `facts` describes the mount on
-/// `path`; `None` if the mount no longer exists. On [`Thread::Only`], returns `None` if a disk
-/// would have to be read.
+/// `path`; `None` if the mount no longer exists. On the event loop ([`Thread::Only`]), returns
+/// `None` if a disk would have to be read.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -140,14 +142,15 @@ pub(super) fn of_mounted<K: Kernel>(
         }
         None => None,
     };
-    // `refuses_writes` does not apply: a filesystem that was mounted before its device was set
-    // read-only still writes to it.
+    // Pass `false` for `refuses_writes`: if a device is set read-only after its filesystem was
+    // mounted, that filesystem can still write to the device.
     let seen = (backing, false, None);
     condition(node, (volume, path, device), seen, filesystem).map(Some)
 }
 
 /// Returns the health of the volume that is mounted at `path` from `device`. `refuses_writes` is
-/// set if a process has set the device read-only. `filesystem` is `None` for a raw device.
+/// set if a process has set the device read-only. `filesystem` is `None` if the volume is a raw
+/// device.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.
@@ -160,7 +163,8 @@ pub(super) fn condition<K: Kernel>(
     let (kernel, transport) = (&node.kernel, &node.transport);
     let partitions = match backing {
         Backing::There { .. } => transport.partitions(kernel, device, filesystem.is_none())?,
-        // The device number may belong to another volume by now, so its partitions are not read.
+        // The device number may belong to a different volume by now, so do not read the partitions
+        // of the device.
         _ => Vec::new(),
     };
     let device = transport.node_of(kernel, device)?;
@@ -177,8 +181,8 @@ pub(super) fn condition<K: Kernel>(
 }
 
 /// Returns the usage of the filesystem that contains the volume's file. Returns `None` if the
-/// volume is a disk, or if its file has no holes, so that writes need no further space. May wait
-/// for a disk.
+/// volume is a disk, or if its file has no holes, because writes to such a file need no more space.
+/// May block on a disk.
 fn storage_of<K: Kernel>(node: &Node<K>, backing: &Backing) -> Result<Option<Usage>, Failure> {
     match (backing, node.transport.folder()) {
         (
@@ -193,9 +197,9 @@ fn storage_of<K: Kernel>(node: &Node<K>, backing: &Backing) -> Result<Option<Usa
     }
 }
 
-/// Returns the state of the storage behind an open device, whose size was read before. The size of
-/// the file is read after the size of the device, since the device follows the file while a volume
-/// grows.
+/// Returns the state of the storage behind an open device. `device_bytes` is the size of the
+/// device, which must be read before this call reads the size of the file: while a volume grows,
+/// the file grows first.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -229,7 +233,8 @@ pub(super) fn behind_held<K: Kernel>(
     })
 }
 
-/// Whether the volume's device was attached writable, and a process has set it read-only since.
+/// Whether a process has set the volume's device read-only after the device was attached for
+/// writing.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -240,8 +245,8 @@ pub(super) fn refuses_writes<K: Kernel>(kernel: &K, verdict: &Verdict<K>) -> Res
     }
 }
 
-/// Returns the paths at which the volume may be mounted: the paths of the request, and the paths
-/// that the index of mounts has for the volume.
+/// Returns the paths at which the volume may be mounted: the paths in the request, and the paths in
+/// the mount index.
 fn paths<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<PathBuf>, Failure> {
     let mut paths = Vec::new();
     if let Some(staging) = &request.staging {
@@ -257,9 +262,9 @@ fn paths<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<Pa
     Ok(paths)
 }
 
-/// Returns the device behind the mount on `path`, whose root `stat` describes, the state of the
-/// storage behind the device, and whether a process has set the device read-only. Returns `None` if
-/// the mount is not the volume's.
+/// Returns facts about the mount on `path`, whose root `stat` describes: its device, the state of
+/// the storage behind the device, and whether a process has set the device read-only. Returns
+/// `None` if the mount is not the volume's.
 fn behind<K: Kernel>(
     node: &Node<K>,
     volume: &VolumeId,
@@ -269,8 +274,8 @@ fn behind<K: Kernel>(
 ) -> Result<Option<(Dev, Backing, bool)>, Failure> {
     let kernel = &node.kernel;
     let (device, verdict) = node.mounts().verdict(volume, path, stat, Intent::Use)?;
-    // After a restart of the agent, the device number of a btrfs whose disk was removed is unknown,
-    // so the check of the number does not apply.
+    // Do not check the device number if the disk was removed: after a restart of the agent, the
+    // number of a btrfs on a removed disk is unknown.
     let is_removed = matches!(verdict, Verdict::Removed);
     if !is_removed && !node.transport.carries_volumes(kernel, device)? {
         return Ok(None);
@@ -285,14 +290,14 @@ fn behind<K: Kernel>(
             Backing::Unplugged
         }
         Verdict::Unbound if is_block && is_of(staging, path) => Backing::Lost,
-        // The bind of a raw device does not keep the device attached to its file.
+        // A bind mount of a raw device does not keep the device attached to the volume's file.
         _ if is_block && is_noted => Backing::Lost,
         _ => return Ok(None),
     };
     Ok(Some((device, backing, refuses_writes(kernel, &verdict)?)))
 }
 
-/// Whether `path` is the path at which a raw device is staged.
+/// Whether a raw device would be staged at `path`, according to the staging path `staging`.
 fn is_of(staging: Option<&Path>, path: &Path) -> bool {
     staging.is_some_and(|staging| block_path(staging) == path)
 }
@@ -342,7 +347,7 @@ fn filesystem<K: Kernel>(
     })
 }
 
-/// Whether the filesystem is read-only on purpose, which is so if its staging mount is read-only.
+/// Whether the filesystem is read-only on purpose, that is, whether its staging mount is read-only.
 fn is_meant<K: Kernel>(
     node: &Node<K>,
     facts: &MountFacts,
@@ -352,8 +357,8 @@ fn is_meant<K: Kernel>(
     if !facts.attrs.contains(MountAttrs::READ_ONLY) {
         return Ok(false);
     }
-    // A target may be mounted read-only although the volume is writable, so the staging mount
-    // counts.
+    // A target may be mounted read-only although the volume is writable, so check the staging
+    // mount.
     let Some(staging) = staging.filter(|staging| *staging != path && staging.is_absolute()) else {
         return Ok(true);
     };

@@ -1,5 +1,5 @@
-//! The kubelet's directory. All paths in requests must be under it, and the kubelet must see mounts
-//! under it. Must not depend on a particular call.
+//! The kubelet's directory. All paths in requests must be under this directory, and mounts under it
+//! must be visible to the kubelet. This module must not depend on a particular call.
 
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
@@ -17,8 +17,8 @@ pub(crate) struct KubeletDir {
     named: PathBuf,
     /// The path without symlinks.
     real: PathBuf,
-    /// The reason why the kubelet does not see mounts under the directory, as a lowercase fragment;
-    /// `None` if the kubelet sees them.
+    /// The reason why the kubelet does not see mounts under the directory, as a message without a
+    /// capital; `None` if the kubelet sees these mounts.
     hidden: Option<String>,
 }
 
@@ -49,24 +49,24 @@ impl KubeletDir {
         })
     }
 
-    /// The reason why the kubelet does not see mounts under the directory; `None` if the kubelet
-    /// sees them.
+    /// Returns the reason why the kubelet does not see mounts under the directory; `None` if the
+    /// kubelet sees these mounts.
     pub(crate) fn hidden(&self) -> Option<&str> {
         self.hidden.as_deref()
     }
 
-    /// Whether something was mounted over the directory or a parent of it. This is visible in the
-    /// mount table if two mounts have the same path.
+    /// Whether something was mounted over the directory or over one of its parents, so that two
+    /// lines of the mount table have the same path.
     pub(super) fn is_covered(&self, mounts: &[MountEntry]) -> bool {
         let above = self.real.ancestors().filter(|path| path.parent().is_some());
         let mut counts = above.map(|path| mounts.iter().filter(|it| it.point == path).count());
         counts.any(|count| count > 1)
     }
 
-    /// Returns the `staging_target_path` of a mount at `path`; `None` if the kubelet does not stage
-    /// volumes of the driver there. The kubelet's paths are `.../csi/<driver>/<hash>/globalmount`,
-    /// and `.../csi/volumeDevices/staging/<volume>` for a raw device (Kubernetes 1.36,
-    /// `pkg/volume/csi`).
+    /// Returns the `staging_target_path` of the mount at `path`; `None` if `path` is not a path at
+    /// which the kubelet stages volumes of the driver. The kubelet's paths are
+    /// `.../csi/<driver>/<hash>/globalmount`, and `.../csi/volumeDevices/staging/<volume>` for a
+    /// raw device (Kubernetes 1.36, `pkg/volume/csi`).
     pub(super) fn staging_of(&self, driver: &DriverName, path: &Path) -> Option<AbsPath> {
         let staging = match self.beneath_plugin(path)?[..] {
             [of, _, "globalmount"] if of == driver.as_str() => path,
@@ -86,8 +86,8 @@ impl KubeletDir {
     /// Returns the kernel's error.
     pub(super) fn is_orphan<K: Kernel>(&self, kernel: &K, path: &Path) -> kernel::Result<bool> {
         let pod = match self.beneath_plugin(path).unwrap_or_default()[..] {
-            // The staging path of a volume with the name `dev` would otherwise match the third
-            // pattern.
+            // Without this arm, the staging path of a volume with the name `dev` would match the
+            // last pattern.
             ["volumeDevices", "staging", ..] => return Ok(false),
             ["volumeDevices", "publish", _, pod] | ["volumeDevices", _, "dev", pod] => pod,
             _ => return Ok(false),
@@ -107,8 +107,8 @@ impl KubeletDir {
         beneath.iter().map(OsStr::to_str).collect()
     }
 
-    /// Refuses an absolute path that is not under this directory. Accepts a relative path, which
-    /// the operation itself refuses.
+    /// Refuses an absolute path that is not under this directory. Accepts a relative path, because
+    /// the operation itself refuses relative paths.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` with `field`, the path and the flag.
@@ -129,7 +129,7 @@ impl KubeletDir {
         Err(Failure::invalid(field, why))
     }
 
-    /// Whether the name of the path is under this directory. Does not resolve symlinks.
+    /// Whether `path` is under this directory by its name, without resolving symlinks.
     fn names(&self, path: &Path) -> bool {
         let is_under = |folder: &PathBuf| path != folder && path.starts_with(folder);
         let goes_up = || path.components().any(|it| it == Component::ParentDir);
@@ -137,7 +137,7 @@ impl KubeletDir {
     }
 
     /// Refuses to mount under this directory if the kubelet does not see mounts there: the pod
-    /// would not see the mount either, and would write to the node's own disk.
+    /// would not see the mount, and would write to the node's own disk.
     ///
     /// # Errors
     /// Returns `FAILED_PRECONDITION`.
@@ -146,7 +146,8 @@ impl KubeletDir {
         hidden.map_or(Ok(()), |why| Err(Failure::precondition(why)))
     }
 
-    /// Returns the same directory, for tests that mount in a namespace without a kubelet.
+    /// Returns this directory as if the kubelet saw mounts there, for tests in a mount namespace
+    /// without a kubelet.
     #[cfg(test)]
     pub(crate) fn assumed_seen(self) -> Self {
         KubeletDir {
@@ -156,11 +157,11 @@ impl KubeletDir {
     }
 
     /// Whether the parent of `path` is under this directory after resolving symlinks. The last
-    /// component of `path` may be a symlink, since no operation follows it. If the parent does not
-    /// exist, its nearest existing ancestor counts.
+    /// component of `path` may be a symlink, because no operation follows such a symlink. If the
+    /// parent does not exist, checks its nearest existing ancestor.
     fn holds<K: Kernel>(&self, kernel: &K, path: &Path) -> kernel::Result<bool> {
         for folder in path.ancestors().skip(1) {
-            // The usual case is a name that the kubelet has created, without symlinks.
+            // Check the usual case first: the path below this directory contains no symlinks.
             if folder.starts_with(&self.real) {
                 match kernel.has_no_links(folder)? {
                     Some(true) => return Ok(true),
@@ -176,10 +177,11 @@ impl KubeletDir {
     }
 }
 
-/// Whether the kubelet sees mounts under the directory. It sees mounts that are made under a shared
-/// mount. Other mounts exist only in the mount namespace of this process, which is also the
-/// kubelet's unless this process runs in a container. In a container, the directory itself is a
-/// mount point, or process 1 is this process or has another mount namespace.
+/// Whether the kubelet sees mounts under the directory. The kubelet sees every mount that is made
+/// under a shared mount. Any other mount exists only in the mount namespace of this process, which
+/// the kubelet shares unless this process runs in a container. This process runs in a container if
+/// the directory itself is a mount point, if this is process 1, or if process 1 has a different
+/// mount namespace.
 fn is_seen<K: Kernel>(kernel: &K, folder: &Path) -> kernel::Result<bool> {
     let holder = kernel.mount_holding(folder)?;
     if holder.is_some_and(|mount| mount.peer_group != 0) {
@@ -190,8 +192,8 @@ fn is_seen<K: Kernel>(kernel: &K, folder: &Path) -> kernel::Result<bool> {
 }
 
 impl<K: Kernel> Node<K> {
-    /// Refuses a path that is not under `--kubelet-dir`, if that is set. Accepts a relative path,
-    /// which the operation itself refuses.
+    /// Refuses an absolute path that is not under `--kubelet-dir`, if that flag is set. Accepts a
+    /// relative path, because the operation itself refuses relative paths.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` with `field`, the path and the flag.
@@ -202,14 +204,14 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// Whether the name of the path is under `--kubelet-dir`, or the flag is not set. Does not
-    /// resolve symlinks.
+    /// Whether `path` is under `--kubelet-dir` by its name, without resolving symlinks, or the flag
+    /// is not set.
     pub(super) fn is_admitted_by_name(&self, path: &Path) -> bool {
         let kubelet_dir = self.kubelet_dir.as_deref();
         kubelet_dir.is_none_or(|it| it.names(path))
     }
 
-    /// Refuses to mount if the kubelet would not see the mount: the pod would not see it either,
+    /// Refuses to mount if the kubelet would not see the mount: the pod would not see the mount,
     /// and would write to the node's own disk.
     ///
     /// # Errors
@@ -220,9 +222,10 @@ impl<K: Kernel> Node<K> {
             .map_or(Ok(()), |it| it.admit_mounts())
     }
 
-    /// Whether the mount table of this process lists all mounts of the node, as far as this process
-    /// can know. If the mount of the kubelet's directory is not shared with this process, or
-    /// something was mounted over it, a device may be in use although the table does not list it.
+    /// Whether the mount table of this process lists all mounts of the kubelet, as far as this
+    /// process can determine. If the mount of the kubelet's directory is not shared with this
+    /// process, or if something was mounted over the directory, a device may be in use although the
+    /// mount table does not list the device.
     ///
     /// # Errors
     /// Returns the kernel's error.

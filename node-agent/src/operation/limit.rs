@@ -1,10 +1,10 @@
-//! The number of volumes of a driver that fit on the node. The bus of the node's disks also has
-//! disks that are not volumes of the driver: the root disk, volumes of other drivers, and disks
-//! that an operator attached.
+//! Computes the maximum number of a driver's volumes on the node. The number of disks that can be
+//! attached to the node also includes disks that are not volumes of the driver: the root disk,
+//! volumes of other drivers, and disks that an operator attached.
 //!
-//! A disk reduces the limit only if it is certainly not a volume of the driver. A disk that no call
-//! has named may be a volume that is being attached or detached, which the scheduler counts
-//! already. Attaching and detaching take up to [`SETTLED`].
+//! A disk reduces the maximum only if the disk is certainly not a volume of the driver. If no call
+//! has named a disk yet, the disk may be a volume that is being attached or detached, and the
+//! scheduler already counts this volume. An attachment or a detachment takes at most [`SETTLED`].
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::kernel::Kernel;
 
 use super::Node;
 
-/// Maximum time between the arrival of a disk and the stage of its volume, and between the unstage
-/// of a volume and the removal of its disk.
+/// Maximum time between the appearance of a disk and the NodeStageVolume call for its volume, and
+/// between NodeUnstageVolume and the removal of the disk.
 const SETTLED: Duration = Duration::from_secs(5 * 60);
 
 /// Returns the maximum number of the driver's volumes if the node can have `disks_max` disks. The
-/// result is at least the number of volumes in use, and at least 1, since 0 means no limit in CSI.
-/// Reads memory and sysfs; does not wait for a disk.
+/// result is at least the number of volumes in use, and at least 1, because 0 means no limit in
+/// CSI. Reads only memory and sysfs, and never blocks on a disk.
 pub(crate) fn volumes_max<K: Kernel>(node: &Node<K>, disks_max: u32, now: Instant) -> u32 {
     let (mut own, mut foreign) = (0, 0);
     let disks = node.transport.disks();
@@ -32,7 +32,7 @@ pub(crate) fn volumes_max<K: Kernel>(node: &Node<K>, disks_max: u32, now: Instan
             DiskUser::OtherDriver | DiskUser::NoVolume => &mut foreign,
             DiskUser::Unknown => continue,
         };
-        // A disk with several paths (multipath) counts once.
+        // Count a disk with several paths (multipath) only once.
         if seen.unit.is_none_or(|unit| units.insert(unit)) {
             *count += 1;
         }
@@ -40,8 +40,8 @@ pub(crate) fn volumes_max<K: Kernel>(node: &Node<K>, disks_max: u32, now: Instan
     disks_max.saturating_sub(foreign).max(own).max(1)
 }
 
-/// Returns the user of a disk. Also considers the disk's mounts, and whether the kernel has found
-/// partitions on it.
+/// Returns whether the disk is used by this driver, by a different driver, or otherwise. Considers
+/// the mounts of the disk, and whether the kernel has found partitions on the disk.
 fn user_of<K: Kernel>(node: &Node<K>, seen: &DiskSeen, now: Instant) -> DiskUser {
     let (disk, known) = (&seen.disk, seen.user);
     if known == DiskUser::Driver {
@@ -59,9 +59,11 @@ fn user_of<K: Kernel>(node: &Node<K>, seen: &DiskSeen, now: Instant) -> DiskUser
                 kubelet_dir.is_some_and(|dir| dir.staging_of(driver, path).is_some())
             }
         });
-    // Without `--kubelet-dir`, a mount that existed when the agent started may belong to a volume.
+    // Without `--kubelet-dir`, a mount that existed when the agent started may be a volume's, so
+    // ignore the mounts.
     let is_mounted = node.kubelet_dir.is_some() && !mounts.is_empty();
-    // The kernel also finds partitions on a raw volume, so only a settled disk counts.
+    // The kernel also finds partitions on a raw volume, so consider partitions only on a disk that
+    // has been attached for longer than `SETTLED`.
     let is_divided = || match node.kernel.disk_is_divided(disk) {
         Ok(is_divided) => is_divided,
         Err(error) => {

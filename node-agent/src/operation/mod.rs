@@ -1,9 +1,9 @@
-//! The operations of the agent, one file per CSI call. An operation inspects, decides, acts, and
-//! rolls back on failure.
+//! The operations of the agent, one file per CSI call. Each operation inspects the state of the
+//! node, decides, acts, and rolls back on failure.
 //!
-//! Operations are plain synchronous functions over the [`Kernel`](crate::kernel::Kernel) trait.
-//! They can run at any time, can be killed at any system call, and can then run again. They must
-//! not use gRPC types.
+//! Operations are synchronous functions over the [`Kernel`](crate::kernel::Kernel) trait. An
+//! operation may run at any time, may be killed at any system call, and may then be repeated.
+//! Operations must not use gRPC types.
 
 mod act;
 mod checks;
@@ -53,19 +53,19 @@ pub(crate) use unpublish::{Flushed, flush, unpublish};
 pub(crate) use unstage::unstage;
 
 /// Maximum number of mounts on one path that a call unmounts. Belay never stacks mounts, but
-/// another program may have done so.
+/// another program may have stacked some.
 const STACKED_MAX: u32 = 16;
 
 /// The thread on which an operation runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thread {
-    /// The event loop. The operation stops before any system call that could wait.
+    /// The event loop. The operation returns before any system call that could block.
     Only,
-    /// A thread of the pool. The operation may wait for a disk.
+    /// A thread of the pool. The operation may block on a disk.
     Pool,
 }
 
-/// Describes the metrics of this module. Call it once, before the first operation.
+/// Registers the descriptions of this module's metrics. Call it once, before the first operation.
 pub(crate) fn announce() {
     stage::announce();
 }
@@ -81,14 +81,13 @@ pub(crate) struct Node<K: Kernel> {
 }
 
 impl<K: Kernel> Node<K> {
-    /// Returns the mounts in the index, each with its device, and with its volume if that was
-    /// verified.
+    /// Returns all mounts in the index: the path, the volume if it was verified, and the device.
     pub(crate) fn mounts_seen(&self) -> Vec<(PathBuf, Option<VolumeId>, Dev)> {
         self.index.mounts()
     }
 
-    /// Returns a node whose volumes are provided by `transport`, whose mounts `index` records, and
-    /// whose paths must be under `kubelet_dir`, if set.
+    /// Creates the node of a single driver. `transport` provides the volumes, `index` contains the
+    /// existing mounts, and all paths must be under `kubelet_dir`, if set.
     pub(crate) fn new(
         kernel: K,
         transport: Transport<K>,
@@ -106,8 +105,8 @@ impl<K: Kernel> Node<K> {
         node.sharing(&Arc::default())
     }
 
-    /// Returns a receiver that changes when the disks of the node change; `None` if the driver's
-    /// volumes are not disks.
+    /// Returns a receiver that is notified when the disks of the node change; `None` if the
+    /// driver's volumes are not disks.
     pub(crate) fn arrivals(&self) -> Option<watch::Receiver<u64>> {
         self.transport.disks().map(DiskIndex::arrivals)
     }
@@ -127,7 +126,8 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// Whether a mount of any driver shows the device.
+    /// Whether the device is mounted anywhere, according to the indexes of all drivers and the
+    /// mount table.
     ///
     /// # Errors
     /// Returns an error if the mount table cannot be read.
@@ -135,9 +135,9 @@ impl<K: Kernel> Node<K> {
         Ok(self.shared.is_noted(dev) && self.mounts().is_shown(volume, dev)?)
     }
 
-    /// Returns this node as one of several drivers of a process, which share `shared`. Each driver
-    /// has a separate index, in which volume IDs identify mounts, since two drivers may use the
-    /// same ID.
+    /// Returns this node with the state `shared`, which all drivers of the process share. The mount
+    /// index remains separate for each driver, because volume IDs are its keys and two drivers may
+    /// use the same volume ID.
     pub(crate) fn sharing(self, shared: &Arc<Shared>) -> Self {
         let shared = Arc::clone(shared);
         shared.add(&self.index);
@@ -148,7 +148,7 @@ impl<K: Kernel> Node<K> {
 /// State that all drivers of a process share.
 #[derive(Default)]
 pub(crate) struct Shared {
-    /// Locked while a mount is attached to a path.
+    /// A lock that is held while a mount is attached to a path.
     placing: Lock<()>,
     checks: Checks,
     indexes: Lock<Vec<Weak<MountIndex>>>,
@@ -169,12 +169,12 @@ impl Shared {
     }
 }
 
-/// Types of filesystems that have anonymous device numbers but make no requests to a server.
+/// Filesystem types that have anonymous device numbers but do not send requests to a server.
 const LOCAL: [&str; 6] = ["bcachefs", "btrfs", "overlay", "ramfs", "tmpfs", "zfs"];
 
-/// Whether a path can be used on the event loop, where no system call may wait. Its directory must
-/// be in the kernel's cache, and its filesystem must be neither a volume, which may hang, nor on a
-/// server.
+/// Whether a path can be used on the event loop, where no system call may block. The parent
+/// directory must be in the kernel's dentry cache. The filesystem of this directory must not be a
+/// volume, which may hang, and must not be on a server.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -197,15 +197,14 @@ fn is_quick<K: Kernel>(node: &Node<K>, path: &Path) -> Result<bool, Failure> {
     Ok(facts.is_some_and(|facts| LOCAL.contains(&&*facts.fs_type)))
 }
 
-/// The context of a running operation: the node, and the clock that measures and shows the current
-/// phase.
+/// The context of a running operation: the node, and the clock that measures the current phase.
 pub(crate) struct Context<'a, K: Kernel> {
     node: &'a Node<K>,
     clock: Clock<'a>,
 }
 
 impl<K: Kernel> Context<'_, K> {
-    /// Runs a part of the operation in this phase. Afterwards the outer phase continues.
+    /// Runs `work` in this phase of the operation, and then returns to the outer phase.
     fn phase<T>(&self, phase: Phase, work: impl FnOnce() -> T) -> T {
         self.clock.phase(phase, work)
     }
@@ -224,8 +223,8 @@ impl<K: Kernel> Deref for Context<'_, K> {
     }
 }
 
-/// Runs a whole operation, and shows its phase in `progress`. Work outside of other phases counts
-/// as [`Phase::Inspect`].
+/// Runs a whole operation, and stores its current phase in `progress`. The initial phase is
+/// [`Phase::Inspect`].
 pub(crate) fn run<K: Kernel, T>(
     node: &Node<K>,
     progress: &Progress,

@@ -1,9 +1,11 @@
-//! Volumes whose deletion waits for their unstage, and the mounts that block the deletion.
+//! Volumes that the controller is deleting while they are still staged, and the mounts that block
+//! the deletion.
 //!
-//! A kubelet that is killed between the last unpublish of a volume and its unstage does not know
-//! that the volume is staged, since it searches only the directories of pods (Kubernetes 1.36,
-//! `pkg/kubelet/volumemanager`). It never unstages the volume, so the controller could never delete
-//! it. The agent then unstages the volume itself.
+//! If a kubelet is killed between the last NodeUnpublishVolume and the NodeUnstageVolume of a
+//! volume, the restarted kubelet does not know that the volume is staged, because it searches only
+//! the directories of pods (Kubernetes 1.36, `pkg/kubelet/volumemanager`). The restarted kubelet
+//! never unstages the volume, so the controller could never delete the volume. The agent therefore
+//! unstages the volume itself.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +19,7 @@ use crate::device::Verdict;
 use crate::kernel::Kernel;
 use crate::mounts::{Covered, block_path};
 
-/// The volumes whose deletion was blocked by a mount when last checked, with the path of the mount.
+/// The volumes whose deletion was blocked by a mount at the last check, with the path of the mount.
 #[derive(Default)]
 pub(super) struct Pending(Lock<BTreeMap<VolumeId, PathBuf>>);
 
@@ -28,7 +30,7 @@ impl Pending {
     }
 }
 
-/// Whether the deletion of the volume waits for its unstage.
+/// Whether the controller is deleting the volume, and waits until the volume is unstaged.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -36,8 +38,7 @@ pub(crate) fn is_wanted<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<
     node.transport.is_wanted_back(&node.kernel, volume)
 }
 
-/// Returns the volumes whose deletion waits although they are still mounted, with the paths of the
-/// mounts.
+/// Returns the volumes that are being deleted but are still mounted, with the paths of the mounts.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -59,8 +60,9 @@ pub(super) fn pending<K: Kernel>(node: &Node<K>) -> Result<Vec<(VolumeId, PathBu
     Ok(left)
 }
 
-/// Unstages a volume whose deletion waits, if it is mounted only where the kubelet stages volumes,
-/// or if its device is not mounted at all. Leaves mounts of pods alone.
+/// Unstages a volume that is being deleted, if the volume is mounted only at a staging path of the
+/// kubelet, or if its device is attached but not mounted. Never unmounts the target of a pod that
+/// exists.
 ///
 /// # Errors
 /// Returns `FAILED_PRECONDITION` if the device is in use; otherwise the errors of `unstage`.
@@ -100,7 +102,7 @@ pub(crate) fn release<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Resu
     }
 }
 
-/// The remains of a volume on the node, found when its deletion waits.
+/// Mounts and devices of a volume on the node while the volume is being deleted.
 enum Remains<K: Kernel> {
     /// The volume has neither a mount nor a device.
     Nothing,
@@ -136,8 +138,8 @@ fn left<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<Remains<K>,
     else {
         return Ok(Remains::Shown(first));
     };
-    // The kubelet's directory may be visible at two paths of a node, and its mounts then appear at
-    // both.
+    // The kubelet's directory may be visible at two paths of a node; each mount in it then appears
+    // at both paths.
     let raw = block_path(&staging);
     let elsewhere = cx.mounts().others(volume, device, &[&staging, &raw])?;
     let covered = covered.paths(&[&staging, &raw])?;

@@ -1,5 +1,5 @@
-//! Applies the properties of a volume that the controller has recorded, in the publish context or
-//! on the volume's file, to its device and to the pod that uses it.
+//! Reads the properties of a volume that the controller has recorded in the publish context or on
+//! the volume's file: the minimum size of its device, and whether it is read-only.
 
 use belay_contract::drivers::local;
 use belay_contract::publish_context::PublishContext;
@@ -13,8 +13,8 @@ use crate::device::OpenDevice;
 use crate::filesystem::FsType;
 use crate::kernel::Kernel;
 
-/// Returns the size of the device in bytes. A device that is smaller than the controller's record
-/// is refused, since it was truncated or is another volume's.
+/// Returns the size of the device in bytes. Refuses a device that is smaller than the controller's
+/// record, because such a device was truncated or belongs to a different volume.
 ///
 /// # Errors
 /// Returns `FAILED_PRECONDITION` with both sizes if the device is too small.
@@ -49,7 +49,8 @@ pub(super) fn fit<K: Kernel>(
     )))
 }
 
-/// Returns the size of the volume that its file records, in bytes; 0 if the file records none.
+/// Returns the size of the volume that an attribute of its file records, in bytes; 0 if the
+/// attribute is missing.
 fn recorded_bytes<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<u64, Failure> {
     let value = kernel.xattr(file, local::BYTES)?;
     Ok(value.map_or(0, |value| local::parse_bytes(&value)))
@@ -60,7 +61,7 @@ pub(super) fn is_read_only(plan: &PublishContext, capability: &Capability) -> bo
     plan.read_only || capability.mode.is_read_only()
 }
 
-/// Returns the filesystem type of a mount capability; `None` if the capability names none.
+/// Returns the requested filesystem type; `None` if the request contains none.
 ///
 /// # Errors
 /// Returns `INVALID_ARGUMENT` for a type that this agent does not support.

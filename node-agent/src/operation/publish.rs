@@ -1,8 +1,8 @@
 //! `NodePublishVolume`: mounts a staged volume at a pod's target path.
 //!
-//! Clones the mount that was verified, by its descriptor, so that no other mount can take its place
-//! between check and action. The clone is made private and gets its flags before it becomes
-//! visible.
+//! Opens the staged mount once, and verifies and clones it through this descriptor, so that exactly
+//! the verified mount is cloned. The clone is made private and gets its mount flags before it
+//! becomes visible.
 
 mod staged;
 mod target;
@@ -22,14 +22,15 @@ use crate::work::Phase;
 use staged::{nameless, not_proven, not_staged, open_staged, said, unmounted};
 use target::{make_target, remove_target};
 
-/// Publishes a volume. On [`Thread::Only`], returns `None`, and has changed nothing, if a disk must
-/// be read first.
+/// Publishes a volume. On the event loop ([`Thread::Only`]), returns `None` without any change if a
+/// disk must be read first.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` if the volume is not staged there, or not as requested, or if its
-/// access mode forbids a second target; `ALREADY_EXISTS` if something else is mounted at the
-/// target, or the volume is published there with other access; `INVALID_ARGUMENT` if the target is
-/// a symlink, contains the staging path or is in it.
+/// Returns `FAILED_PRECONDITION` if the volume is not staged at the staging path, if it was staged
+/// read-only but is requested for writing, or if its access mode forbids a second target;
+/// `ALREADY_EXISTS` if something else is mounted at the target, or if the volume is published there
+/// with different access; `INVALID_ARGUMENT` if the target is a symlink, or if one of target and
+/// staging path contains the other.
 pub(crate) fn publish<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Publish,
@@ -75,7 +76,8 @@ fn run<K: Kernel>(
         published_before(cx, request, &stat, &staged, device, attrs)?;
         return Ok(Some(()));
     }
-    // The file behind a filesystem that was proven earlier may have been replaced since.
+    // Check the file even if an earlier call has proven the mount: the volume's file may have been
+    // replaced since.
     match is_replaced(cx, request, &staged, device, thread)? {
         Some(false) => {}
         Some(true) => {
@@ -111,13 +113,14 @@ fn run<K: Kernel>(
     }
     let is_certain = mounts.is_certain(&request.id);
     mounts.note((&request.target, &shown), device, &request.id, is_certain);
-    // Release the raw device last: as long as it is open, its number cannot be reused if it is
-    // forcibly detached meanwhile.
+    // Close the raw device last: even if the device is detached by force meanwhile, its number
+    // cannot be reused while the device is open.
     drop(proven.raw);
     Ok(Some(()))
 }
 
-/// Whether the paths can be used without waiting. A raw device cannot, since each publish opens it.
+/// Whether the paths of the request can be used without blocking. Returns `false` for a raw device,
+/// because publishing a raw device requires opening it.
 fn can_be_in_place<K: Kernel>(node: &Node<K>, request: &Publish) -> Result<bool, Failure> {
     let is_raw = matches!(request.capability.access, Access::Block);
     let staging = request.staging.as_deref();
@@ -125,9 +128,9 @@ fn can_be_in_place<K: Kernel>(node: &Node<K>, request: &Publish) -> Result<bool,
     Ok(!is_raw && is_known && is_quick(node, &request.target)?)
 }
 
-/// Refuses paths outside of the kubelet's directory. On [`Thread::Only`], the staging path is not
-/// checked again: only a mount that was already proven there is cloned, and the path was checked at
-/// that time.
+/// Refuses paths outside of the kubelet's directory. On the event loop ([`Thread::Only`]), does not
+/// check the staging path again: only a mount that an earlier call has proven is cloned there, and
+/// that call has checked the path.
 fn admit<K: Kernel>(node: &Node<K>, request: &Publish, thread: Thread) -> Result<(), Failure> {
     if let (Some(staging), Thread::Pool) = (&request.staging, thread) {
         node.admit("staging_target_path", staging)?;
@@ -136,14 +139,15 @@ fn admit<K: Kernel>(node: &Node<K>, request: &Publish, thread: Thread) -> Result
     node.admit_mounts()
 }
 
-/// Whether the publish may have to wait: the staged mount is not yet proven to be the volume's, or
-/// the index has a mount of its device that no call has verified.
+/// Whether NodePublishVolume may block on a disk, because the staged mount is not yet proven to be
+/// the volume's, or because the index contains a mount of the device that no call has verified.
 fn may_wait<K: Kernel>(node: &Node<K>, request: &Publish, source: &Path, staged: &Stat) -> bool {
     let proven = node.index.proven(source, staged, &request.id);
     proven.is_none_or(|device| node.index.has_unseen(device))
 }
 
-/// Returns the path of the mount to clone: the staged filesystem, or the bind of the staged device.
+/// Returns the path of the mount to clone: the staged filesystem, or the bind mount of the staged
+/// raw device.
 fn source_path(request: &Publish) -> Result<PathBuf, Failure> {
     let staging = request.staging.as_ref().ok_or_else(|| {
         Failure::precondition("staging_target_path: is missing; stage the volume first")
@@ -164,9 +168,9 @@ fn source_path(request: &Publish) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Returns the attributes of the mount at the target. The mount flags were already applied by the
-/// stage, and a clone inherits them. They are parsed again only so that both calls accept the same
-/// flags.
+/// Returns the attributes of the mount at the target. NodeStageVolume has already applied the mount
+/// flags, and the clone inherits them. The flags are parsed again so that NodePublishVolume accepts
+/// the same flags as NodeStageVolume.
 fn attrs(request: &Publish) -> Result<MountAttrs, Failure> {
     let read_only = request.read_only
         || request.capability.mode.is_read_only()
@@ -184,8 +188,8 @@ fn attrs(request: &Publish) -> Result<MountAttrs, Failure> {
 }
 
 /// Whether the storage of the volume was replaced while its filesystem is mounted. Returns `None`
-/// if a disk must be read to find out, and `thread` must not wait for a disk. A raw device was
-/// checked just before, so it counts as not replaced.
+/// if a disk must be read to determine this and `thread` must not block. Returns `false` for a raw
+/// device, because the caller has just checked it.
 fn is_replaced<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
@@ -202,8 +206,7 @@ fn is_replaced<K: Kernel>(
         .is_replaced(&node.kernel, &request.id, behind, may_wait)
 }
 
-/// Checks that the mount which is already at the target is a publish of this volume with the
-/// requested access.
+/// Checks that the existing mount at the target shows this volume with the requested access.
 pub(super) fn published_before<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
@@ -242,8 +245,8 @@ pub(super) fn published_before<K: Kernel>(
     Ok(())
 }
 
-/// Refuses an existing mount that lacks a requested flag: success would promise the owner of the
-/// pod a flag that is not in force.
+/// Refuses an existing mount that lacks a requested mount flag: if the call succeeded, the caller
+/// would rely on a flag that is not in effect.
 pub(super) fn refuse_laxer(
     request: &Publish,
     shown: MountAttrs,
@@ -266,8 +269,8 @@ pub(super) fn refuse_laxer(
     )))
 }
 
-/// Refuses to publish a volume read-write if its filesystem cannot be written: a clone is not more
-/// writable than its source, and the kernel makes a filesystem read-only after an error.
+/// Refuses to publish a volume read-write if its filesystem is read-only, either because it was
+/// staged read-only or because the kernel made it read-only after an error.
 fn refuse_read_only<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
@@ -280,7 +283,7 @@ fn refuse_read_only<K: Kernel>(
     }
     let facts = match node.kernel.statmount_of(staged.mount_id)? {
         Some(facts) => Some(facts),
-        // Mounts have no unique IDs before Linux 6.8, so read the facts by path.
+        // Before Linux 6.8, mounts have no unique IDs, so query the mount by its path.
         None => node.kernel.statmount(source)?,
     };
     let facts = facts.ok_or_else(|| not_staged(request, source))?;
@@ -297,7 +300,8 @@ fn refuse_read_only<K: Kernel>(
     )))
 }
 
-/// Refuses a second target unless the access mode allows it (CSI, NodePublishVolume, second table).
+/// Refuses a second target unless the access mode allows several targets (CSI, NodePublishVolume,
+/// second table).
 fn refuse_second_target<K: Kernel>(
     node: &Node<K>,
     request: &Publish,

@@ -1,5 +1,6 @@
-//! Binds a raw device onto its staging path. The bind is the kernel's record that the volume is
-//! staged, and shows the device's name in `/dev/belay`, which identifies the volume.
+//! Binds a raw device onto its staging path. The bind mount is the record that the volume is
+//! staged. The mount table shows the device's name in `/dev/belay`, and this name identifies the
+//! volume.
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -12,12 +13,13 @@ use crate::device::{Label, OpenDevice};
 use crate::kernel::{Kernel, MountAttrs, Stat};
 use crate::work::Phase;
 
-/// The mode of the file onto which a device node is bound. It has no effect on access, which the
-/// mode of the bound node decides.
+/// The mode of the file onto which a device node is bound. The mode of this file does not affect
+/// access, because the mode of the bound device node applies.
 const DEVICE_MODE: u32 = 0o600;
 
 impl<K: Kernel> Context<'_, K> {
-    /// Binds the volume's device node onto `path`, which is created if it does not exist.
+    /// Binds the volume's device node onto the file at `path`, and creates the file if it does not
+    /// exist.
     ///
     /// # Errors
     /// Returns `ABORTED` if another process mounted something at `path` meanwhile; otherwise the
@@ -58,8 +60,9 @@ impl<K: Kernel> Context<'_, K> {
         Ok(())
     }
 
-    /// Creates a name in `/dev/belay` for the volume's device, by which the volume is found after a
-    /// restart, and returns its path. Returns `None` if the name cannot be created.
+    /// Creates a name in `/dev/belay` for the volume's device, and returns the path of the name.
+    /// After a restart, the agent recognizes the volume by this name. Returns `None` if the name
+    /// cannot be created.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -72,15 +75,16 @@ impl<K: Kernel> Context<'_, K> {
         Ok(label.and_then(|label| named(&self.kernel, &label, device.path())))
     }
 
-    /// Drops all records about a volume that was removed from the node, and the name of its disk in
-    /// `/dev/belay`.
+    /// Removes all records about a volume that is no longer on the node, and the name of its disk
+    /// in `/dev/belay`.
     pub(super) fn forget(&self, volume: &VolumeId) {
         if let Some(label) = self.transport.forget(volume) {
             self.remove(volume, &label);
         }
     }
 
-    /// Removes the name in `/dev/belay` by which a raw device was bound, and detaches the device.
+    /// Removes the name in `/dev/belay` under which a raw device was bound, and detaches the
+    /// device.
     ///
     /// # Errors
     /// Returns the same errors as [`OpenDevice::release`].
@@ -90,8 +94,8 @@ impl<K: Kernel> Context<'_, K> {
         device: OpenDevice<K>,
     ) -> Result<(), Failure> {
         if self.may_lose_devices() {
-            // The last close of the device also waits for its flush, but a flush of a killed agent
-            // may still have another descriptor open.
+            // The kernel flushes the device at its last close, but this close may not be the last:
+            // a flush that a killed agent started may still have the device open.
             let flushed = self.phase(Phase::Flush, || self.kernel.fsync(device.fd()));
             if let Err(error) = flushed {
                 tracing::warn!(
@@ -106,8 +110,8 @@ impl<K: Kernel> Context<'_, K> {
         })
     }
 
-    /// Unmounts the bind of a raw device that no longer belongs to the volume, and removes the name
-    /// in `/dev/belay` that the bind shows.
+    /// Unmounts the bind mount of a raw device that no longer belongs to the volume, and removes
+    /// the name in `/dev/belay` under which the device was bound.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -126,7 +130,7 @@ impl<K: Kernel> Context<'_, K> {
         Ok(())
     }
 
-    /// Removes the name in `/dev/belay` by which a raw device may have been bound.
+    /// Removes the name in `/dev/belay` under which a raw device may have been bound.
     pub(super) fn remove_name(&self, volume: &VolumeId, device: &OpenDevice<K>) {
         let label = device.label(&self.kernel, self.transport.driver(), volume);
         if let Ok(Some(label)) = label {
@@ -134,9 +138,9 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// Removes a name in `/dev/belay`. If that fails, the name may later refer to another volume's
-    /// device. This does no harm, since no process opens it, and the next start of the agent
-    /// removes it.
+    /// Removes a name in `/dev/belay`. If the removal fails, the name may later refer to a
+    /// different volume's device. Such a name is harmless, because no process opens the device by
+    /// that name, and the agent removes the name at its next startup.
     fn remove(&self, volume: &VolumeId, label: &Label) {
         if let Err(error) = label.remove(&self.kernel) {
             tracing::debug!(
@@ -147,9 +151,9 @@ impl<K: Kernel> Context<'_, K> {
     }
 }
 
-/// Creates the name in `/dev/belay` by which the device is bound; the bind shows this name from
-/// then on. Without a name, the agent would not notice after a restart that the device number now
-/// belongs to another volume.
+/// Creates the name in `/dev/belay` under which the device is bound; the mount table shows this
+/// name for the bind mount. Without such a name, the agent would not detect after a restart that
+/// the device number belongs to a different volume by now.
 fn named<K: Kernel>(kernel: &K, label: &Label, node: &Path) -> Option<PathBuf> {
     static SAID: Once = Once::new();
     match label.make(kernel, node) {

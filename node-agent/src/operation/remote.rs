@@ -1,9 +1,10 @@
-//! The calls for volumes that are directories of a server: publish, unpublish and statistics. Such
-//! a volume has no device and is not staged.
+//! Operations on volumes that are directories of an NFS server: NodePublishVolume,
+//! NodeUnpublishVolume and the statistics. Such a volume has no device and is not staged.
 //!
-//! The code here never waits for a server. If a system call may wait, the code returns it as a
-//! [`RemoteCall`], which its caller runs in a helper process. So each CSI call consists of a few
-//! steps: inspect, return a call to run, finish. Must not use gRPC types or start processes.
+//! No function of this module waits for a server. If a system call may wait for a server, the
+//! function returns this system call as a [`RemoteCall`], and the caller runs it in a helper
+//! process. Each CSI call therefore consists of several steps: inspect the node, return a system
+//! call to run, and finish. This module must not use gRPC types or start processes.
 
 mod export;
 mod publish;
@@ -25,8 +26,8 @@ use targets::Targets;
 pub(crate) use unpublish::unpublish;
 pub(crate) use usage::{mounted, still_mounted};
 
-/// The filesystem types that a volume may have. The kernel shows a mount of NFS version 4 as
-/// `nfs4`.
+/// The filesystem types of volumes. The kernel reports the type `nfs4` for a mount of NFS version
+/// 4.
 const FS_TYPES: [&str; 2] = ["nfs", "nfs4"];
 
 /// The volumes of one driver on this node.
@@ -46,16 +47,16 @@ pub(crate) enum Step {
     Ask(HelperRequest),
 }
 
-/// A call that a helper process must make, and the host to which it is made.
+/// A system call that a helper process must make, and the server on which the call depends.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct HelperRequest {
-    /// The host to which the call is made. Limits apply per host.
+    /// The name or address of the server. Limits apply per host.
     pub(crate) server: String,
-    /// The call that the helper process makes.
+    /// The system call that the helper process makes.
     pub(crate) call: RemoteCall,
 }
 
-/// The mount of a directory of a server.
+/// A mount of a server's directory.
 pub(crate) struct ServerMount {
     /// The stat of the mount's root directory.
     pub(crate) stat: Stat,
@@ -78,7 +79,7 @@ impl<K: Kernel> RemoteNode<K> {
         }
     }
 
-    /// Whether this process has published the volume at any target, as far as it knows.
+    /// Whether the volume is published at any target, according to the cache of this process.
     pub(crate) fn has_targets(&self, volume: &VolumeId) -> bool {
         !self.targets.of(volume).is_empty()
     }
@@ -99,7 +100,7 @@ impl<K: Kernel> RemoteNode<K> {
         }
     }
 
-    /// Returns the stat of the path; `None` if it does not exist. Refuses a symbolic link.
+    /// Returns the stat of the path; `None` if the path does not exist. Refuses a symbolic link.
     fn look(&self, field: &str, path: &Path) -> Result<Option<Stat>, Failure> {
         let stat = self.kernel.look(path)?;
         if stat.is_some_and(|stat| stat.kind == FileKind::Symlink) {
@@ -112,8 +113,8 @@ impl<K: Kernel> RemoteNode<K> {
         Ok(stat)
     }
 
-    /// Returns the mount on `path`, whose root `stat` describes. Returns `None` if it is not a
-    /// mount of a server's directory, or if another volume was published there.
+    /// Returns the mount on `path`, whose root `stat` describes. Returns `None` if this is not a
+    /// mount of a server's directory, or if a different volume was published there.
     fn seen(
         &self,
         volume: &VolumeId,
@@ -130,7 +131,7 @@ impl<K: Kernel> RemoteNode<K> {
 }
 
 impl ServerMount {
-    /// Returns the host of the mount's source `HOST:/DIRECTORY`.
+    /// Returns the host in the mount's source, which has the form `HOST:/DIRECTORY`.
     fn server(&self) -> String {
         let source = self.source.source.to_string_lossy();
         let host = source.split_once(":/").map_or(&*source, |(host, _)| host);

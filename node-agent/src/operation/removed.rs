@@ -9,9 +9,9 @@ use crate::device::{Intent, Verdict};
 use crate::kernel::{Dev, Kernel};
 
 impl<K: Kernel> Node<K> {
-    /// Whether the disk behind a mount was removed. A disk that is only offline does not count,
-    /// since it may return with the same number. A btrfs whose disk was removed before the agent
-    /// started has an anonymous device number, and counts as removed.
+    /// Whether the disk behind a mount was removed. Returns `false` for a disk that is only
+    /// offline, because it may return with the same number. Returns `true` for an anonymous device
+    /// number: the disk of this btrfs was removed before the agent started.
     ///
     /// # Errors
     /// Returns an error if sysfs cannot be read.
@@ -20,10 +20,11 @@ impl<K: Kernel> Node<K> {
     }
 }
 
-/// Returns the filesystems that are mounted where the kubelet stages volumes, and whose disk was
+/// Returns the filesystems that are mounted at staging paths of the kubelet and whose disk was
 /// removed. Reads sysfs, but no disk.
 ///
-/// Raw devices are not included: the next stage of such a volume unmounts its bind.
+/// Raw devices are not included, because the next NodeStageVolume call for such a volume unmounts
+/// the old bind mount.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.
@@ -38,8 +39,8 @@ pub(crate) fn removed<K: Kernel>(node: &Node<K>) -> Result<Vec<Unstage>, Failure
         let Some(staging) = staging.filter(|staging| **staging == *path) else {
             continue;
         };
-        // After a restart, the index does not know the volume of the mount, but the disk may have a
-        // name in `/dev/belay`.
+        // After a restart, the index does not contain the volume of the mount, but the disk may
+        // have a name in `/dev/belay`.
         let Some(id) = noted.or_else(|| node.transport.volume_on(dev)) else {
             continue;
         };
@@ -50,13 +51,13 @@ pub(crate) fn removed<K: Kernel>(node: &Node<K>) -> Result<Vec<Unstage>, Failure
     Ok(removed)
 }
 
-/// Unmounts one of the filesystems that [`removed`] returns, if its disk is still removed and the
-/// disk is not mounted elsewhere. Returns whether it was unmounted. May wait until the kernel has
-/// finished with the disk.
+/// Unmounts one of the filesystems that [`removed`] returns. First checks that the disk has not
+/// returned and is not mounted elsewhere. Returns whether the filesystem was unmounted. May block
+/// until the kernel has completed the I/O to the disk.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` while the disk is mounted elsewhere, such as for a pod, or if the
-/// mount table may lack mounts of the kubelet; otherwise the kernel's error.
+/// Returns `FAILED_PRECONDITION` while the disk is mounted elsewhere, for example for a pod, or if
+/// the mount table may not list all mounts of the kubelet; otherwise the kernel's error.
 pub(crate) fn unmount_if_removed<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,

@@ -1,9 +1,11 @@
 //! `NodeStageVolume`: mounts the filesystem on a volume's file or disk, or binds its raw device.
 //!
-//! The steps are: return if it is already mounted, find the storage, attach the device, verify it,
-//! probe it, format it if allowed or repair it if requested, create a detached mount, check it,
-//! grow the filesystem, move the mount into place. Nothing is visible before the last step. On a
-//! failure, closing the descriptors undoes all steps except a format or a repair.
+//! The steps are: return if the volume is already staged, find its file or disk, attach the device,
+//! probe the content of the device, format the device if this is allowed or run e2fsck if the
+//! superblock requests it, create a detached mount, check that the right device was mounted, grow
+//! the filesystem, and attach the mount to the staging path. The mount is not visible before the
+//! last step. After a failure, closing the descriptors undoes all steps except a format or a
+//! repair.
 
 mod block;
 mod check;
@@ -27,19 +29,19 @@ use crate::kernel::{self, FileKind, Kernel};
 use crate::mounts::block_path;
 use crate::work::{Lane, Phase};
 
-/// The reason why an attempt has not staged the volume. Except for [`Obstacle::Failure`], nothing
-/// was changed, and another attempt can stage the volume.
+/// The reason why an attempt to stage a volume did not succeed. For every reason except
+/// [`Obstacle::Failure`], the attempt can be repeated as described.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
     /// The attempt has failed.
     Failure(Failure),
-    /// The volume's disk is missing. Repeat the attempt when the disk appears.
+    /// The volume's disk is not attached. Repeat the attempt when the disk appears.
     NoDisk(Missing),
-    /// The volume must be formatted or checked, or read completely to find out whether it may be
-    /// formatted. Repeat the attempt on [`Lane::Format`].
+    /// The volume must be formatted or checked, or must be read completely to determine whether it
+    /// may be formatted. Repeat the attempt on [`Lane::Format`].
     NoSlot,
-    /// The kernel counted the block groups of an ext4 before it replayed a journal that enlarged
-    /// the ext4. Mount the filesystem again.
+    /// The kernel's count of block groups is wrong, because the kernel counted the groups of an
+    /// ext4 before it replayed a journal that enlarged the ext4. Mount the filesystem again.
     Miscount,
 }
 
@@ -56,7 +58,7 @@ impl From<kernel::Error> for Obstacle {
 }
 
 impl Obstacle {
-    /// Converts the obstacle to an error, for a caller that does not repeat the attempt.
+    /// Converts the obstacle to an error, for callers that do not repeat the attempt.
     pub(crate) fn into_failure(self) -> Failure {
         match self {
             Obstacle::Failure(failure) => failure,
@@ -70,10 +72,11 @@ impl Obstacle {
 /// Stages a volume on a thread of this lane.
 ///
 /// # Errors
-/// Returns an [`Obstacle`]. Its failure is `INVALID_ARGUMENT` if a context or the capability is not
-/// supported; `NOT_FOUND` if the volume's file does not exist; `ALREADY_EXISTS` if the volume is
-/// staged there in another way; `FAILED_PRECONDITION` if the content of the device forbids the
-/// stage; `ABORTED` while another operation uses the device.
+/// Returns an [`Obstacle`]. An [`Obstacle::Failure`] is `INVALID_ARGUMENT` if the publish context,
+/// the volume context or the capability is not supported; `NOT_FOUND` if the volume's file does not
+/// exist; `ALREADY_EXISTS` if the volume is staged there in a different way; `FAILED_PRECONDITION`
+/// if the content of the device prevents mounting and formatting; `ABORTED` while another operation
+/// uses the device.
 pub(crate) fn stage<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,
@@ -120,20 +123,21 @@ fn run<K: Kernel>(cx: &Context<'_, K>, request: &Stage, lane: Lane) -> Result<()
     }
 }
 
-/// Returns a device for the volume. Uses a device that is already attached for it, unless the
-/// volume is staged or published on this node.
+/// Returns a device that is attached for the volume. Reuses a device that an earlier attempt has
+/// left attached, unless the volume is staged or published on this node.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` with the path while the volume is mounted anywhere, or if its file
-/// has several names and so may also belong to another volume; `ABORTED` while another process uses
-/// the volume.
+/// Returns `FAILED_PRECONDITION` with the path while the volume is mounted anywhere, or if the
+/// volume's file has several names, because the file may then also belong to a different volume;
+/// `ABORTED` while another process uses the volume.
 fn attach<K: Kernel>(
     cx: &Context<'_, K>,
     volume: &VolumeId,
     storage: Storage<K>,
     purpose: Purpose,
 ) -> Result<OpenDevice<K>, Failure> {
-    // Check this before the file is locked: the other volume may hold the lock.
+    // Check this before the file is locked: the loop device of a second volume with the same file
+    // may hold the lock.
     storage.refuse_linked()?;
     let device = cx.phase(Phase::Attach, || {
         let unused = || -> Result<_, Failure> {
@@ -144,8 +148,8 @@ fn attach<K: Kernel>(
             if cx.may_lose_devices() {
                 cx.mounts().refuse_removed(volume)?;
             }
-            // The controller locks a file while it copies it. If the controller has crashed, there
-            // is no lock, but the file is still marked.
+            // The controller locks a file while copying it. If the controller has crashed, the file
+            // is no longer locked, but an extended attribute still says that a copy is in progress.
             storage.refuse_claimed(&cx.kernel)?;
             Ok(left)
         };

@@ -1,5 +1,5 @@
-//! `NodeGetVolumeStats`: the usage of a volume. Also the free space of the filesystem that contains
-//! the backing files.
+//! `NodeGetVolumeStats`: the usage of a volume. Also reads the free space of the filesystem that
+//! contains the backing files.
 
 use std::path::Path;
 
@@ -30,8 +30,8 @@ pub(crate) struct VolumeStats {
     pub(crate) conditions: Conditions,
 }
 
-/// Returns the usage and health of a published or staged volume. On [`Thread::Only`], returns
-/// `None` if a device or a disk must be read.
+/// Returns the usage and health of a published or staged volume. On the event loop
+/// ([`Thread::Only`]), returns `None` if a device or a disk must be read.
 ///
 /// # Errors
 /// Returns `NOT_FOUND` if the volume is not mounted at the volume path.
@@ -41,17 +41,17 @@ pub(crate) fn stats<K: Kernel>(
     thread: Thread,
 ) -> Result<Option<VolumeStats>, Failure> {
     match thread {
-        // Drop an error here and repeat the call on the pool, which finds out whether the volume
-        // was unmounted meanwhile.
+        // Ignore an error here: the caller repeats the call on the pool, where it is checked
+        // whether the volume was unmounted meanwhile.
         Thread::Only => Ok(in_place(cx, request).unwrap_or(None)),
         Thread::Pool => on_pool(cx, request).map(Some),
     }
 }
 
 /// Returns the usage and health of a filesystem that was already proven to be the volume's at this
-/// path. Returns `None` if a disk or a server may have to be read. Keeps the mount open, so that no
-/// other mount can take its place: neither a mount of another volume, nor one whose server does not
-/// answer.
+/// path. Returns `None` if a disk or a server may have to be read. Opens the mount once and reads
+/// everything through this descriptor, so that a later mount at the same path, perhaps from an
+/// unreachable server, is not read.
 fn in_place<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stats,
@@ -73,7 +73,8 @@ fn in_place<K: Kernel>(
     let Some(device) = cx.index.proven(path, &stat, &request.id) else {
         return Ok(None);
     };
-    // The kernel may have to read the disk to show the mount options of a btrfs.
+    // A btrfs has an anonymous device number, and the kernel may have to read the disk to list the
+    // mount options of a btrfs.
     if stat.dev.is_anonymous() {
         return Ok(None);
     }
@@ -100,20 +101,20 @@ fn in_place<K: Kernel>(
     }))
 }
 
-/// Whether the statistics and the health can be read without the disk. A read-only filesystem is
-/// excluded: its health depends on its staging path, which shows whether it was staged read-only.
+/// Whether the statistics and the health can be read without the disk. Returns `false` for a
+/// read-only filesystem: its health depends on whether it was staged read-only, which only a query
+/// of the staging path shows.
 fn is_in_memory(facts: &MountFacts) -> bool {
     facts.counts_in_memory && !facts.superblock_read_only
 }
 
 /// Whether the filesystem certainly has no project quotas. The mount options of an ext4 do not show
-/// every quota: a quota may be a default in the superblock, or may have been enabled by
-/// quotactl(2).
+/// all project quotas: quotas may be enabled by default in the superblock, or by quotactl(2).
 fn is_without_projects<K: Kernel>(node: &Node<K>, facts: &MountFacts, device: Dev) -> bool {
     facts.fs_type != FsType::Ext4.name() || node.index.is_without_projects(device)
 }
 
-/// Returns the usage and health of a volume. May wait for its disk.
+/// Returns the usage and health of a volume. May block on the volume's disk.
 fn on_pool<K: Kernel>(cx: &Context<'_, K>, request: &Stats) -> Result<VolumeStats, Failure> {
     let path = &request.volume_path;
     cx.admit("volume_path", path)?;
@@ -139,13 +140,13 @@ fn on_pool<K: Kernel>(cx: &Context<'_, K>, request: &Stats) -> Result<VolumeStat
         _ => filesystem(cx, request, &stat),
     };
     match read {
-        // The error is not about this volume if the volume was unmounted meanwhile.
+        // If the volume was unmounted meanwhile, the error is not about this volume.
         Err(_) if !cx.mounts().still_shows(path, &stat)? => Err(not_there()),
         read => read?.ok_or_else(not_there),
     }
 }
 
-/// Returns the usage and health of a filesystem; `None` if it is not the volume's.
+/// Returns the usage and health of a filesystem; `None` if the filesystem is not the volume's.
 fn filesystem<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stats,
@@ -174,8 +175,8 @@ fn filesystem<K: Kernel>(
     }))
 }
 
-/// Returns the usage of exactly the mount that `stat` describes; `None` if another mount is at the
-/// path by now.
+/// Returns the usage of exactly the mount that `stat` describes; `None` if a different mount is at
+/// the path by now.
 fn usage<K: Kernel>(node: &Node<K>, path: &Path, stat: &Stat) -> Result<Option<Usage>, Failure> {
     let mount = match node.kernel.open_path(path) {
         Err(error) if error.cause() == Cause::Missing => return Ok(None),
@@ -188,8 +189,8 @@ fn usage<K: Kernel>(node: &Node<K>, path: &Path, stat: &Stat) -> Result<Option<U
     Ok(Some(node.kernel.fstatfs(&mount)?))
 }
 
-/// Whether the next statistics of this mount can be read on the event loop. The caller has checked
-/// that its facts are in memory.
+/// Whether the next statistics of this mount can be read on the event loop. The caller must have
+/// checked [`is_in_memory`].
 fn will_be_in_place<K: Kernel>(
     node: &Node<K>,
     request: &Stats,
@@ -238,9 +239,9 @@ fn device<K: Kernel>(
 }
 
 /// Returns the size and the free space of the filesystem that contains the backing files. Returns
-/// `None` if volumes are disks. Also returns `None` if the directory of the backing files was
-/// replaced since the start of the agent, since the new directory may be on a different filesystem.
-/// May wait for a disk.
+/// `None` if the driver's volumes are disks. Also returns `None` if the directory of the backing
+/// files was replaced after the agent had started, because the new directory may be on a different
+/// filesystem. May block on a disk.
 ///
 /// # Errors
 /// Returns the kernel's error.

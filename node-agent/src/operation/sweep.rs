@@ -1,11 +1,12 @@
-//! Frees devices that a killed agent left bound: after the next start, and when a stage of the
-//! volume is refused with a final code.
+//! Frees devices that a killed agent left bound, after the next startup of the agent or when
+//! NodeStageVolume for the volume fails with a final code.
 //!
-//! If the agent crashes between binding a raw volume's device and mounting it, the device stays
-//! bound. The next stage or unstage of the volume finds the device. But a stage may be refused
-//! before it searches for the device; then no further call comes, and the volume still counts as
-//! attached. The start frees nothing while another process has the device open or the directory
-//! locked, such as an agent that is still exiting.
+//! If the agent crashes after it has bound a loop device to a raw volume's file and before it has
+//! mounted the device, the device stays bound. The next NodeStageVolume or NodeUnstageVolume call
+//! for the volume finds the device. However, NodeStageVolume may be refused before it searches for
+//! the device; the caller then does not retry, and no later call frees the device. At startup, the
+//! agent does not free a device while another process, for example an agent that is still exiting,
+//! has the device open or the directory locked.
 
 use std::path::Path;
 
@@ -19,9 +20,9 @@ use crate::mounts::Covered;
 use crate::work::Phase;
 
 impl<K: Kernel> Node<K> {
-    /// Reads the names in `/dev/belay`, which show the disk of each volume. Removes names that a
-    /// killed agent has left for devices that were detached since: such a name would lead to
-    /// another volume. If it cannot be removed, the name is only misleading.
+    /// Reads the names in `/dev/belay`, which show the disk of each volume. Removes the names of
+    /// devices that were detached while no agent was running, because such a name may refer to a
+    /// different volume's device by now. If a name cannot be removed, a warning is logged.
     pub(crate) fn read_names(&self) {
         let (kernel, driver) = (&self.kernel, self.transport.driver());
         let unread = |path: &Path, error| {
@@ -39,8 +40,9 @@ impl<K: Kernel> Node<K> {
     }
 
     /// Takes the lock of the volumes' directory, which this agent then holds until it exits.
-    /// Returns whether this agent holds the lock. Without the lock, only devices that a call names
-    /// are freed, since another agent may be about to bind the others.
+    /// Returns whether this agent holds the lock. Without the lock, only the devices of volumes
+    /// that a call names may be freed, because a second agent may be about to use the other
+    /// devices.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -51,9 +53,9 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// Returns the devices that a killed agent may have left bound: their numbers, and the volumes
-    /// whose names they have. Only devices that were bound without AUTOCLEAR and that are not in
-    /// the index count. Does not open a device.
+    /// Returns the number and the volume of each device that a killed agent may have left bound.
+    /// Only returns devices that were bound without AUTOCLEAR and that are not in the mount index.
+    /// Does not open a device.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -68,12 +70,13 @@ impl<K: Kernel> Node<K> {
         Ok(folder.remnants(&self.kernel, is_noted)?)
     }
 
-    /// Frees a device that [`Node::remnants`] returned, if it belongs to the volume, is neither
-    /// mounted nor bound to a path, and no process has it open. Runs in a job of the volume.
-    /// Returns whether the device was freed.
+    /// Frees a device that [`Node::remnants`] returned, unless the device does not belong to the
+    /// volume, is mounted or bound to a path, or is open in any process. Must run in a job of the
+    /// volume. Returns whether the device was freed.
     ///
     /// # Errors
-    /// Returns the kernel's error. The next stage or unstage of the volume then finds the device.
+    /// Returns the kernel's error. The next NodeStageVolume or NodeUnstageVolume call for the
+    /// volume then finds the device.
     pub(crate) fn free_remnant(&self, number: u32, volume: &VolumeId) -> Result<bool, Failure> {
         let Some(folder) = self.transport.folder() else {
             return Ok(false);
@@ -81,7 +84,7 @@ impl<K: Kernel> Node<K> {
         Ok(!self.is_noted(folder, number, volume)? && self.free_unnoted(folder, number, volume)?)
     }
 
-    /// Whether the index has a mount of the device.
+    /// Whether the mount index contains a mount of the device.
     fn is_noted(
         &self,
         folder: &VolumeDir<K>,
@@ -93,7 +96,7 @@ impl<K: Kernel> Node<K> {
         Ok(!shown.is_empty())
     }
 
-    /// Frees a device like [`Node::free_remnant`], but without searching the index for its mounts.
+    /// Frees a device like [`Node::free_remnant`], but does not search the mount index.
     fn free_unnoted(
         &self,
         folder: &VolumeDir<K>,
@@ -104,8 +107,8 @@ impl<K: Kernel> Node<K> {
         let Some(remnant) = folder.remnant(kernel, volume, number)? else {
             return Ok(false);
         };
-        // The mount table also lists mounts that the index lacks, such as a bind that is covered by
-        // another mount.
+        // The mount table also lists mounts that are not in the index, such as a bind mount that is
+        // hidden by another mount.
         let mut shown = Covered::new(kernel, &self.transport, volume, remnant.dev(kernel)?);
         let shown = shown.paths(&[])?;
         if !shown.is_empty() {
@@ -140,9 +143,10 @@ impl<K: Kernel> Node<K> {
 }
 
 impl<K: Kernel> Context<'_, K> {
-    /// Frees a device that an earlier stage left bound, after a stage of the volume was refused
-    /// with a final code. The conditions are the same as for [`Node::free_remnant`]. If the attempt
-    /// fails, the device stays bound.
+    /// Frees a device that an earlier NodeStageVolume call left bound. Does this only if the
+    /// present NodeStageVolume call was refused with a final code, because the caller then does not
+    /// retry. The conditions are the same as for [`Node::free_remnant`]. If freeing fails, the
+    /// device stays bound.
     pub(super) fn free_after_refused_stage(&self, volume: &VolumeId, refusal: &Failure) {
         let is_final = matches!(
             refusal.kind,

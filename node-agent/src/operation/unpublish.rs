@@ -1,9 +1,10 @@
 //! `NodeUnpublishVolume`: unmounts a volume from a pod's target path, and removes the path. The
-//! data of the volume is written to its disk first.
+//! volume's data is written to its disk first.
 //!
-//! After the unpublish, a cloud can detach the disk without an unstage: a kubelet that was killed
-//! may no longer know the volume, and a node without a network connection receives no calls. The
-//! data that a finished pod has written must be on the disk by then.
+//! After NodeUnpublishVolume, a cloud may detach the disk without NodeUnstageVolume: a kubelet that
+//! was killed may no longer know the volume, and a node without a network connection receives no
+//! calls. The data of a finished pod must therefore be on the disk when NodeUnpublishVolume
+//! returns.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +17,12 @@ use crate::kernel::{Cause, Error, FileKind, Kernel, Open, Stat};
 use crate::mounts::without_links;
 use crate::work::Phase;
 
-/// Unpublishes a volume. Succeeds if nothing is at the target path. Sets `was_unmounted` if it has
-/// unmounted anything, even if it fails afterwards.
+/// Unpublishes a volume. Succeeds if the target path does not exist. Sets `was_unmounted` if
+/// anything was unmounted, even if a later step fails.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` if the mount there is not the volume's or is in use, or if the
-/// target directory contains files.
+/// Returns `FAILED_PRECONDITION` if the mount at the target path is not the volume's or is in use,
+/// or if the target directory contains files.
 pub(crate) fn unpublish<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unpublish,
@@ -52,8 +53,8 @@ pub(crate) fn unpublish<K: Kernel>(
     )))
 }
 
-/// Refuses a mount that is not the volume's: a wrong path in a request must not unmount another
-/// volume.
+/// Refuses a mount that is not the volume's, because a wrong path in a request must not unmount a
+/// different volume.
 fn refuse_foreign<K: Kernel>(
     node: &Node<K>,
     request: &Unpublish,
@@ -72,12 +73,12 @@ fn refuse_foreign<K: Kernel>(
     )))
 }
 
-/// Refuses to succeed if the volume's mount at the path is covered by another mount, since it is
-/// still published then. A process with the raw device open would see the next volume on that
-/// device once this volume is unstaged.
+/// Returns an error if another mount hides the volume's mount at the path, because the volume is
+/// then still published. Once the volume is unstaged, a bind mount that is left over would show the
+/// next volume on that device.
 ///
-/// If nothing is mounted at the path, the path may contain a symlink: after a restart, the index
-/// has the mount under the path that the symlink resolves to.
+/// If nothing was unmounted, also checks the path without symlinks: after a restart of the agent,
+/// the mount index contains mounts only by such paths.
 fn refuse_covered<K: Kernel>(
     node: &Node<K>,
     request: &Unpublish,
@@ -106,11 +107,11 @@ fn umount<K: Kernel>(cx: &Context<'_, K>, request: &Unpublish) -> Result<(), Fai
             )),
             _ => error.into(),
         });
-    // Another mount may be visible at the path now. The next iteration verifies it.
+    // Another mount may be visible at the path now. The next iteration verifies that mount.
     unmounted.map(|()| cx.index.forget(&request.target))
 }
 
-/// Removes the file or directory that the publish created, if it is empty.
+/// Removes the file or directory that NodePublishVolume created, if it is empty.
 fn remove<K: Kernel>(node: &Node<K>, request: &Unpublish, stat: &Stat) -> Result<(), Failure> {
     let target = &request.target;
     let removed = match stat.kind {
@@ -141,12 +142,12 @@ pub(crate) enum Flushed {
     Nothing,
     /// All data of the volume is on the disk.
     Done,
-    /// A write has failed, and its data may be lost. The target can be unmounted anyway.
+    /// A write has failed, and the data may be lost. The target can be unmounted nevertheless.
     Failed(Error),
 }
 
 /// Writes the data of the volume that is published at the target path to its disk. Does nothing if
-/// the mount there is not the volume's. May wait for the disk.
+/// the mount at the target path is not the volume's. May block on the disk.
 ///
 /// # Errors
 /// Returns an error if the target cannot be inspected.
@@ -165,8 +166,8 @@ pub(crate) fn flush<K: Kernel>(
         return Ok(Flushed::Nothing);
     }
     let kernel = &cx.kernel;
-    // Use a clone of the mount, since an open file on the target would make its unmount fail with
-    // EBUSY.
+    // Open a clone of the mount, because an open file on the target itself would make umount2(2)
+    // fail with EBUSY.
     let clone = cx.phase(Phase::Clone, || {
         kernel.open_tree(&kernel.open_path(target)?)
     })?;

@@ -1,9 +1,9 @@
-//! `NodeUnstageVolume`: removes everything that the kernel holds for the volume.
+//! `NodeUnstageVolume`: unmounts the volume from its staging path, and detaches its device.
 //!
-//! The request names neither the device nor the way in which it was staged; both are read from the
-//! kernel. The device is opened before the unmount, since nothing identifies it afterwards. A raw
-//! device is detached only after the mount table was read, which lists binds by any process at any
-//! path.
+//! The request does not say which device is staged, or whether it is a raw device; both facts are
+//! read from the kernel. The device is opened before the unmount, because nothing identifies the
+//! device afterwards. Before a raw device is detached, the mount table is searched for bind mounts
+//! by any process at any path.
 
 use std::path::{Path, PathBuf};
 
@@ -17,11 +17,11 @@ use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
 use crate::mounts::{Covered, block_path};
 use crate::work::Phase;
 
-/// Unstages a volume. Succeeds if nothing of the volume is on the node.
+/// Unstages a volume. Succeeds if the volume is not staged and has no device on the node.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` while the volume is published, a raw device is bound anywhere, or
-/// the device is in use.
+/// Returns `FAILED_PRECONDITION` while the volume is published, while its raw device is bound
+/// elsewhere, or while its device is in use.
 pub(crate) fn unstage<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Result<(), Failure> {
     cx.admit("staging_target_path", &request.staging)?;
     let staging = cx.mounts().look("staging_target_path", &request.staging)?;
@@ -30,10 +30,10 @@ pub(crate) fn unstage<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Resu
         unstage_mount(cx, request, stat)?;
     }
     let was_bound = unstage_device(cx, request)?;
-    // This also frees a device that a crash left attached without a mount.
+    // `detach` also finds a device that a crash left attached without a mount.
     match cx.detach(&request.id) {
-        // An earlier call may have unmounted the staging path, and may then have been refused
-        // because of binds for pods.
+        // An earlier NodeUnstageVolume call may have unmounted the staging path, and may then have
+        // been refused because of bind mounts for pods.
         Err(_) if cx.unmount_orphans_of(&request.id).unwrap_or(false) => cx.detach(&request.id)?,
         detached => detached?,
     }
@@ -73,7 +73,8 @@ fn unstage_mount<K: Kernel>(
     })?;
     cx.transport.remember(&request.id, &device);
     umount(cx, staging)?;
-    // Check this after the unmount, since the staging mount claims the device as well.
+    // Check this after the unmount, because the staging mount itself has the device open
+    // exclusively.
     if cx.phase(Phase::Check, || device.is_claimed(&cx.kernel))? {
         return Err(Failure::precondition(format!(
             "volume {}: {} is still mounted elsewhere, perhaps in another mount namespace: search \
@@ -100,20 +101,20 @@ fn umount<K: Kernel>(cx: &Context<'_, K>, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Unmounts a staged filesystem whose disk was removed, and which can therefore not be read,
-/// written, thawed or claimed. The cloud detaches a disk without an unstage if a killed kubelet no
-/// longer knows the volume, or if the node has lost its network connection.
+/// Unmounts a staged filesystem whose disk was removed. Such a filesystem cannot be read, written
+/// or thawed, and its device cannot be opened. A cloud detaches a disk without NodeUnstageVolume if
+/// a killed kubelet no longer knows the volume, or if the node has lost its network connection.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` while the disk is mounted elsewhere, such as for a pod; otherwise
-/// the kernel's error.
+/// Returns `FAILED_PRECONDITION` while the disk is mounted elsewhere, for example for a pod;
+/// otherwise the kernel's error.
 pub(super) fn unmount_removed<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,
     stat: &Stat,
 ) -> Result<(), Failure> {
     let staging = &request.staging;
-    // Only the mount table lists mounts of other processes.
+    // Search the mount table, because the index does not contain mounts by other processes.
     let others = cx.mounts().elsewhere(&request.id, staging, stat)?;
     let others = others.ok_or_else(|| not_in_table(staging))?;
     if others.is_stacked {
@@ -135,8 +136,9 @@ pub(super) fn unmount_removed<K: Kernel>(
     Ok(())
 }
 
-/// Unmounts the staged raw device. Returns whether there was one. If binds are stacked, only the
-/// uppermost bind can be identified, so they are unmounted one by one.
+/// Unmounts the staged raw device. Returns whether a raw device was staged. If several bind mounts
+/// are stacked, only the uppermost bind mount can be identified, so the bind mounts are unmounted
+/// one by one.
 fn unstage_device<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Result<bool, Failure> {
     let path = block_path(&request.staging);
     let mut was_bound = false;
@@ -161,7 +163,7 @@ fn unstage_device<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Result<b
     )))
 }
 
-/// Unmounts the bind of a raw device at `path`.
+/// Unmounts the bind mount of a raw device at `path`.
 fn unstage_bind<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,
@@ -190,8 +192,8 @@ fn unstage_bind<K: Kernel>(
         None => refuse_left_targets(cx, request, dev)?,
     }
     if matches!(verdict, Verdict::Stale(_)) {
-        // If the volume's file is missing, a retry could find the device only through this bind, so
-        // check for other mounts before the unmount.
+        // Check for other mounts before the unmount: if the volume's file is missing, a retry could
+        // find the device only through this bind mount.
         let refuse = || cx.mounts().refuse_shown(&request.id, dev, &[path]);
         unless_orphans(refuse, unmount)?;
     }
@@ -205,7 +207,7 @@ fn unstage_bind<K: Kernel>(
         && below.rdev == stat.rdev
         && cx.mounts().label(path, &below)? == label
     {
-        // The bind that is visible now shows the same device; the caller unmounts it next.
+        // A second bind mount of the same device was below the first; the caller unmounts it next.
         return Ok(());
     }
     let refused = cx.phase(Phase::Detach, || {
@@ -219,9 +221,9 @@ fn unstage_bind<K: Kernel>(
     cx.release_raw(&request.id, device)
 }
 
-/// Binds the device again after a refused unstage, so that the volume is staged as before and can
-/// be published again. If that fails, a later unstage still finds the device through the volume's
-/// storage.
+/// Binds the device to its staging path again after NodeUnstageVolume was refused, so that the
+/// volume is staged as before and can be published again. If binding fails, a later
+/// NodeUnstageVolume call still finds the device through the volume's file or disk.
 fn bind_again<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,
@@ -237,7 +239,7 @@ fn bind_again<K: Kernel>(
     }
 }
 
-/// Removes the file onto which a stage has bound the device.
+/// Removes the file onto which NodeStageVolume has bound the device.
 fn remove_file<K: Kernel>(cx: &Context<'_, K>, path: &Path, left: &Stat) -> Result<(), Failure> {
     if left.kind == FileKind::File && left.bytes == 0 && !left.mount_root {
         return Ok(cx.phase(Phase::Remove, || cx.kernel.unlink(path))?);
@@ -252,10 +254,11 @@ fn refuse_published<K: Kernel>(node: &Node<K>, request: &Unstage, dev: Dev) -> R
     refuse_any(request, &targets(node, request, dev)?)
 }
 
-/// Refuses to unstage a raw device whose file is no longer the volume's while it is bound for a
-/// pod. The device number may belong to another volume by now, so only binds that name this volume
-/// count. Only the mount table lists binds that the kubelet has made. While such a bind exists, the
-/// index keeps other volumes from using the number.
+/// Refuses to unstage a raw device whose file is no longer the volume's while the device is bound
+/// for a pod. Searches the mount table, because the index does not contain the kubelet's bind
+/// mounts. Considers only bind mounts whose label names this volume, because the device number may
+/// belong to a different volume by now. As long as the index contains a mount of the device number,
+/// this number is not used for other volumes.
 fn refuse_left_targets<K: Kernel>(
     node: &Node<K>,
     request: &Unstage,

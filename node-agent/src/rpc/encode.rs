@@ -7,7 +7,7 @@ use csi::node_service_capability::{Rpc as RpcCapability, Type, rpc};
 
 use crate::operation::{StorageCondition, VolumeStats, VolumeUsage};
 
-/// Returns the capabilities of this agent for volumes of a driver with this profile.
+/// Returns the node capabilities of a driver with this profile.
 pub(super) fn capabilities(profile: &Profile) -> csi::NodeGetCapabilitiesResponse {
     let mode = AccessMode::SingleNodeMultiWriter;
     let capabilities = [
@@ -20,7 +20,8 @@ pub(super) fn capabilities(profile: &Profile) -> csi::NodeGetCapabilitiesRespons
         ),
         (rpc::Type::GetVolumeHealth, true),
         (rpc::Type::GetStorageHealth, true),
-        // CSI 1.13 removed this capability, but kubelets up to Kubernetes 1.36 check for it.
+        // CSI 1.13 has removed this capability, but up to Kubernetes 1.36 the kubelet checks for
+        // it.
         (rpc::Type::VolumeCondition, true),
     ];
     let kinds = capabilities.into_iter().filter(|(_, can)| *can);
@@ -49,8 +50,8 @@ pub(super) fn stats(stats: &VolumeStats) -> csi::NodeGetVolumeStatsResponse {
                 used: signed(usage.used_bytes),
                 unit: Unit::Bytes.into(),
             };
-            // btrfs creates inodes as needed and reports a total of 0. Without this, it would look
-            // full.
+            // A btrfs creates inodes as needed and reports a total of 0 inodes. Without this
+            // branch, the btrfs would seem to have no free inodes.
             let inodes = (usage.total_inodes > 0).then(|| csi::VolumeUsage {
                 available: signed(usage.free_inodes),
                 total: signed(usage.total_inodes),
@@ -75,8 +76,8 @@ pub(super) fn storage(conditions: Vec<StorageCondition>) -> csi::NodeGetStorageH
     }
 }
 
-/// Converts an unsigned size or count to protobuf's int64. A larger value, which no real size has,
-/// becomes the maximum.
+/// Converts an unsigned size or count to protobuf's int64. Returns the maximum of int64 for a
+/// larger value, which no real size has.
 pub(super) fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

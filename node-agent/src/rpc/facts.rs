@@ -1,5 +1,5 @@
-//! A driver's part of `/metrics` and the status page: the volumes that its calls have reported, and
-//! the filesystem of its backing files, which is measured on the pool.
+//! The data of a driver for `/metrics` and the status page: the volumes that calls have reported,
+//! and the space on the filesystem of the backing files, which is read on a thread of the pool.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::kernel::Kernel;
 use crate::operation::{self, Node};
 use crate::work::Class;
 
-/// The space on the filesystem of the backing files, as last measured.
+/// The most recent measurement of the space on the filesystem of the backing files.
 #[derive(Default)]
 pub(super) struct Storage {
     last: Lock<Option<Space>>,
@@ -40,7 +40,8 @@ impl<K: Kernel> Facts for NodeService<K> {
 
     fn known(&self) -> Known {
         let mut unhealthy = self.volumes.unhealthy();
-        // The calls' reports omit volumes with unsynced data for which no call has been made since.
+        // Use the count of `unsynced`, because `volumes` omits volumes with unsynced data for which
+        // no call was made since.
         match u64::try_from(self.unsynced.count()) {
             Ok(0) | Err(_) => drop(unhealthy.remove(volume::DATA_UNSYNCED.name())),
             Ok(count) => drop(unhealthy.insert(volume::DATA_UNSYNCED.name(), count)),
@@ -52,11 +53,12 @@ impl<K: Kernel> Facts for NodeService<K> {
         }
     }
 
-    /// Adds the paths at which a volume is mounted, as far as this process knows them. In
-    /// Kubernetes, a path contains the pod's UID and the name of the persistent volume.
+    /// Returns the volumes for the status page, with the paths at which each volume is mounted
+    /// according to the mount index. In Kubernetes, such a path contains the pod's UID and the name
+    /// of the persistent volume.
     fn shown(&self) -> Vec<Shown> {
         let mut shown = self.volumes.shown();
-        // A driver that is not ready has mounted nothing.
+        // Before the driver is ready, it has no mounts.
         for (path, volume, device) in self
             .node()
             .map_or_else(|_| Vec::new(), |it| it.mounts_seen())
@@ -74,8 +76,8 @@ impl<K: Kernel> Facts for NodeService<K> {
 
     fn measure(self: Arc<Self>) -> Measuring {
         Box::pin(async move {
-            // Errors are ignored here: readiness reports a driver that is not ready, and the health
-            // calls report a disk that does not answer.
+            // Ignore errors here: the readiness endpoint reports a driver that is not ready, and
+            // the health calls report a disk that does not respond.
             let key = Key::new(Class::Storage, "space");
             let call = (Rpc::NodeGetStorageHealth, 0);
             let work = |node: &Node<K>| operation::space(node).map(Done::Space);

@@ -1,5 +1,5 @@
-//! Unpublishes a volume. If a cloud can detach the volume's disk, writes the volume's data to the
-//! disk first.
+//! Unpublishes a volume. If the volume is a disk that a cloud can detach, writes the volume's data
+//! to the disk first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,11 +15,11 @@ use crate::kernel::Kernel;
 use crate::operation::{self, Flushed, Node};
 use crate::work::{Class, Lane, Operation, Pool, Progress};
 
-/// Counter: unpublished targets that were unmounted before all data of their volume was on the
-/// disk, by `reason`.
+/// Counter: target paths that were unmounted before all data of their volume was on the disk, by
+/// `reason`.
 const UNFLUSHED: &str = "belay_unflushed_unpublishes_total";
 
-/// Describes the metrics of this module. Call it once, before the first call.
+/// Registers the descriptions of this module's metrics. Call it once, before the first CSI call.
 pub(super) fn announce() {
     metrics::describe_counter!(
         UNFLUSHED,
@@ -27,14 +27,14 @@ pub(super) fn announce() {
     );
 }
 
-/// The reason why data of a volume may not be on its disk.
+/// The reason why some data of a volume may not be on its disk.
 enum Unflushed {
-    /// A flush has not ended in time.
+    /// A flush has not completed before its deadline.
     Slow(Failure),
     Failed(Failure),
 }
 
-/// State of a driver that its unpublish calls share with other calls.
+/// State of a driver that NodeUnpublishVolume shares with other calls.
 pub(super) struct Shared<K: Kernel> {
     pub(super) jobs: Table,
     pub(super) pool: Arc<Pool>,
@@ -42,8 +42,8 @@ pub(super) struct Shared<K: Kernel> {
     pub(super) unsynced: Arc<Unsynced>,
 }
 
-/// Flushes the volume to its disk if a cloud can detach the disk, then unpublishes the volume even
-/// if the flush has failed.
+/// Writes the volume's data to its disk if a cloud can detach the disk, and then unpublishes the
+/// volume, even if the write has failed.
 ///
 /// # Errors
 /// Returns the errors of [`operation::unpublish`].
@@ -66,13 +66,14 @@ pub(super) async fn unpublish_flushed<K: Kernel>(
     unmounted
 }
 
-/// Reports that a target was unmounted although the flush of its volume had not succeeded.
+/// Logs and counts that a target was unmounted although its volume was not completely written to
+/// the disk.
 fn report(unsynced: &Unsynced, unpublish: &Unpublish, begun: &Flush, unflushed: Unflushed) {
     let id = &unpublish.id;
     let (reason, why) = match unflushed {
         Unflushed::Slow(why) => match unsynced.unmounted(id, begun, why.to_string()) {
             true => ("slow", why),
-            // The flush missed its deadline, but has succeeded meanwhile.
+            // The flush has missed its deadline, but has succeeded meanwhile.
             false => return,
         },
         Unflushed::Failed(why) => {
@@ -104,7 +105,7 @@ async fn unmount<K: Kernel>(
     shared.pool.run(ticket, Lane::Change, work).await
 }
 
-/// Checks that no flush of the volume is in progress, before the volume is unstaged.
+/// Checks that no flush of the volume is in progress. Call it before the volume is unstaged.
 ///
 /// # Errors
 /// Returns `ABORTED` while a flush of the volume is in progress.
@@ -117,14 +118,14 @@ pub(super) fn refuse_flushing(jobs: &Table, id: &VolumeId) -> Result<(), Failure
     }
 }
 
-/// Returns the key of a flush of the volume. All flushes of a volume have the same key, so at most
-/// one is in progress.
+/// Returns the job key of a flush of the volume. All flushes of a volume have the same key, so at
+/// most one flush of a volume is in progress.
 fn key(id: &VolumeId) -> Key<Class> {
     Key::new(Class::Flush, id.as_str())
 }
 
-/// Flushes the volume in a separate job, since the flush may take longer than the unpublish may
-/// wait.
+/// Flushes the volume in a separate job, because the flush may continue after NodeUnpublishVolume
+/// has stopped waiting for it.
 async fn flush<K: Kernel>(
     shared: &Shared<K>,
     unpublish: &Arc<Unpublish>,
@@ -148,7 +149,7 @@ async fn flush<K: Kernel>(
             Flushed::Nothing => {}
             Flushed::Done => unsynced.flushed(&id, &begun),
             // Record the error now: the kernel drops data that it cannot write, so the next flush
-            // would succeed.
+            // would succeed without this data.
             Flushed::Failed(error) => {
                 unsynced.failed(&id, error.to_string());
                 let id = id.as_str();

@@ -1,4 +1,5 @@
-//! The calls NodeGetVolumeHealth and NodeGetStorageHealth. Equal calls share one thread.
+//! Implements NodeGetVolumeHealth and NodeGetStorageHealth. Concurrent calls with equal requests
+//! share one job and its thread.
 
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Failure, Kind, Rpc};
@@ -40,7 +41,8 @@ impl<K: Kernel> NodeService<K> {
         match self.run(key, call, Operation::Health, look).await {
             Ok(Done::Health(conditions)) => Ok(conditions),
             Ok(_) => Err(mixed_up()),
-            // The call that hangs may be this one. Its health reason is the answer.
+            // After the timeout, this job is itself the hung job of the volume; report the hung job
+            // as the health reason.
             Err(failure) if failure.kind == Kind::Timeout => {
                 let hung = self.hung(&id).ok_or(failure)?;
                 Ok(reads::conditions(&hung))

@@ -1,4 +1,4 @@
-//! Runs the calls of a driver as jobs of one table, on the pool.
+//! Runs the calls of a driver as jobs on the pool, in one table of jobs.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::kernel::Kernel;
 use crate::operation::{self, Context, Node, StorageCondition, Thread, VolumeStats};
 use crate::work::{Class, Operation, Progress};
 
-/// The jobs of a driver that are in progress.
+/// The table of a driver's jobs that are in progress.
 pub(super) type Table = Jobs<Class, Done>;
 
-/// The result of a job. Equal calls share a job and its result, so each kind of call has its own
-/// variant.
+/// The result of a job. Concurrent equal calls share a job and its result, so each kind of call has
+/// a separate variant.
 #[derive(Clone, Debug)]
 pub(super) enum Done {
-    /// A change has succeeded, and has no result.
+    /// The volume was changed; there is no other result.
     Changed,
     /// The size of the device after growth, in bytes.
     Grown(u64),
@@ -29,19 +29,19 @@ pub(super) enum Done {
     /// The usage and the health of a volume.
     Stats(VolumeStats),
     Health(Conditions),
-    /// Whether the deletion of the volume waits for its unstage.
+    /// Whether the controller is deleting the volume, and waits until the volume is unstaged.
     Wanted(bool),
     Storage(Vec<StorageCondition>),
     Space(Option<Space>),
 }
 
-/// Returns the error for a call that got the result of a different call. Their fingerprints must
-/// have been equal.
+/// Returns the error for a call that received the result of a different kind of call. Such a mix-up
+/// is a bug: the fingerprints of both calls were equal.
 pub(super) fn mixed_up() -> Failure {
     Failure::bug("the job has another call's result")
 }
 
-/// Returns the key of a job that changes the volume.
+/// Returns the key for jobs that change the volume.
 pub(super) fn change(id: &VolumeId) -> Key<Class> {
     Key::new(Class::Change, id.as_str())
 }
@@ -64,7 +64,7 @@ impl<K: Kernel> NodeService<K> {
         self.on_pool(key, call, work).await
     }
 
-    /// Runs a query on the pool, as the job `key`. A query is not an operation and has no phases.
+    /// Runs a query on the pool, as the job `key`. Does not record the phases of the query.
     ///
     /// # Errors
     /// Returns the same errors as [`NodeService::run`].
@@ -78,8 +78,8 @@ impl<K: Kernel> NodeService<K> {
         self.on_pool(key, call, work).await
     }
 
-    /// Runs an operation as the job `key`, first on the event loop, which costs less than a thread.
-    /// If `work` returns `None` there, since it may have to wait for a disk, runs it again on the
+    /// Runs an operation as the job `key`, first on the event loop, which is cheaper than a thread.
+    /// If `work` returns `None` there, because it might block on a disk, runs `work` again on the
     /// pool.
     ///
     /// # Errors
@@ -122,7 +122,8 @@ impl<K: Kernel> NodeService<K> {
         self.jobs.run(key, rpc, fingerprint, job).await
     }
 
-    /// Returns the hung job of this volume, if any. Prefers changes to reads. Makes no system call.
+    /// Returns the hung job of this volume, if any. If a change and a read hang, returns the
+    /// change. Makes no system call.
     pub(super) fn hung(&self, id: &VolumeId) -> Option<JobView> {
         let of = |class| {
             let is_its = |key: &Key<Class>| key.class == class && *key.id == *id.as_str();

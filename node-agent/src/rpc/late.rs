@@ -1,5 +1,5 @@
-//! The node of a driver, which may become ready later than the driver's socket. Also frees devices
-//! that a killed agent left bound.
+//! The node of a driver, which may become ready only after the driver's socket has been created.
+//! Also frees devices that a killed agent left bound.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,7 +20,7 @@ pub(super) struct PendingNode<K: Kernel> {
 }
 
 impl<K: Kernel> PendingNode<K> {
-    /// Creates a node that is not ready, for the reason `why`.
+    /// Creates a node that is not ready; `why` is the reason.
     pub(super) fn new(why: &str) -> Self {
         PendingNode {
             node: OnceLock::new(),
@@ -31,7 +31,8 @@ impl<K: Kernel> PendingNode<K> {
     /// Returns the node.
     ///
     /// # Errors
-    /// Returns `UNAVAILABLE` with the reason while the node is not ready; the caller retries.
+    /// Returns `UNAVAILABLE` with the reason while the node is not ready, so that the caller
+    /// retries.
     pub(super) fn get(&self) -> Result<Arc<Node<K>>, Failure> {
         self.node.get().cloned().ok_or_else(|| self.missing())
     }
@@ -44,8 +45,8 @@ impl<K: Kernel> PendingNode<K> {
 
     /// Makes the node ready.
     pub(super) fn set(&self, node: Node<K>) {
-        // Only one task sets the node, once: the task that opens the driver's directory. A second
-        // node would be dropped here.
+        // Only the task that starts the driver sets the node, and only once. If the node were set
+        // again, the second node would be dropped.
         drop(self.node.set(Arc::new(node)));
     }
 
@@ -57,12 +58,12 @@ impl<K: Kernel> PendingNode<K> {
 }
 
 impl<K: Kernel> NodeService<K> {
-    /// Makes the driver ready: from now on, its calls use `node`.
+    /// Makes the driver ready: from now on, calls use `node`.
     pub(crate) fn come_up(&self, node: Node<K>) {
         self.node.set(node);
     }
 
-    /// Stores the reason why the driver is not ready. Calls return it as their error.
+    /// Stores the reason why the driver is not ready, which calls return as their error.
     pub(crate) fn fails(&self, why: &str) {
         self.node.fails(why);
     }
@@ -75,9 +76,9 @@ impl<K: Kernel> NodeService<K> {
         self.node.get()
     }
 
-    /// Frees a device that a killed agent may have left bound, as [`Node::free_remnant`] does.
-    /// Returns whether the device was freed. Does nothing while another operation on the volume is
-    /// in progress, because that operation finds the device itself.
+    /// Frees a device that a killed agent may have left bound, by calling [`Node::free_remnant`] in
+    /// a job. Returns whether the device was freed. Does nothing while an operation that changes
+    /// the volume is in progress, because that operation finds the device itself.
     ///
     /// # Errors
     /// Returns the errors of [`Node::free_remnant`].

@@ -1,5 +1,5 @@
-//! Converts decoded requests to operations, and their results to messages. Makes no system call,
-//! and does not check paths.
+//! Implements the CSI Node service: runs the operation for each request, and converts its result to
+//! a protobuf message. This module makes no system calls and does not check paths.
 
 mod encode;
 mod facts;
@@ -20,7 +20,7 @@ mod volumes;
 pub(crate) use node::{NodeIdentity, NodeService};
 pub(crate) use remote::RemoteService;
 
-/// Describes the metrics of this module. Call it once, before the first call.
+/// Registers the descriptions of this module's metrics. Call it once, before the first CSI call.
 pub(crate) fn announce() {
     flushing::announce();
 }

@@ -33,25 +33,26 @@ pub(crate) struct NodeService<K: Kernel> {
     pub(super) volumes: Volumes,
     pub(super) unsynced: Arc<Unsynced>,
     pub(super) storage: Storage,
-    /// The response of NodeGetInfo. It is unset until the node's identity is known, which may have
-    /// to be read from the cloud.
+    /// The response of NodeGetInfo. The response is unset until the node's identity is known, which
+    /// may have to be read from the cloud.
     info: OnceLock<csi::NodeGetInfoResponse>,
     capabilities: csi::NodeGetCapabilitiesResponse,
 }
 
-/// The identity of this node, which NodeGetInfo returns.
+/// The identity of this node, in the form in which NodeGetInfo returns it.
 pub(crate) struct NodeIdentity {
-    /// The node ID by which controllers identify the node.
+    /// The ID by which controllers identify the node.
     pub(crate) id: String,
-    /// Maximum number of volumes on the node, or of disks if volumes are disks; 0 means unlimited.
+    /// Maximum number of volumes on the node; if volumes are disks, the maximum number of all
+    /// disks. 0 means no limit.
     pub(crate) volumes_max: u32,
     /// The segments of the node's topology; `None` if topology is not reported.
     pub(crate) topology: Option<HashMap<String, String>>,
 }
 
 impl<K: Kernel> NodeService<K> {
-    /// Creates the service of a driver that is not ready yet, for the reason `why`.
-    /// [`NodeService::come_up`] makes it ready.
+    /// Creates the service of a driver that is not ready yet; `why` is the reason.
+    /// [`NodeService::come_up`] makes the driver ready.
     pub(crate) fn new(why: &str, pool: Arc<Pool>, profile: &'static Profile) -> Self {
         NodeService {
             node: PendingNode::new(why),
@@ -66,7 +67,7 @@ impl<K: Kernel> NodeService<K> {
         }
     }
 
-    /// Sets the response of NodeGetInfo. Only the first identity counts.
+    /// Sets the response of NodeGetInfo. Has no effect if the response is already set.
     pub(crate) fn identify(&self, identity: NodeIdentity) {
         self.info.get_or_init(|| csi::NodeGetInfoResponse {
             node_id: identity.id,
@@ -75,9 +76,9 @@ impl<K: Kernel> NodeService<K> {
         });
     }
 
-    /// Returns `info` with the maximum number of volumes: the maximum number of disks, less the
-    /// disks that are not volumes of the driver. These disks are unknown until the driver is ready,
-    /// so until then `info` is returned unchanged.
+    /// Replaces the maximum number of disks in `info` by the maximum number of volumes: subtracts
+    /// the disks that are not volumes of the driver. Returns `info` unchanged until the driver is
+    /// ready, because these disks are not known before.
     fn with_room_for_disks(&self, info: csi::NodeGetInfoResponse) -> csi::NodeGetInfoResponse {
         let disks_max = u32::try_from(info.max_volumes_per_node).unwrap_or_default();
         match self.node() {
@@ -145,7 +146,8 @@ impl<K: Kernel> NodeService<K> {
         done.await.map(drop)
     }
 
-    /// Returns whether the deletion of the volume waits for its unstage, according to its file.
+    /// Returns whether, according to an attribute of the volume's file, the controller is deleting
+    /// the volume and waits until the volume is unstaged.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -186,7 +188,7 @@ impl<K: Kernel> NodeService<K> {
         Ok(())
     }
 
-    /// Drops all records about a volume that was removed from the node.
+    /// Drops all records about a volume that was unstaged.
     fn has_left(&self, id: &VolumeId) {
         self.reads.forget(id);
         self.volumes.unstaged(id);
@@ -239,7 +241,7 @@ impl<K: Kernel> NodeService<K> {
                 Ok(stats)
             }
             Ok(_) => Err(mixed_up()),
-            // The call that hangs may be this one. Return the last usage instead.
+            // The job of this call is hung now. Return the last known usage instead.
             Err(failure) if failure.kind == Kind::Timeout => match self.hung(&id) {
                 Some(look) => self.reads.last(&id, &path, &look),
                 None => Err(failure),

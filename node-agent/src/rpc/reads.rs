@@ -1,6 +1,6 @@
-//! Results of volume statistics. The kubelet requests statistics of every volume each minute. If a
-//! volume hangs, calls must not accumulate, and the kubelet's housekeeping must continue, so the
-//! last result is returned again.
+//! Stores the last result of the statistics of each volume. The kubelet requests the statistics of
+//! every volume once a minute. If a volume hangs, this last result is returned again, so that calls
+//! do not accumulate and the kubelet's housekeeping continues.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use belay_server::work::JobView;
 
 use crate::operation::{VolumeStats, VolumeUsage};
 
-/// Maximum number of volumes whose last results are kept. It is more than any node has; the results
+/// Maximum number of volumes whose last results are stored, far more than a node has. The results
 /// need a few MiB at most.
 const KEPT_MAX: usize = 16_384;
 
@@ -25,7 +25,7 @@ pub(super) struct Reads {
     answered: Lock<Answered>,
 }
 
-/// For each volume, the last result for each path.
+/// The last result of each volume for each path.
 type Answered = HashMap<VolumeId, Vec<Kept>>;
 
 /// The last result for one path.
@@ -36,7 +36,7 @@ struct Kept {
 }
 
 impl Reads {
-    /// Stores the usage that a call has returned, with the current time.
+    /// Stores the usage that a call has returned, and the current time.
     pub(super) fn keep(&self, id: &VolumeId, path: &Path, usage: VolumeUsage) {
         let mut answered = self.answered.lock();
         if answered.len() >= KEPT_MAX && !answered.contains_key(id) {
@@ -47,8 +47,8 @@ impl Reads {
         match paths.iter_mut().find(|kept| kept.path == path) {
             Some(kept) => (kept.then, kept.usage) = (then, usage),
             None => {
-                // A volume usually has one path, but a push to an empty vector would allocate space
-                // for four.
+                // Reserve space for one path, because most volumes have only one. Without this, the
+                // vector would allocate space for four.
                 paths.reserve_exact(1);
                 let path = path.to_owned();
                 paths.push(Kept { path, then, usage });
@@ -56,10 +56,10 @@ impl Reads {
         }
     }
 
-    /// Returns the last usage of a volume, with the hung job `look` as its health reason.
+    /// Returns the last usage of a volume, and a health reason that describes the hung job `look`.
     ///
     /// # Errors
-    /// Returns a timeout if there is no earlier usage.
+    /// Returns `DEADLINE_EXCEEDED` if no earlier usage is stored.
     pub(super) fn last(
         &self,
         id: &VolumeId,
@@ -74,8 +74,8 @@ impl Reads {
         Ok(old((then, usage), conditions(look)))
     }
 
-    /// Returns the last usage of a volume, with these conditions; `None` if there is no earlier
-    /// usage.
+    /// Returns the last usage of a volume, and `conditions` as its health; `None` if no earlier
+    /// usage is stored.
     pub(super) fn old(
         &self,
         id: &VolumeId,
@@ -92,13 +92,13 @@ impl Reads {
         paths.find(|kept| kept.path == path).map(of)
     }
 
-    /// Drops the results of a volume that was unmounted from a path.
+    /// Removes the stored results of a volume.
     pub(super) fn forget(&self, id: &VolumeId) {
         self.answered.lock().remove(id);
     }
 }
 
-/// Returns an earlier result, with a condition that states its age.
+/// Returns an earlier result, and adds a condition that states the age of this result.
 fn old((then, usage): (Instant, VolumeUsage), mut conditions: Conditions) -> VolumeStats {
     let seconds = then.elapsed().as_secs();
     let message = format!("the usage is {seconds} s old: the storage does not answer");

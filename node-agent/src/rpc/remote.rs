@@ -1,5 +1,5 @@
 //! The CSI Node service of a driver whose volumes are directories of a server. Calls run on the
-//! event loop; only helper processes make system calls that wait for the server.
+//! event loop, and only helper processes make system calls that may wait for the server.
 
 mod calls;
 #[cfg(test)]
@@ -34,13 +34,13 @@ pub(crate) struct RemoteService<K: Kernel> {
     volumes: Volumes,
     info: csi::NodeGetInfoResponse,
     capabilities: csi::NodeGetCapabilitiesResponse,
-    /// The reason why this process can serve no call, if any.
+    /// The reason why this process cannot serve calls; `None` if it can.
     lacking: Option<String>,
 }
 
 impl<K: Kernel> RemoteService<K> {
     /// Creates the service of a driver. All drivers of a process share `servers`. If `lacking` is
-    /// set, every call that needs the kernel fails with this reason.
+    /// set, every call that needs a system call fails with this reason.
     pub(crate) fn new(
         node: RemoteNode<K>,
         servers: &Arc<Servers>,
@@ -76,8 +76,8 @@ impl<K: Kernel> RemoteService<K> {
     }
 }
 
-/// The service implements neither NodeStageVolume nor NodeExpandVolume: its volumes are only
-/// published.
+/// This service does not implement NodeStageVolume and NodeExpandVolume, because its volumes are
+/// neither staged nor expanded.
 #[tonic::async_trait]
 impl<K: Kernel> csi::node_server::Node for RemoteService<K> {
     async fn node_publish_volume(
@@ -182,7 +182,7 @@ impl<K: Kernel> Facts for RemoteService<K> {
     }
 
     fn measure(self: Arc<Self>) -> Measuring {
-        // The measurements come from the calls for single volumes.
+        // There is nothing to measure, because the volumes have no common storage.
         Box::pin(async {})
     }
 }

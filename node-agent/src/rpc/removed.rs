@@ -1,9 +1,9 @@
 //! Unmounts staged volumes whose disk was removed, unless a pod uses them.
 //!
-//! A kubelet that was killed may have lost its record of a staged volume, so it never unstages the
-//! volume, and the cloud detaches the disk. The next stage of the volume would unmount the dead
-//! filesystem. On xfs, however, the kubelet's stat(2) of the staging path fails with EIO, so the
-//! kubelet does not call NodeStageVolume.
+//! A kubelet that was killed may no longer know a staged volume. The kubelet then never unstages
+//! the volume, and the cloud detaches the disk. The next NodeStageVolume call for the volume would
+//! unmount the filesystem of the removed disk. For an xfs, however, the kubelet's stat(2) of the
+//! staging path fails with EIO, so the kubelet does not call NodeStageVolume.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -21,15 +21,15 @@ use crate::operation;
 use crate::operation::{Context, Node};
 use crate::work::Operation;
 
-/// The pause between two attempts while a pod or a call uses the volume. No event reports when the
-/// use ends.
+/// The pause between two attempts while a pod or a call uses the volume. The agent receives no
+/// event when the volume is no longer used.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// For each volume that stays mounted, the reason that was logged.
+/// The reason that was logged for each volume that is still mounted.
 type Reported = BTreeMap<VolumeId, String>;
 
 impl<K: Kernel> NodeService<K> {
-    /// Unmounts volumes on removed disks, now and after each change of the node's disks.
+    /// Unmounts volumes whose disk was removed, now and after each change of the node's disks.
     ///
     /// # Errors
     /// Returns an error if the driver is not ready.
@@ -40,12 +40,13 @@ impl<K: Kernel> NodeService<K> {
         };
         let mut reported = BTreeMap::new();
         loop {
-            // Mark the state as seen before the search, so that no change is missed.
+            // Mark the current state of the disks as seen before the search, so that no later
+            // change is missed.
             arrivals.mark_unchanged();
             let is_done = self.unmount_all(&node, &mut reported).await;
             let changed = async {
                 if arrivals.changed().await.is_err() {
-                    // The index of disks was dropped, so it will not change again.
+                    // The index of disks no longer exists, so no further change is reported.
                     std::future::pending().await
                 }
             };
@@ -56,9 +57,10 @@ impl<K: Kernel> NodeService<K> {
         }
     }
 
-    /// Unmounts all volumes on removed disks, one after the other: a cloud may remove all disks of
-    /// a node at once, and each unmount may occupy a thread. Logs a reason unless `reported`
-    /// already contains it. Returns whether no such volume remains mounted.
+    /// Unmounts all volumes whose disk was removed, one after the other: a cloud may remove all
+    /// disks of a node at once, and each unmount may block a thread. Logs the reason why a volume
+    /// is still mounted, unless `reported` already contains the same reason. Returns `true` if no
+    /// such volume is left.
     async fn unmount_all(&self, node: &Node<K>, reported: &mut Reported) -> bool {
         let removed = match operation::removed(node) {
             Ok(removed) => removed,
@@ -74,8 +76,8 @@ impl<K: Kernel> NodeService<K> {
                 continue;
             };
             let why = match failure.kind {
-                // The failure's message contains the age of the call, so it differs each time and
-                // would be logged each time.
+                // Use a fixed text: the message of the failure contains the age of the call, so it
+                // would differ, and would be logged, each time.
                 Kind::Busy => "a call for it is in progress".to_owned(),
                 _ => failure.message,
             };
@@ -95,8 +97,8 @@ impl<K: Kernel> NodeService<K> {
     /// Unmounts one volume, in a separate job.
     async fn unmount_one(&self, unstage: Unstage) -> Result<(), Failure> {
         let id = unstage.id.clone();
-        // Leave the volume to a running call: an unstage would cancel a stage that waits for the
-        // disk.
+        // Do not interfere with a call that is in progress: an unstage would cancel a
+        // NodeStageVolume call that waits for the disk.
         if let Some(running) = self.jobs.view(&change(&id)) {
             return Err(Failure::busy(running.to_string()));
         }

@@ -1,5 +1,5 @@
-//! Runs a whole stage: waits until the volume's disk is attached, and gets a slot for mkfs or
-//! e2fsck if the volume needs one.
+//! Runs a NodeStageVolume call: waits until the volume's disk is attached, and waits for a slot for
+//! mkfs or e2fsck if the volume must be formatted or checked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::kernel::Kernel;
 use crate::operation::{self, Node, Obstacle};
 use crate::work::{Lane, Operation, Pool, Progress};
 
-/// Maximum time that a stage waits for the volume's disk. It is shorter than the caller's deadline,
-/// so that the error can still list the disks.
+/// Maximum time that NodeStageVolume waits for the volume's disk, which is shorter than the
+/// caller's deadline, so that the caller receives the error with the list of disks.
 const DISK_MAX: Duration = Duration::from_secs(90);
 
-/// Stages the volume. While the volume's disk is missing, the call holds no thread and no slot, and
-/// an unstage cancels it.
+/// Stages the volume. While the volume's disk is missing, the call occupies no thread and no slot,
+/// and NodeUnstageVolume cancels the call.
 ///
 /// # Errors
 /// Returns `UNAVAILABLE` if the disk does not appear in time; otherwise the errors of
@@ -58,13 +58,13 @@ pub(super) async fn stage_when_there<K: Kernel>(
     }
 }
 
-/// Waits until the disks of the node change.
+/// Waits until the list of the node's disks changes.
 async fn changed(arrivals: Option<watch::Receiver<u64>>) {
     if let Some(mut arrivals) = arrivals
         && arrivals.changed().await.is_ok()
     {
         return;
     }
-    // The index of disks will not change again.
+    // No further change of the disks will be reported.
     std::future::pending().await
 }

@@ -10,10 +10,11 @@ use belay_server::health::Conditions;
 use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 
-/// Maximum number of recorded volumes. It is more than any node has.
+/// Maximum number of recorded volumes, far more than a node has.
 const KEPT_MAX: usize = 16_384;
 
-/// The volumes with unsynced data. A restart of the agent loses the record.
+/// The volumes with unsynced data. The agent does not store this list, so the list is empty after a
+/// restart.
 #[derive(Default)]
 pub(super) struct Unsynced(Lock<Inner>);
 
@@ -24,19 +25,20 @@ struct Inner {
     volumes: BTreeMap<VolumeId, Mark>,
 }
 
-/// The reasons why data of a volume is not on its disk. At least one field is set.
+/// The reasons why some data of a volume may not be on its disk. At least one field is set.
 #[derive(Default)]
 struct Mark {
-    /// The error, if data is lost. The kernel reports a write error only once and drops the data,
-    /// so a later flush succeeds. Only an unstage of the volume clears this.
+    /// The error of a write whose data is lost. The kernel reports a write error only once and
+    /// drops the data, so a later flush succeeds. This field is cleared only when the volume is
+    /// unstaged.
     lost: Option<String>,
-    /// The number of the last flush that had not ended when its target was unmounted, and its state
-    /// at that time. The success of this flush, or of a later one, clears this.
+    /// The number and the state of the last flush that was incomplete when its target was
+    /// unmounted. The field is cleared when this flush or a later flush succeeds.
     late: Option<(u64, String)>,
 }
 
-/// A flush. It writes all data that was written before it began, so a later flush includes the data
-/// of an earlier flush.
+/// A flush of a volume. Each flush covers all data that was written before the flush began, so a
+/// later flush also covers the data of an earlier flush.
 #[derive(Clone)]
 pub(super) struct Flush {
     number: u64,
@@ -44,7 +46,7 @@ pub(super) struct Flush {
 }
 
 impl Unsynced {
-    /// Starts a flush, and gives it the next number.
+    /// Creates a flush with the next number.
     pub(super) fn begin(&self) -> Flush {
         let mut inner = self.0.lock();
         inner.last += 1;
@@ -54,7 +56,7 @@ impl Unsynced {
         }
     }
 
-    /// Records that the flush has written the data of the volume to the disk.
+    /// Records that the flush has written the volume's data to the disk.
     pub(super) fn flushed(&self, id: &VolumeId, flush: &Flush) {
         let mut inner = self.0.lock();
         flush.has_succeeded.store(true, Ordering::Relaxed);
@@ -72,8 +74,8 @@ impl Unsynced {
         self.0.lock().mark(id, |mark| mark.lost = Some(why));
     }
 
-    /// Records that the volume was unmounted while its flush may still be in progress. Returns
-    /// whether the flush has not succeeded yet.
+    /// Records that the volume was unmounted while `flush` was possibly in progress. Returns `true`
+    /// if the flush has not succeeded yet.
     pub(super) fn unmounted(&self, id: &VolumeId, flush: &Flush, why: String) -> bool {
         let mut inner = self.0.lock();
         let is_late = !flush.has_succeeded.load(Ordering::Relaxed);
@@ -83,7 +85,7 @@ impl Unsynced {
         is_late
     }
 
-    /// Records that the volume was removed from the node.
+    /// Removes the record of a volume that was unstaged.
     pub(super) fn unstaged(&self, id: &VolumeId) {
         self.0.lock().volumes.remove(id);
     }

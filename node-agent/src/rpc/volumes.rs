@@ -1,6 +1,6 @@
-//! Records the volumes of a driver that calls have reported, and their health. Makes no system
-//! call. After a restart of the agent, the record is complete when the kubelet has requested the
-//! statistics of each volume, which it does once a minute.
+//! Records the volumes of a driver, and their health, as reported by calls. Makes no system call.
+//! After a restart of the agent, the record is complete when the kubelet has requested the
+//! statistics of each volume, which happens once a minute.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -10,20 +10,20 @@ use belay_server::health::Conditions;
 use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 
-/// Maximum number of recorded volumes. It is more than any node has; the record needs a few MiB at
+/// Maximum number of recorded volumes, far more than a node has. The record needs a few MiB at
 /// most.
 const KEPT_MAX: usize = 16_384;
 
-/// Maximum age of a condition that no call has confirmed. By then, the kubelet has stopped
-/// requesting statistics of the volume, and the condition may have ended.
+/// Maximum age of a health condition that no later call has confirmed. If a condition is older, the
+/// kubelet no longer requests the statistics of the volume, and the condition may have ended.
 const CONDITION_AGE_MAX: Duration = Duration::from_secs(600);
 
 /// The recorded volumes, by their IDs.
 #[derive(Default)]
 pub(super) struct Volumes(Lock<HashMap<VolumeId, LastReport>>);
 
-/// The health reasons in the last report about a volume, and the time of the report if there are
-/// any.
+/// The health reasons in the last report about a volume. `since` is the time of this report; `None`
+/// if the volume is healthy.
 #[derive(Default)]
 struct LastReport {
     reasons: Vec<&'static str>,
@@ -36,13 +36,14 @@ impl Volumes {
         self.note(id, LastReport::default());
     }
 
-    /// Records the conditions of a mounted volume; a healthy volume has none.
+    /// Records the health conditions of a mounted volume; `conditions` is empty if the volume is
+    /// healthy.
     pub(super) fn mounted(&self, id: &VolumeId, conditions: &Conditions) {
         self.note(id, LastReport::of(conditions));
     }
 
-    /// Records the conditions of a volume, which may not be mounted. Does not add a healthy volume
-    /// to the record.
+    /// Records the health conditions of a volume that is possibly not mounted. Does not add a
+    /// healthy volume to the record.
     pub(super) fn checked(&self, id: &VolumeId, conditions: &Conditions) {
         if !conditions.is_empty() || self.0.lock().contains_key(id) {
             self.mounted(id, conditions);
@@ -105,7 +106,7 @@ impl LastReport {
         }
     }
 
-    /// Returns the reasons that have not expired at the time `now`.
+    /// Returns the health reasons; empty if the last report is too old at the time `now`.
     fn reasons_at(&self, now: Instant) -> &[&'static str] {
         match self.since {
             Some(since) if now.duration_since(since) <= CONDITION_AGE_MAX => &self.reasons,

@@ -1,6 +1,7 @@
-//! Runs the calls of a driver. Each call is a job in one table and has a class. Its work runs on a
-//! pool of threads, which has a lane for each kind of work, and in phases that other threads can
-//! read. Must not know a particular operation.
+//! Runs the calls of a driver. Each call is a job in a table of jobs, and has a class. The work of
+//! a job runs on a pool of threads, in a lane that depends on the kind of work. The work is divided
+//! into phases, and other threads can read the current phase. This module must not depend on a
+//! particular operation.
 
 mod phase;
 mod pool;
@@ -15,27 +16,28 @@ use std::time::Duration;
 
 use belay_server::work;
 
-/// Deadline of a read. The kubelet queries all its volumes once a minute.
+/// Deadline of a read-only call. The kubelet queries all its volumes once a minute.
 pub(crate) const READ_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Maximum time that an unpublish waits until the data of its volume is on the disk. A pod must be
-/// able to terminate even if the disk does not answer.
+/// Maximum time that NodeUnpublishVolume waits until the data of its volume is on the disk. A pod
+/// must be able to terminate even if the disk does not respond.
 const FLUSH_MAX: Duration = Duration::from_secs(30);
 
-/// A class of calls. Two jobs of one class never run on a volume at the same time, except reads at
-/// different paths.
+/// A class of calls. For each volume, at most one job of a class runs at a time, except for reads
+/// at different paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Class {
     /// Calls that change a volume.
     Change,
-    /// Writes of a volume's data to its disk. An unpublish waits at most [`FLUSH_MAX`] for them.
+    /// Writes of a volume's data to its disk. NodeUnpublishVolume waits at most [`FLUSH_MAX`] for
+    /// such a write.
     Flush,
     /// Reads of the usage of a volume at one path.
     Stats,
     /// Reads of the health of a volume at the paths of the call.
     Health,
-    /// Queries whether a detach of the volume is pending. They are not in [`Class::Change`], since
-    /// they must not make a concurrent call of the kubelet fail.
+    /// Queries whether the controller waits until the volume is unstaged. These queries are not in
+    /// [`Class::Change`], because a concurrent call of the kubelet would then fail.
     Detach,
     /// Reads of the health and the space of the storage behind all volumes.
     Storage,
@@ -61,7 +63,7 @@ impl Class {
     }
 }
 
-/// Describes the metrics of this module. Call it once, before the first call.
+/// Registers the descriptions of this module's metrics. Call it once, before the first CSI call.
 pub(crate) fn announce() {
     phase::announce();
     pool::announce();

@@ -1,8 +1,8 @@
-//! The current phase of an operation, and the time spent in each.
+//! The current phase of an operation, and the time spent in each phase.
 //!
-//! An operation records its phase, and other threads can read it, so an error about a hung
-//! operation names the phase. Each moment of an operation counts for exactly one phase. Must not
-//! know the work of a phase.
+//! Each operation stores its current phase, and other threads can read this phase, so that an error
+//! about a hung operation names the phase. At each moment, an operation is in exactly one phase.
+//! This module must not depend on the work of a phase.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ use metrics::{Histogram, Unit};
 /// Histogram: the time that operations spent in each phase, in seconds, by `operation` and `phase`.
 const DURATION: &str = "belay_operation_phase_duration_seconds";
 
-/// An operation of the node agent: the value of the label `operation`.
+/// An operation of the node agent, which is the value of the metric's label `operation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Stage,
@@ -41,7 +41,7 @@ impl Operation {
         Operation::StorageHealth,
     ];
 
-    /// Returns the name of the operation, which is like the name of the CSI call.
+    /// Returns the name of the operation, derived from the name of its CSI call.
     fn name(self) -> &'static str {
         match self {
             Operation::Stage => "stage",
@@ -56,25 +56,27 @@ impl Operation {
     }
 }
 
-/// A part of an operation: the value of the label `phase`.
+/// A part of an operation, which is the value of the metric's label `phase`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Inspecting paths, mounts and the volume's file. Also all work that belongs to no other
-    /// phase.
+    /// Inspecting paths, mounts and the volume's file. This phase also includes all work that does
+    /// not belong to any other phase.
     Inspect,
     /// Attaching a device to the volume's file, or opening the volume's disk.
     Attach,
-    /// Reading the device to find out which filesystem or other content it has.
+    /// Reading the device to determine its filesystem or other content.
     Probe,
-    /// Configuring the mount. The kernel may load a module for the filesystem first.
+    /// Configuring the filesystem context with fsopen(2) and fsconfig(2), which may load the kernel
+    /// module of the filesystem.
     Configure,
-    /// Running mkfs, and proving before and after it that no data is overwritten.
+    /// Running mkfs, and checking before and afterwards that no data is overwritten.
     Format,
     /// Running e2fsck on an ext4 whose superblock requests a check.
     Repair,
-    /// Mounting: the kernel reads the filesystem and replays its journal.
+    /// Mounting the filesystem, which includes reading it and replaying its journal.
     Mount,
-    /// Checking that the right device is mounted, or that none is still mounted.
+    /// Checking that the right device is mounted or, after an unmount, that the device is no longer
+    /// mounted.
     Check,
     /// Growing the device and the filesystem on it.
     Grow,
@@ -82,9 +84,9 @@ pub(crate) enum Phase {
     Clone,
     /// Attaching the detached mount to its path, which makes it visible.
     Place,
-    /// Writing a volume to its disk before an unmount.
+    /// Writing the data of a volume to its disk before an unmount.
     Flush,
-    /// Thawing and unmounting the filesystem. The kernel writes dirty data back to the disk.
+    /// Thawing and unmounting the filesystem, which includes writing dirty data to the disk.
     Unmount,
     /// Detaching the device.
     Detach,
@@ -114,7 +116,7 @@ impl Phase {
         Phase::Usage,
     ];
 
-    /// Returns the name of the phase, one lowercase word.
+    /// Returns the name of the phase, which is a single lowercase word.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Phase::Inspect => "inspect",
@@ -137,7 +139,7 @@ impl Phase {
     }
 }
 
-/// Describes the metrics of this module.
+/// Registers the descriptions of this module's metrics.
 pub(super) fn announce() {
     metrics::describe_histogram!(
         DURATION,
@@ -146,50 +148,50 @@ pub(super) fn announce() {
     );
 }
 
-/// The current phase of an operation, and its progress. Other threads can read them.
+/// The current phase of an operation and the progress of this phase, which other threads can read.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// 0 outside of all phases; otherwise the index in [`Phase::ALL`] plus one.
+    /// The index of the current phase in [`Phase::ALL`] plus one; 0 before and after the operation.
     phase: AtomicU8,
     done: AtomicU64,
-    /// 0 if the total amount of the phase is unknown.
+    /// The total amount of work in the phase; 0 if unknown.
     total: AtomicU64,
     is_given_up: AtomicBool,
 }
 
 impl Progress {
-    /// Returns the current phase of the operation; `None` before and after it.
+    /// Returns the current phase; `None` before and after the operation.
     pub(crate) fn now(&self) -> Option<Phase> {
         let place = usize::from(self.phase.load(Ordering::Relaxed));
         Phase::ALL.get(place.checked_sub(1)?).copied()
     }
 
-    /// Returns the completed and the total amount of the phase; `None` if the phase has no known
-    /// total.
+    /// Returns the completed and the total amount of work in the current phase; `None` if the total
+    /// is unknown.
     pub(crate) fn amount(&self) -> Option<Amount> {
         let [done, total] = [&self.done, &self.total].map(|part| part.load(Ordering::Relaxed));
         (total > 0).then_some(Amount { done, total })
     }
 
-    /// Records that the current phase has completed `done` of `total` bytes. The highest `done`
-    /// counts, since parts may complete in any order.
+    /// Records that the current phase has completed `done` of `total` bytes. Keeps the highest
+    /// `done` of all calls, because parts may complete in any order.
     pub(crate) fn advance(&self, done: u64, total: u64) {
         self.done.fetch_max(done, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);
     }
 
-    /// Asks the current phase to stop early. Returns `false`, and changes nothing, if the phase
-    /// cannot be stopped: only e2fsck and phases with a known total can.
+    /// Requests that the current phase stop early. Returns `false`, and has no effect, unless the
+    /// phase can be stopped. Only e2fsck and phases with a known total can be stopped.
     pub(crate) fn give_up(&self) -> bool {
         let ends = self.amount().is_some() || self.now() == Some(Phase::Repair);
         self.is_given_up.fetch_or(ends, Ordering::Relaxed);
         ends
     }
 
-    /// Checks that the operation was not asked to stop.
+    /// Checks that the operation was not cancelled.
     ///
     /// # Errors
-    /// Returns `ABORTED` once the volume is being unstaged.
+    /// Returns `ABORTED` if NodeUnstageVolume has cancelled the operation.
     pub(crate) fn refuse_given_up(&self) -> Result<(), Failure> {
         match self.is_given_up.load(Ordering::Relaxed) {
             true => Err(Failure::busy(
@@ -208,8 +210,8 @@ impl Progress {
     }
 }
 
-/// Measures how long an operation spends in each phase, and shows the current phase to other
-/// threads. Records the times when dropped, even after a panic.
+/// Measures how long an operation spends in each phase, and stores the current phase for other
+/// threads. When dropped, even after a panic, records these times in the histograms.
 pub(crate) struct Clock<'a> {
     operation: Operation,
     progress: &'a Progress,
@@ -280,7 +282,7 @@ impl Drop for Outer<'_> {
     }
 }
 
-/// A histogram for each operation and phase, each looked up by name only once.
+/// A histogram for each operation and phase. Each histogram is looked up by name only once.
 struct Durations([[OnceLock<Histogram>; Phase::ALL.len()]; Operation::ALL.len()]);
 
 impl Durations {
@@ -325,7 +327,7 @@ mod tests {
         }
     }
 
-    /// Without this, an unstage would wait for the check for up to an hour.
+    /// If e2fsck could not be stopped, NodeUnstageVolume would wait up to an hour for its end.
     #[test]
     fn a_check_can_be_given_up_and_a_mount_cannot() {
         for (phase, expected) in [(Phase::Mount, false), (Phase::Repair, true)] {

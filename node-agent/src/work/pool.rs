@@ -1,11 +1,12 @@
-//! The threads on which system calls of one driver may wait for a disk. Each driver has its own
-//! pool, so that hung storage of one driver does not block another driver.
+//! The pool of threads on which a driver makes system calls that may block on a disk. Each driver
+//! has a separate pool, so that the hung storage of one driver does not block the other drivers.
 //!
-//! The number of threads is bounded, even on a node with many hung disks. Slots limit the work that
-//! makes progress. Work that has become slow gives its slot back, so that a hung disk blocks only
-//! its own volume; a separate limit bounds the threads with slow work. Reads cannot take all slots.
-//! A volume has at most one change in progress, so one volume always leaves a slot to the others.
-//! mkfs and e2fsck have separate slots, so that a dozen blank volumes never delay an unmount.
+//! The number of threads is bounded, even on a node with many hung disks. A task needs a slot to
+//! start. A task that has become slow releases its slot, so that a hung disk blocks only its own
+//! volume; the number of threads with slow tasks has a separate limit. Reads cannot occupy all
+//! slots. Each volume has at most one change in progress, so a single volume cannot occupy all
+//! slots. Tasks with mkfs or e2fsck have separate slots, so that many blank volumes do not delay an
+//! unmount.
 
 #[cfg(test)]
 mod tests;
@@ -21,45 +22,45 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use super::Progress;
 use super::threads::{Running, Threads, spawn};
 
-/// Maximum number of threads with work that is not slow, except mkfs and e2fsck. Each thread costs
-/// 70 KiB.
+/// Maximum number of threads with work that is not slow, without mkfs and e2fsck. Each thread needs
+/// 70 KiB of memory.
 const SLOTS: usize = 4;
-/// The number of slots that reads may take, whether of one volume or of many.
+/// The number of slots that reads may occupy, for all volumes together.
 const READ_SLOTS: usize = 2;
-/// Maximum number of mkfs and e2fsck processes that run at once. The disk limits their speed, not
-/// the CPU.
+/// Maximum number of mkfs and e2fsck processes that run at once. The limit is low because their
+/// speed depends on the disk, not on the CPU.
 const FORMAT_SLOTS: usize = 2;
-/// Maximum number of threads with slow work, in addition to the slots. If that many volumes hang,
-/// further slow work keeps its slot.
+/// Maximum number of threads with slow changes, including mkfs and e2fsck, in addition to the
+/// slots. When this number is reached, a further slow change keeps its slot.
 const SLOW_MAX: usize = 64;
-/// Maximum number of threads with slow reads. It is separate from [`SLOW_MAX`] so that reads of a
-/// hung disk leave threads for unmounts.
+/// Maximum number of threads with slow reads. Reads have a separate limit, so that reads of a hung
+/// disk do not use the threads for unmounts.
 const SLOW_READS_MAX: usize = 16;
 
-/// Maximum number of threads of one driver: all slots, all slow work, and two for [`apart`], of
-/// which one may read a config drive that hangs.
+/// Maximum number of threads of one driver: the slots, the threads with slow work, and two threads
+/// for [`apart`], because one of these may hang while it reads a config drive.
 pub(crate) const THREADS_MAX: usize = SLOTS + FORMAT_SLOTS + SLOW_MAX + SLOW_READS_MAX + 2;
 
-/// Gauge: the number of threads with work of operations, by `state`.
+/// Gauge: the number of threads that run operations, by `state`.
 const THREADS: &str = "belay_pool_threads";
 /// Gauge: the number of operations that wait for a thread.
 const WAITING: &str = "belay_pool_waiting";
 
-/// A kind of work, which determines the slots that it may take.
+/// A kind of work, which determines the slots that the work may occupy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// Work that changes a volume.
     Change,
     /// Work that only reads.
     Read,
-    /// Work that may run mkfs or e2fsck, which usually take longer.
+    /// Work that may run mkfs or e2fsck, and therefore usually takes longer.
     Format,
 }
 
 impl Lane {
-    /// The time after which work counts as slow. For changes, it is longer than a mount on a
-    /// healthy disk takes, but short enough for others to wait. For mkfs and e2fsck, it is longer
-    /// than they take on all but the largest volumes.
+    /// Returns the time after which work is considered slow. For changes, this time is longer than
+    /// a mount on a healthy disk takes, but short enough for other volumes to wait. For mkfs and
+    /// e2fsck, the time is sufficient for all but the largest volumes.
     fn slow_after(self) -> Duration {
         match self {
             Lane::Change | Lane::Read => Duration::from_secs(1),
@@ -67,7 +68,7 @@ impl Lane {
         }
     }
 
-    /// The resource that a call waits for, as named in its errors.
+    /// Returns the name of the resource for which a call in this lane waits, for error messages.
     fn slot_name(self) -> &'static str {
         match self {
             Lane::Change | Lane::Read => {
@@ -78,7 +79,7 @@ impl Lane {
     }
 }
 
-/// Notified whenever a pool or a helper process begins work.
+/// A notification that is sent whenever a pool or a helper process begins work.
 pub(crate) static WORKED: Notify = Notify::const_new();
 
 /// The slots and threads of one driver.
@@ -92,32 +93,32 @@ pub(crate) struct Pool {
     threads: Arc<Threads>,
 }
 
-/// Describes the gauges that [`measure`] sets. Call it once.
+/// Registers the descriptions of the gauges that [`measure`] sets. Call it once.
 pub(super) fn announce() {
     metrics::describe_gauge!(THREADS, "Threads that work for operations.");
     metrics::describe_gauge!(WAITING, "Operations that wait for a thread.");
 }
 
-/// Work for a thread. It is boxed so that the future of a waiting call is small, and so that the
-/// code around the work is compiled only once per type of result.
+/// The work that a thread runs. The closure is boxed so that the future of a waiting call is small,
+/// and so that generic code is compiled only once per result type.
 type Work<T> = Box<dyn FnOnce(&Progress) -> Result<T, Failure> + Send>;
 
-/// Work that was handed to a thread.
+/// The state of work that was passed to a thread.
 enum ThreadWork<T> {
-    /// The work ended before it counted as slow.
+    /// The work was completed before it was considered slow.
     Ended(Result<T, Failure>),
-    /// The work is still running. It holds a permit for a thread with slow work, or keeps its slot
-    /// if all these permits were taken.
+    /// The work is slow and still running. The work holds a permit for a thread with slow work; if
+    /// no such permit was available, the work still holds its slot.
     Slow(
         Running<Result<T, Failure>>,
         Result<OwnedSemaphorePermit, Slot>,
     ),
 }
 
-/// The right to run work on a thread of the pool. It is released when dropped.
+/// The right to run work on a thread of the pool, which is released when dropped.
 struct Slot {
     _slot: OwnedSemaphorePermit,
-    /// The additional permit that a read needs; `None` for other work.
+    /// The second permit that a read needs; `None` for other work.
     _read: Option<OwnedSemaphorePermit>,
 }
 
@@ -135,12 +136,13 @@ impl Pool {
         })
     }
 
-    /// Runs `work`, a part of a job or all of it, on a thread, and shows its progress in the job.
-    /// Waits for a slot first.
+    /// Waits for a slot, runs `work` on a thread, and shows the progress of `work` in its job. A
+    /// job may call this several times.
     ///
     /// # Errors
-    /// Returns the error of `work`. Returns the reason if the job was cancelled while it waited for
-    /// a slot. Returns `INTERNAL` if `work` panicked; an effect of it may still be in progress.
+    /// Returns the error of `work`. Returns the reason of the cancellation if the job was cancelled
+    /// while it waited for a slot. Returns `INTERNAL` if `work` panicked; changes by `work` may
+    /// then still be in progress.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         ticket: &Ticket,
@@ -190,7 +192,8 @@ impl Pool {
     }
 
     /// Releases the slot of work that has become slow, and returns a permit for a thread with slow
-    /// work. If all these permits are taken, returns the slot, which the work keeps.
+    /// work. If no such permit is available, returns `Err` with the slot, which the work then
+    /// keeps.
     fn release_slow(&self, lane: Lane, slot: Slot) -> Result<OwnedSemaphorePermit, Slot> {
         let slow = match lane {
             Lane::Change | Lane::Format => &self.slow,
@@ -204,7 +207,7 @@ impl Pool {
     }
 }
 
-/// Sets the gauges to the sums over the pools of all drivers.
+/// Sets the gauges to the total numbers in the pools of all drivers.
 pub(crate) fn measure(pools: &[Arc<Pool>]) {
     let sum = |of: fn(&Pool) -> u32| pools.iter().map(|pool| of(pool)).sum::<u32>();
     let threads = |state| metrics::gauge!(THREADS, "state" => state);
@@ -218,7 +221,7 @@ fn taken(slots: &Semaphore, of: usize) -> u32 {
     u32::try_from(of.saturating_sub(slots.available_permits())).unwrap_or(u32::MAX)
 }
 
-/// Shows the progress of work on a thread in the view of its job.
+/// Reports the progress of work on a thread to the job of this work.
 struct Window(Arc<Progress>);
 
 impl Watch for Window {
@@ -235,7 +238,7 @@ impl Watch for Window {
     }
 }
 
-/// Adds one to a counter while this exists.
+/// Increments a counter when created, and decrements the counter when dropped.
 struct Counted<'a>(&'a AtomicU32);
 
 impl<'a> Counted<'a> {
@@ -251,8 +254,9 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// Runs work on a separate thread, without a slot. It is for the start of a driver, whose disk may
-/// not answer, and which has only one such work at a time.
+/// Runs work on a separate thread, without a slot. Use it for work outside of CSI calls that may
+/// block on a disk, such as the startup of a driver. The caller must limit the number of these
+/// threads.
 pub(crate) fn apart<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = Result<T, Failure>> {

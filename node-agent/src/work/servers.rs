@@ -1,5 +1,6 @@
-//! The helper processes that make calls to storage servers, and their limits. Unmounts and
-//! statistics have slots that mounts cannot take. Must not know a CSI call.
+//! The helper processes that make system calls which may wait for a storage server, and the limits
+//! for these processes. Some slots are reserved for unmounts and statistics. This module must not
+//! depend on a particular CSI call.
 
 #[cfg(test)]
 mod tests;
@@ -22,8 +23,9 @@ static HELPER: Spec = Spec {
 };
 
 const CHANGES: Group = Group::new(8, "its mounts and unmounts");
-/// The limit for mounts that run at the same time, within [`CHANGES`]. The remaining slots are for
-/// unmounts, since a pod must terminate even if its server does not answer.
+/// The limit for concurrent mounts, which also occupy slots of [`CHANGES`]. The remaining slots of
+/// [`CHANGES`] are reserved for unmounts, because a pod must be able to terminate even if its
+/// server does not respond.
 const MOUNTS: Group = Group::new(6, "its mounts");
 const READS: Group = Group::new(2, "its statistics");
 
@@ -31,12 +33,13 @@ static MOUNT: Lane = Lane::new(&[MOUNTS, CHANGES], KILLED_MAX);
 static UNMOUNT: Lane = Lane::new(&[CHANGES], KILLED_UNMOUNTS_MAX);
 static READ: Lane = Lane::new(&[READS], KILLED_MAX);
 
-/// Maximum number of helper processes of one server that were killed and have not exited. At that
-/// number, the server's volumes can still be unmounted, but neither mounted nor measured.
+/// Maximum number of helper processes of one server that were killed and have not exited. When this
+/// number is reached, no volume of the server can be mounted or measured, but its volumes can still
+/// be unmounted.
 const KILLED_MAX: usize = 8;
-/// Maximum number of killed unmounts of one server that have not exited. It is higher than
-/// [`KILLED_MAX`], since each unmount is for a pod that must terminate even if its server does not
-/// answer.
+/// Maximum number of helper processes for unmounts of one server that were killed and have not
+/// exited. The limit for unmounts is higher than [`KILLED_MAX`], because a pod must be able to
+/// terminate even if its server does not respond.
 const KILLED_UNMOUNTS_MAX: usize = 128;
 
 fn lane(call: &RemoteCall) -> &'static Lane {
@@ -47,13 +50,13 @@ fn lane(call: &RemoteCall) -> &'static Lane {
     }
 }
 
-/// The helper processes of all drivers, and their limits.
+/// The helper processes of all drivers, and the limits for these processes.
 pub(crate) struct Servers(Helpers);
 
-/// The answer of a helper process. When this is dropped, the process exits and closes its
+/// The response of a helper process. When the response is dropped, the process exits and closes its
 /// descriptor of the mount.
 pub(crate) struct Replied<K: Kernel> {
-    /// The content of the answer.
+    /// The result of the system call.
     pub(crate) answer: Answer<K::Fd>,
     _running: Running<K::Helper>,
 }
@@ -63,16 +66,16 @@ impl Servers {
         Arc::new(Servers(Helpers::new(&HELPER)))
     }
 
-    /// Makes the call to the server in a helper process. The deadline `within` includes the wait
-    /// for a slot.
+    /// Makes a system call that may wait for the server, in a helper process. The time limit
+    /// `within` includes the wait for a slot.
     ///
     /// # Errors
-    /// Returns the failure of the call. Returns `Unreachable` at once if too many killed processes
-    /// of this server have not exited. Returns `Timeout` if the server does not answer in time; the
-    /// call may then still have an effect, unless it was a mount, which is not visible at any path.
+    /// Returns the failure of the system call. Returns `Unreachable` immediately if too many killed
+    /// processes of this server have not exited. Returns `Timeout` if the server does not respond
+    /// in time. An unmount may then still take effect, but a mount is never attached to a path.
     ///
-    /// Returns `Timeout` with `by_server` unset if processes of other servers held all slots until
-    /// the deadline, or for most of the time until then.
+    /// Returns `Timeout` with `by_server` unset if processes of other servers occupied all slots
+    /// for all or most of the time.
     pub(crate) async fn ask<K: Kernel>(
         &self,
         kernel: &K,
@@ -106,16 +109,16 @@ impl Servers {
     }
 }
 
-/// Marks a failure of a process that has answered, or that could not be started. The server is the
-/// cause only if it is unreachable.
+/// Converts the failure of a helper process that has responded, or that could not be started. The
+/// server is considered the cause only if the failure is `Unreachable`.
 fn by_helper(failure: Failure) -> Unanswered {
     let by_server = failure.kind == Kind::Unreachable;
     Unanswered { failure, by_server }
 }
 
 /// Whether a mount must be detached after this failure of its unmount, so that its pod can
-/// terminate. This is so if the mount is in use, or if its server does not answer; not if this node
-/// has failed, or if the unmount was never started.
+/// terminate. Returns `true` if the mount is in use, or if its server does not respond; `false` if
+/// the cause is on this node, or if the unmount was never started.
 pub(crate) fn needs_detach(Unanswered { failure, by_server }: &Unanswered) -> bool {
     match failure.kind {
         Kind::Busy => true,

@@ -1,10 +1,10 @@
-//! The threads of a pool. A thread that has finished its work takes the next work. Tokio alone
-//! would start a new thread for work that arrives before the previous thread counts as idle, so
-//! that a burst of calls would start several times as many threads as can work at once, each with
-//! its own stack. Must not know the limits of the pool.
+//! The threads of a pool. A thread that has finished its work runs the next work. Without this
+//! module, Tokio would start a new thread if work arrives before Tokio considers the previous
+//! thread idle. A burst of calls would then start several times as many threads as there are slots,
+//! each with a separate stack. This module must not depend on the limits of the pool.
 //!
-//! If the system allows no further thread (EAGAIN), Tokio queues the work until a thread stops.
-//! This module does not know of that queue, so newer work that it hands to one of its threads runs
+//! If the system does not allow a further thread (EAGAIN), Tokio queues the work until a thread
+//! stops. This module cannot access Tokio's queue, so newer work may run on an existing thread
 //! before the queued work.
 
 use std::any::Any;
@@ -18,32 +18,34 @@ use tokio::sync::oneshot;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Threads that have work, and the work that is queued for them.
+/// The threads of a pool, and the work that is queued for these threads.
 #[derive(Default)]
 pub(super) struct Threads(Lock<State>);
 
 #[derive(Default)]
 struct State {
-    /// Work for threads that have finished their previous work. Each item has its own thread, so no
-    /// item waits for other work, which may hang.
+    /// Work for threads that have finished their previous work. There is one such thread for each
+    /// item, so no item waits for other work, which may hang.
     next: VecDeque<Work>,
-    /// The number of threads that have finished their work and for which `next` has no item.
+    /// The number of threads that have finished their work and for which there is no item in
+    /// `next`.
     free: usize,
 }
 
-/// Work that runs on a thread. The work continues if this is dropped.
+/// A handle to work that runs on a thread. The work continues if the handle is dropped.
 pub(super) struct Running<T>(oneshot::Receiver<Result<T, Box<dyn Any + Send>>>);
 
 impl<T> Running<T> {
-    /// Waits for the result of the work. Safe to cancel: a later call continues to wait.
+    /// Waits for the result of the work. This function is cancel safe: a later call continues to
+    /// wait.
     ///
     /// # Errors
-    /// Returns `INTERNAL` if the work panicked or the agent is shutting down; an effect of the work
-    /// may still be in progress.
+    /// Returns `INTERNAL` if the work panicked or the agent is shutting down; changes by the work
+    /// may then still be in progress.
     pub(super) async fn result(&mut self) -> Result<T, Failure> {
         let why = match (&mut self.0).await {
             Ok(Ok(result)) => return Ok(result),
-            // The panic hook has logged the message.
+            // The panic hook has already logged the panic message.
             Ok(Err(_panic)) => "it panicked",
             Err(_) => "the agent is shutting down",
         };
@@ -52,7 +54,7 @@ impl<T> Running<T> {
 }
 
 impl Threads {
-    /// Runs `work` at once, on a free thread or on a new one.
+    /// Runs `work` immediately, on a free thread or on a new thread.
     pub(super) fn run<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce() -> T + Send + 'static,
@@ -61,13 +63,14 @@ impl Threads {
         let threads = Arc::clone(self);
         let work = Box::new(move || {
             let result = catch_unwind(AssertUnwindSafe(work));
-            // Take the lock before the result is sent: the receiver may submit more work at once,
-            // and this thread must be free for it.
+            // Take the lock before the result is sent: the receiver may immediately submit new
+            // work, and this thread must then count as free.
             let mut state = threads.0.lock();
             if let Err(unread) = sender.send(result) {
                 drop(state);
-                // The receiver was dropped with its job. Dropping the result here closes its files,
-                // which may hang or panic; the thread is not free until that is done.
+                // The receiver was dropped together with its job. Dropping the result here closes
+                // files, which may hang or panic; the thread is not free until the result is
+                // dropped.
                 drop(catch_unwind(AssertUnwindSafe(|| drop(unread))));
                 state = threads.0.lock();
             }
@@ -75,7 +78,7 @@ impl Threads {
         });
         if let Some(mut work) = self.hand(work) {
             let threads = Arc::clone(self);
-            // The join handle is not needed: the work sends its result itself.
+            // The join handle is not needed, because the work itself sends its result.
             drop(spawn(move || {
                 loop {
                     work();
@@ -89,7 +92,7 @@ impl Threads {
         Running(receiver)
     }
 
-    /// Hands the work to a free thread; returns the work if no thread is free.
+    /// Queues the work for a free thread; returns the work if no thread is free.
     fn hand(&self, work: Work) -> Option<Work> {
         let mut state = self.0.lock();
         if state.free == 0 {
@@ -100,8 +103,8 @@ impl Threads {
         None
     }
 
-    /// Returns the next work of a thread; `None` if the thread must stop, after which it no longer
-    /// counts as free.
+    /// Returns the next work for a thread that has finished its work. Returns `None` if no work is
+    /// queued; the thread must then stop, and is no longer counted as free.
     fn next(&self) -> Option<Work> {
         let mut state = self.0.lock();
         let next = state.next.pop_front();
@@ -130,7 +133,7 @@ mod tests {
     use std::time::Duration;
     use tokio::time::timeout;
 
-    /// Performs the steps of a thread one by one, without a real thread.
+    /// Submits work without a real thread, so that a test can perform the steps of each thread.
     fn work(threads: &Arc<Threads>) -> Option<Work> {
         let ended = Arc::clone(threads);
         threads.hand(Box::new(move || ended.0.lock().free += 1))
@@ -144,7 +147,7 @@ mod tests {
         assert!(work(&threads).is_none(), "the first thread is free");
         let other = work(&threads).expect("the first thread has its next work");
         second();
-        // The work goes to the thread that asks first.
+        // The first thread that calls `next` gets the work.
         let third = threads.next().expect("the next work");
         assert!(threads.next().is_none(), "the second thread stops");
         let fourth = work(&threads).expect("both threads are busy or gone");
@@ -177,7 +180,7 @@ mod tests {
         assert_eq!(done.load(Ordering::Relaxed), 4_000);
     }
 
-    /// A value whose drop waits until it is released, and then panics.
+    /// A value that, when dropped, waits until the test releases it, and then panics.
     struct Stubborn {
         dropping: mpsc::Sender<()>,
         released: mpsc::Receiver<()>,

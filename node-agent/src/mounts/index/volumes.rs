@@ -1,4 +1,4 @@
-//! Queries of the index for the mounts of a volume, and for the mounts whose statistics can be read
+//! Queries of the mount index: the mounts of a volume, and the mounts whose statistics can be read
 //! on the event loop.
 
 use std::path::{Path, PathBuf};
@@ -12,15 +12,16 @@ use crate::device::Label;
 use crate::kernel::{Dev, Stat};
 
 impl MountIndex {
-    /// Returns the paths that were recorded for the volume.
+    /// Returns the paths of mounts that were recorded for the volume.
     pub(crate) fn of_volume(&self, volume: &VolumeId) -> Vec<PathBuf> {
         let inner = self.lock();
         let found = inner.by_volume.get(volume).into_iter().flatten();
         found.map(|path| path.to_path_buf()).collect()
     }
 
-    /// Returns the paths whose last mount was recorded for the volume, with or without a mount ID,
-    /// or where the scan found a bind mount whose label names the volume.
+    /// Returns the paths whose last mount was recorded for the volume, with or without a mount ID.
+    /// Also returns the paths where the startup scan found a bind mount whose label names the
+    /// volume.
     pub(in crate::mounts) fn said_of(
         &self,
         volume: &VolumeId,
@@ -36,7 +37,8 @@ impl MountIndex {
         said.map(|(path, _)| path.to_path_buf()).collect()
     }
 
-    /// Returns the mounts that the scan found and no call has proven since: path, device and label.
+    /// Returns the path, device and label of each mount for which the index has no proof of its
+    /// volume.
     pub(in crate::mounts) fn unproven(&self) -> Vec<(PathBuf, Dev, Option<Label>)> {
         let inner = self.lock();
         let is_unproven = |(_, entry): &(&Arc<Path>, &Entry)| entry.proof().is_none();
@@ -46,8 +48,8 @@ impl MountIndex {
             .collect()
     }
 
-    /// Returns the paths where the device is mounted, whether each mount was recorded for a volume,
-    /// and the label that the scan found.
+    /// Returns each path where the device is mounted, whether that mount was recorded for a volume,
+    /// and the label that the startup scan found.
     pub(crate) fn at(&self, device: Dev) -> Vec<(PathBuf, bool, Option<Label>)> {
         let mounts = self.lock().mounts_of(device).into_iter();
         mounts
@@ -55,7 +57,7 @@ impl MountIndex {
             .collect()
     }
 
-    /// Returns all mounts: path, the volume that the mount was recorded for, and device.
+    /// Returns all mounts: the path, the volume for which the mount was recorded, and the device.
     pub(crate) fn mounts(&self) -> Vec<(PathBuf, Option<VolumeId>, Dev)> {
         let inner = self.lock();
         let all = inner.by_path.iter().map(|(path, entry)| {
@@ -67,8 +69,8 @@ impl MountIndex {
 
     /// Returns the device of the mount that was recorded at `path` for the volume, even without a
     /// mount ID: before Linux 6.8, for a filesystem that has shut itself down, or for a volume
-    /// whose disk could not be distinguished from the cloud's other disks. Without a mount ID, any
-    /// mount of the same filesystem counts.
+    /// whose disk could not be distinguished from the cloud's other disks. Without a mount ID,
+    /// accepts any mount of the same filesystem at `path`.
     pub(crate) fn likely(&self, path: &Path, stat: &Stat, volume: &VolumeId) -> Option<Dev> {
         let inner = self.lock();
         let entry = inner.by_path.get(path)?;
@@ -80,8 +82,8 @@ impl MountIndex {
         (noted.volume == *volume && is_same).then_some(entry.device)
     }
 
-    /// Returns the device as [`MountIndex::likely`] does, or else the device of the mount that the
-    /// scan found at `path`.
+    /// Returns the device that [`MountIndex::likely`] returns; if it returns `None`, the device of
+    /// the mount that the startup scan found at `path`.
     pub(in crate::mounts) fn recorded(
         &self,
         path: &Path,
@@ -108,7 +110,7 @@ impl MountIndex {
         };
     }
 
-    /// Whether the filesystem on the device is known not to have project quotas.
+    /// Whether the filesystem on the device certainly has no project quotas.
     pub(crate) fn is_without_projects(&self, device: Dev) -> bool {
         self.lock().without_projects.contains(&device)
     }
@@ -123,8 +125,8 @@ impl MountIndex {
         }
     }
 
-    /// Whether the statistics of the mount at that path can be read on the event loop: `None` if
-    /// this was not tried yet, `Some(false)` if the mount was not proven to be the volume's.
+    /// Whether the statistics of the mount at that path can be read on the event loop. `None` if no
+    /// attempt was made yet; `Some(false)` if the mount was not proven to be the volume's.
     pub(crate) fn is_read_in_place(&self, path: &Path, volume: &VolumeId) -> Option<bool> {
         let inner = self.lock();
         let entry = inner.by_path.get(path);

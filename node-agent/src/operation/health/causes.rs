@@ -11,12 +11,12 @@ use crate::device::{Backing, linked};
 use crate::kernel::{BtrfsErrors, Error, Ext4Error, Ext4Errors, Usage};
 
 /// Minimum number of allocated bytes in a file that contains a filesystem. The smallest filesystem
-/// that mkfs.ext4 makes, with 4 MiB, has 124 KiB allocated.
+/// of mkfs.ext4, with a size of 4 MiB, has 124 KiB allocated.
 const FILESYSTEM_BYTES: u64 = 96 << 10;
 
 /// Facts about a mounted volume.
 pub(crate) struct Observation<'a> {
-    /// The path of the volume's file, or a name of its disk, for messages.
+    /// The path of the volume's file, or the name of its disk, for messages.
     pub(super) file: &'a Path,
     /// The path where the volume is mounted.
     pub(super) path: &'a Path,
@@ -107,7 +107,7 @@ fn backing(seen: &Observation<'_>, conditions: &mut Conditions) {
                  delete the pod, wait until the volume is unstaged, and restore the file"
             ),
         ),
-        // The health of a file that cannot be read is reported by [`unreadable`].
+        // [`unreadable`] reports the health of a volume whose file cannot be read.
         Backing::There { .. } | Backing::Unreadable(_) => {}
         Backing::Unplugged => conditions.add(
             volume::DEVICE_LOST,
@@ -134,8 +134,8 @@ fn backing(seen: &Observation<'_>, conditions: &mut Conditions) {
     }
 }
 
-/// Adds a reason if the filesystem with the volume's file is nearly full: a write to a hole of the
-/// file fails when no space is left.
+/// Adds a health reason if the filesystem that contains the volume's file is nearly full: a write
+/// to a hole of the file fails when no space is left.
 fn space(seen: &Observation<'_>, conditions: &mut Conditions) {
     let Backing::There {
         bytes,
@@ -255,8 +255,8 @@ fn ext4_error(error: &Ext4Error) -> String {
     text
 }
 
-/// Returns the name of an error code of ext4: the `EXT4_ERR_` numbers for errnos, from
-/// fs/ext4/ext4.h. Returns `None` for other codes.
+/// Returns the errno name of an ext4 error code (`EXT4_ERR_*` in fs/ext4/ext4.h). Returns `None`
+/// for other codes.
 fn ext4_error_name(code: u64) -> Option<&'static str> {
     const NAMES: [&str; 16] = [
         "EIO",
@@ -276,7 +276,7 @@ fn ext4_error_name(code: u64) -> Option<&'static str> {
         "ESHUTDOWN",
         "EFAULT",
     ];
-    // Code 0 means no error, and code 1 an unknown error.
+    // In ext4, code 0 means no error, and code 1 means an unknown error.
     let index = usize::try_from(code.checked_sub(2)?).ok()?;
     NAMES.get(index).copied()
 }
@@ -308,8 +308,9 @@ fn btrfs(seen: &Observation<'_>, errors: &BtrfsErrors, conditions: &mut Conditio
     }
 }
 
-/// Formats seconds since 1970 as a date and time in UTC. Days are counted from 1 March of year 0,
-/// so that the leap day is the last day of a year. A cycle of 400 years has 146,097 days.
+/// Formats seconds since 1970 as a date and time in UTC. The computation counts days from 1 March
+/// of year 0, because the leap day is then the last day of a year. Each cycle of 400 years has
+/// 146,097 days.
 fn utc(seconds: u64) -> String {
     let (days, time) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day) = (days / 146_097, days % 146_097);
@@ -423,7 +424,7 @@ mod tests {
             allocated: None,
             names: Some(2),
         };
-        // The user of a raw volume may have discarded all of its blocks.
+        // A user of a raw volume may discard all blocks of the device.
         assert!(seen(emptied.clone(), None).is_empty());
         let expected = [volume::BACKING_FILE_EMPTY];
         assert_eq!(told(&seen(emptied, Some(filesystem("ext4")))), expected);
@@ -477,7 +478,7 @@ mod tests {
         };
         assert!(is_reported(GIB, 0) && is_reported(GIB, 5 * GIB - 1));
         assert!(!is_reported(GIB, 5 * GIB));
-        // The free space is less than the reserve, but enough for this volume.
+        // The free space is below the reserve, but sufficient for this volume.
         assert!(is_reported(9 * GIB, GIB - 1) && !is_reported(9 * GIB, GIB));
         assert!(!is_reported(10 * GIB, 0));
     }

@@ -14,14 +14,14 @@ use super::super::pending::pending;
 use crate::kernel::{Cause, Kernel, MountAttrs, MountFacts, Usage};
 use crate::operation::Context;
 
-/// Minimum number of volumes with hung operations for a health reason of the storage. A single hung
-/// volume may have its own cause, but several share a disk.
+/// Minimum number of volumes with hung operations before the storage is reported unhealthy. A
+/// single hung volume may have a separate cause, but several volumes share the same disk.
 const HUNG_MIN: usize = 2;
 
 /// A health reason of the storage behind all volumes.
 pub(crate) type StorageCondition = Condition<StorageSeverity>;
 
-/// Returns the health of the storage behind all volumes. May wait for a disk.
+/// Returns the health of the storage behind all volumes. May block on a disk.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -83,8 +83,9 @@ pub(crate) fn storage_health<K: Kernel>(
     Ok(conditions)
 }
 
-/// Returns the condition of a volume that is being deleted but still mounted. The agent does not
-/// unmount it: a pod may use the raw device at its target path, so the operator must decide.
+/// Returns the condition of a volume that is being deleted but is still mounted. The agent does not
+/// unmount the volume, because a pod may use the raw device at its target path; the operator must
+/// decide.
 fn unstage_pending(volume: &VolumeId, path: &Path) -> StorageCondition {
     let path = path.display();
     Condition::new(
@@ -96,7 +97,7 @@ fn unstage_pending(volume: &VolumeId, path: &Path) -> StorageCondition {
     )
 }
 
-/// Returns the condition for a check of the storage that hangs itself.
+/// Returns the condition that is reported if the health check of the storage hangs.
 pub(crate) fn storage_hangs(why: &str) -> StorageCondition {
     Condition::new(
         storage::STORAGE_HANGS,
@@ -104,8 +105,8 @@ pub(crate) fn storage_hangs(why: &str) -> StorageCondition {
     )
 }
 
-/// Returns the condition for operations that hang on this number of volumes; `None` if there are
-/// fewer than [`HUNG_MIN`].
+/// Returns the condition that is reported if operations hang on this number of volumes; `None` for
+/// fewer than [`HUNG_MIN`] volumes.
 pub(crate) fn volumes_hang(volumes: usize) -> Option<StorageCondition> {
     (volumes >= HUNG_MIN).then(|| {
         let message = format!(
@@ -134,8 +135,9 @@ fn stopped(facts: &MountFacts, path: &Path) -> Option<StorageCondition> {
     })
 }
 
-/// Returns the number of free bytes, and the number of bytes that should be free. Blocks that the
-/// filesystem reserves for root count as free, since loop devices write as root.
+/// Returns the number of free bytes, and the number of bytes that should be free. Includes the
+/// blocks that the filesystem reserves for root in the free bytes, because loop devices write as
+/// root.
 pub(super) fn room(usage: &Usage) -> (u64, u64) {
     let free = usage.total_bytes.saturating_sub(usage.used_bytes);
     (free, reserve_bytes(usage.total_bytes))
@@ -165,7 +167,7 @@ mod tests {
         Usage {
             total_bytes,
             used_bytes,
-            // Space that is reserved for root counts as free for volumes.
+            // Volumes may use the space that the filesystem reserves for root.
             available_bytes: 0,
             total_inodes: 0,
             used_inodes: 0,

@@ -1,4 +1,5 @@
-//! Opens the staged mount that a publish clones, and explains why a mount is not the volume's.
+//! Opens the staged mount that NodePublishVolume clones, and explains why a mount is not the
+//! volume's.
 
 use std::path::Path;
 
@@ -10,9 +11,9 @@ use super::super::{Node, Thread};
 use crate::device::{Intent, Verdict};
 use crate::kernel::{Cause, Kernel, Stat};
 
-/// Opens the staged mount and returns it with its stat, so that exactly the inspected mount is
-/// cloned. Returns `None` if nothing is mounted there, and on [`Thread::Only`] also if a server may
-/// have to be asked.
+/// Opens the staged mount and returns its descriptor and its stat, so that exactly the inspected
+/// mount is cloned. Returns `None` if nothing is mounted at the path. On the event loop
+/// ([`Thread::Only`]), also returns `None` if the path lookup may have to query a server.
 pub(super) fn open_staged<K: Kernel>(
     node: &Node<K>,
     path: &Path,
@@ -55,9 +56,9 @@ pub(super) fn not_proven<K: Kernel>(
     })
 }
 
-/// Returns the publish context if the staged mount is not yet proven to be the volume's: for some
-/// volumes, only this context names the disk. Returns `None` if it is proven, if volumes are not
-/// disks, or if the context is invalid.
+/// Returns the publish context if the staged mount is not yet proven to be the volume's, because
+/// some disks can be identified only by this context. Returns `None` if the mount is proven to be
+/// the volume's, if the driver's volumes are not disks, or if the context is invalid.
 pub(super) fn said<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
@@ -69,8 +70,8 @@ pub(super) fn said<K: Kernel>(
         return None;
     }
     let contexts = (&request.publish_context, &request.volume_context);
-    // Ignore an invalid context: after a change of drivers, a mount of the old driver may be
-    // published with that driver's context.
+    // Ignore an invalid context: after a change of drivers, a volume that the old driver has staged
+    // may be published with the old driver's context.
     node.transport.read(&request.id, contexts).ok()
 }
 
@@ -85,9 +86,9 @@ pub(super) fn nameless(request: &Publish, source: &Path) -> Failure {
     ))
 }
 
-/// Returns the error for a staging path where nothing is mounted. The remedy is in the message,
-/// since a kubelet that considers the volume staged does not stage it again while a pod on the node
-/// uses it.
+/// Returns the error for a staging path where nothing is mounted. The message says what to do,
+/// because a kubelet that considers the volume staged does not call NodeStageVolume again while a
+/// pod on the node uses the volume.
 pub(super) fn unmounted<K: Kernel>(node: &Node<K>, request: &Publish, source: &Path) -> Failure {
     let failure = not_staged(request, source);
     match node.may_lose_devices() {

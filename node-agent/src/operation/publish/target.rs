@@ -9,15 +9,16 @@ use belay_server::request::Publish;
 use crate::kernel::{self, Cause, FileKind, Kernel, Stat};
 use crate::operation::Node;
 
-/// The mode of a target directory. The root of the mounted volume hides it.
+/// The mode of a target directory. The root of the mounted volume hides the target directory.
 const TARGET_DIR_MODE: u32 = 0o750;
 /// The mode of the file onto which a raw device is bound.
 const TARGET_FILE_MODE: u32 = 0o600;
 
-/// Creates the target if it does not exist. Returns whether it was created.
+/// Creates the target if it does not exist. Returns whether the target was created.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` if another object is at the path, or if its parent does not exist.
+/// Returns `FAILED_PRECONDITION` if an object of a different type exists at the path, or if the
+/// parent directory does not exist.
 pub(super) fn make_target<K: Kernel>(
     node: &Node<K>,
     request: &Publish,

@@ -1,5 +1,5 @@
-//! The server's directory that a volume context describes. The keys are those of csi-driver-nfs and
-//! are not case-sensitive. Makes no system call.
+//! Parses the volume context of a volume that is a server's directory. The keys are the keys of
+//! csi-driver-nfs, and are not case-sensitive. Makes no system call.
 
 use std::net::Ipv6Addr;
 
@@ -9,7 +9,7 @@ use belay_server::request::Context;
 
 const FIELD: &str = "volume_context";
 
-/// Maximum length of a string for fsconfig(2), in bytes.
+/// Maximum length of a string value of fsconfig(2), in bytes.
 const SOURCE_BYTES_MAX: usize = 255;
 /// A directory of a server that is a volume.
 pub(super) struct Export {
@@ -17,9 +17,9 @@ pub(super) struct Export {
     pub(super) server: String,
     /// The source of the mount, `SERVER:/SHARE/DIRECTORY`, with brackets around an IPv6 address.
     pub(super) source: String,
-    /// Mount options in addition to the options of the capability.
+    /// Mount options in addition to the mount flags in the volume capability.
     pub(super) options: Option<String>,
-    /// The mode that the volume's root directory must have; `None` if it keeps its mode.
+    /// The mode to set on the volume's root directory; `None` to leave the mode unchanged.
     pub(super) permissions: Option<u32>,
 }
 
@@ -67,7 +67,7 @@ fn value<'a>(context: &'a Context, key: &str) -> Result<Option<&'a str>, Failure
 }
 
 /// Returns the name or address of a host, in lower case and without brackets. Refuses characters
-/// that would separate a host from a path in a source.
+/// that would end the host part of a mount source.
 fn server(text: &str) -> Result<String, Failure> {
     let server = without_brackets(text).to_ascii_lowercase();
     match server.parse::<Ipv6Addr>().is_ok() || is_host_name(&server) {
@@ -76,8 +76,8 @@ fn server(text: &str) -> Result<String, Failure> {
     }
 }
 
-/// Splits a path into its components, ignoring slashes at both ends. Refuses `..`: the kernel
-/// resolves it in a source, and would mount a directory outside of the volume.
+/// Splits a path into its components, ignoring slashes at both ends. Refuses `..`, because the
+/// kernel resolves `..` in a mount source, and would mount a directory outside of the volume.
 fn parts<'a>(key: &str, path: &'a str) -> Result<Vec<&'a str>, Failure> {
     if path.chars().any(char::is_control) {
         return Err(invalid(key, "contains a control character"));
@@ -93,7 +93,8 @@ fn parts<'a>(key: &str, path: &'a str) -> Result<Vec<&'a str>, Failure> {
     }
 }
 
-/// Replaces the templates in the value of `subDir` by the names that the context contains for them.
+/// Replaces the templates in the value of `subDir`, such as `${pvc.metadata.name}`, by their values
+/// in the volume context.
 fn filled(context: &Context, below: &str) -> Result<String, Failure> {
     let name = |template, key| {
         let name = value(context, key)?.filter(|name| !name.is_empty());
@@ -112,8 +113,8 @@ fn filled(context: &Context, below: &str) -> Result<String, Failure> {
     filled.ok_or_else(|| invalid("subDir", "contains an unknown template"))
 }
 
-/// Returns the mode for the root directory of the volume. Returns `None` if `mountPermissions` is
-/// 0, empty or missing, since the directory then keeps its mode.
+/// Returns the mode to set on the root directory of the volume. Returns `None` if
+/// `mountPermissions` is 0, empty or missing, to leave the mode unchanged.
 fn permissions(context: &Context) -> Result<Option<u32>, Failure> {
     let key = "mountPermissions";
     let text = value(context, key)?.filter(|text| !text.is_empty());
@@ -252,8 +253,8 @@ mod tests {
             let refused = source("s", &format!("/{hostile}/c"), "").unwrap_err();
             assert!(refused.starts_with("volume_context: share: "), "{refused}");
         }
-        // Names that only contain dots among other characters, or three dots, are ordinary
-        // components.
+        // Names that contain dots and other characters, or that consist of three dots, are ordinary
+        // path components.
         for name in ["..a", "a..", "...", ".a"] {
             assert_eq!(source("s", "/a", name), Ok(format!("s:/a/{name}")));
         }

@@ -1,7 +1,8 @@
 //! `NodePublishVolume`: mounts a directory of a server at a pod's target path.
 //!
-//! A helper process creates the mount, detached, so that no process sees it. The agent attaches it
-//! to the target by its descriptor. If the helper is killed at any time, no mount remains.
+//! A helper process creates a detached mount, which is not visible at any path, and passes its
+//! descriptor to the agent. The agent attaches this mount to the target. If the helper process is
+//! killed at any time, no mount remains.
 
 use std::path::Path;
 
@@ -14,15 +15,15 @@ use crate::filesystem::parse_remote_flags;
 use crate::kernel::{Cause, FileKind, Kernel, MountAttrs, RemoteCall, RemoteMount, Stat};
 use crate::operation::publish::refuse_laxer;
 
-/// The mode of a target directory. The root of the mounted volume hides it.
+/// The mode of a target directory. The root of the mounted volume hides the target directory.
 const TARGET_DIR_MODE: u32 = 0o750;
 
 /// Inspects the target, and returns the mount that a helper process must create for it.
 ///
 /// # Errors
-/// Returns `INVALID_ARGUMENT` if the context, the flags or the path cannot be used;
-/// `ALREADY_EXISTS` if something else is mounted at the target, or the volume is published there
-/// with other access; `FAILED_PRECONDITION` if the access mode forbids a second target.
+/// Returns `INVALID_ARGUMENT` if the volume context, a mount flag or the path is invalid;
+/// `ALREADY_EXISTS` if something else is mounted at the target, or if the volume is published there
+/// with different access; `FAILED_PRECONDITION` if the access mode forbids a second target.
 pub(crate) fn publish<K: Kernel>(node: &RemoteNode<K>, request: &Publish) -> Result<Step, Failure> {
     let mount = mount(request)?;
     node.admit("target_path", &request.target)?;
@@ -32,9 +33,9 @@ pub(crate) fn publish<K: Kernel>(node: &RemoteNode<K>, request: &Publish) -> Res
     match node.look("target_path", &request.target)? {
         Some(stat) if stat.mount_root => {
             let seen = mounted_before(node, request, stat, &mount)?;
-            // The kernel shows the source with which a shared superblock was first mounted. That
-            // source may contain another name of the server or of the directory. In that case,
-            // create a mount, which `place` then compares with the mount at the target.
+            // For a shared superblock, the kernel shows the source of its first mount, which may
+            // contain a different name of the server or of the directory. If the source differs,
+            // have a mount created, and let `place` compare it with the mount at the target.
             if node.targets.is_of(&request.id, &request.target, &stat) || seen.is_of(&mount.source)
             {
                 node.targets.note(&request.target, &stat, &request.id);
@@ -56,9 +57,9 @@ pub(crate) fn publish<K: Kernel>(node: &RemoteNode<K>, request: &Publish) -> Res
     }))
 }
 
-/// Attaches the mount to the target, which is created if it does not exist. This is the last step,
-/// since a failure after it would leave the mount visible. If a mount of the same directory is
-/// already at the target, keeps that mount.
+/// Creates the target directory if it does not exist, and attaches the mount to it. Attaching the
+/// mount must be the last step, because a later failure would leave the mount visible. If the same
+/// directory is already mounted at the target, keeps the existing mount.
 ///
 /// # Errors
 /// Returns `ALREADY_EXISTS` if something else is mounted at the target; `ABORTED` if another
@@ -89,8 +90,9 @@ pub(crate) fn place<K: Kernel>(
     Ok(())
 }
 
-/// Compares the mount at the target with a new mount of the volume's directory. Mounts of one
-/// directory have the same root, unless the option `nosharecache` separates them.
+/// Checks that the mount at the target shows the same directory as `made`, a new mount of the
+/// volume's directory. Two mounts of the same directory have the same root, except with the mount
+/// option `nosharecache`.
 fn recognise<K: Kernel>(
     node: &RemoteNode<K>,
     request: &Publish,
@@ -133,8 +135,8 @@ fn mount(request: &Publish) -> Result<RemoteMount, Failure> {
     let options = parse_remote_flags(&flags)?;
     let is_read_only = request.read_only || request.capability.mode.is_read_only();
     let attrs = match is_read_only {
-        // Make only the mount read-only, not the filesystem, which other volumes of the server may
-        // share.
+        // Make only the mount read-only, because other volumes of the server may share the
+        // filesystem.
         true => options.attrs.with(MountAttrs::READ_ONLY),
         false => options.attrs,
     };
@@ -143,16 +145,16 @@ fn mount(request: &Publish) -> Result<RemoteMount, Failure> {
         source: export.source,
         attrs,
         options: options.superblock,
-        // Do not change the permissions for a read-only mount: the kernel would refuse it (EROFS),
-        // and the pod does not need it.
+        // Do not change the permissions through a read-only mount: the kernel would refuse the
+        // change (EROFS), and the pod does not need it.
         permissions: export
             .permissions
             .filter(|_| !attrs.contains(MountAttrs::READ_ONLY)),
     })
 }
 
-/// Returns the mount at the target, made by this agent or by another program, if it can be the
-/// volume's and has the requested access.
+/// Returns the existing mount at the target, which this agent or another program has made, if it
+/// may be the volume's and has the requested access.
 fn mounted_before<K: Kernel>(
     node: &RemoteNode<K>,
     request: &Publish,
@@ -191,8 +193,9 @@ impl ServerMount {
     }
 }
 
-/// Whether the source `shown` means the same directory as `ours`. Another program may have written
-/// the host in another case, a slash at the end of the share, or no slash at its start.
+/// Whether the source `shown` denotes the same directory as `ours`. Ignores the case of the host
+/// and slashes at both ends of the directory, because another program may have mounted the
+/// directory with a different spelling.
 fn is_source(shown: &str, ours: &str) -> bool {
     let Some((host, directory)) = ours.split_once(":/") else {
         return false;
@@ -207,7 +210,8 @@ fn is_source(shown: &str, ours: &str) -> bool {
     rest.trim_matches('/') == directory
 }
 
-/// Refuses a second target unless the access mode allows it (CSI, NodePublishVolume, second table).
+/// Refuses a second target unless the access mode allows several targets (CSI, NodePublishVolume,
+/// second table).
 fn refuse_second_target<K: Kernel>(node: &RemoteNode<K>, request: &Publish) -> Result<(), Failure> {
     if request.capability.mode.allows_several_targets() {
         return Ok(());

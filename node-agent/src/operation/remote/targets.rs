@@ -1,6 +1,6 @@
-//! The target paths at which this process has published volumes. This is only a cache, since the
-//! kernel's mounts are the record. A mount that is not in the cache, because another process made
-//! it, is assumed to belong to the volume of the request.
+//! The target paths at which this process has published volumes. The list is only a cache, because
+//! the mounts in the kernel are authoritative. If a mount is not in the cache, another process has
+//! made it, and it is assumed to belong to the volume of the request.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use belay_server::request::VolumeId;
 
 use crate::kernel::Stat;
 
-/// Maximum number of cached targets. It is more than any node has.
+/// Maximum number of cached targets, far more than a node has.
 const NOTED_MAX: usize = 16_384;
 
 /// The published volumes, by their target paths.
@@ -33,12 +33,12 @@ impl Targets {
         }
     }
 
-    /// Removes the record of a path at which no volume is mounted.
+    /// Removes a path from the cache, because no volume is mounted there.
     pub(super) fn forget(&self, path: &Path) {
         self.0.lock().remove(path);
     }
 
-    /// Whether this mount was made for another volume.
+    /// Whether this mount was made for a different volume.
     pub(super) fn is_of_another(&self, volume: &VolumeId, path: &Path, stat: &Stat) -> bool {
         let noted = self.0.lock();
         let noted = noted.get(path).filter(|it| it.mount_id == stat.mount_id);
@@ -66,7 +66,8 @@ impl Targets {
         self.0.lock().contains_key(path)
     }
 
-    /// Returns the volume inside which the path is; `None` if the path is in no published volume.
+    /// Returns the published volume that contains the path; `None` if the path is not inside a
+    /// published volume.
     pub(super) fn around(&self, path: &Path) -> Option<VolumeId> {
         let noted = self.0.lock();
         let mut above = path.ancestors().skip(1);

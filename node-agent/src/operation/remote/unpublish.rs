@@ -8,10 +8,11 @@ use belay_server::request::Unpublish;
 use super::{FS_TYPES, HelperRequest, RemoteNode, Step};
 use crate::kernel::{Cause, FileKind, Kernel, RemoteCall};
 
-/// Returns the next step. It depends only on the mounts that the kernel shows now, since a helper
-/// that was killed may have unmounted the volume nevertheless. If an unmount has `failed`, the
-/// mount is detached from its path even if it is in use (`MNT_DETACH`). Never uses `MNT_FORCE`,
-/// which would abort the writes of all volumes of the server.
+/// Returns the next step. The step depends only on the mounts that the kernel shows now, because a
+/// helper process may have unmounted the volume although it was killed. If an earlier unmount has
+/// `failed`, the next step detaches the mount from its path even if the mount is in use
+/// (`MNT_DETACH`). Never uses `MNT_FORCE`, which would abort the writes of all volumes of the
+/// server.
 ///
 /// # Errors
 /// Returns `FAILED_PRECONDITION` if the mount is not the volume's, if detaching it would also
@@ -52,10 +53,10 @@ pub(crate) fn unpublish<K: Kernel>(
     }))
 }
 
-/// Refuses to detach a volume if `MNT_DETACH` would also detach a foreign mount inside it: a mount
-/// that is not NFS, or a volume that this process has published. Other NFS mounts may belong to the
-/// volume: when a process enters a nested export or a referral, the kernel mounts it automatically,
-/// from any source that the server names.
+/// Refuses to detach a volume if `MNT_DETACH` would also detach a foreign mount inside the volume.
+/// A mount is foreign if it is not NFS, or if it is a volume that this process has published. Any
+/// other NFS mount may belong to the volume: when a process enters a nested export or a referral,
+/// the kernel automatically mounts the source that the server names.
 fn refuse_nested<K: Kernel>(
     node: &RemoteNode<K>,
     request: &Unpublish,
@@ -96,14 +97,14 @@ fn refuse_nested<K: Kernel>(
         nested.fs_type,
         nested.point.display()
     ));
-    // The killed helper may still unmount the volume.
+    // The killed helper process may still unmount the volume.
     Err(match failed.certainty {
         Certainty::MayBeRunning => refused.may_be_running(),
         _ => refused,
     })
 }
 
-/// Removes the directory that the publish created, if it is empty.
+/// Removes the directory that NodePublishVolume created, if the directory is empty.
 fn remove<K: Kernel>(kernel: &K, target: &Path, kind: FileKind) -> Result<(), Failure> {
     if kind != FileKind::Directory {
         return Err(Failure::precondition(format!(

@@ -1,5 +1,6 @@
-//! `NodeGetVolumeStats` and `NodeGetVolumeHealth`: the usage of a volume is the usage of the
-//! filesystem with its directory, or of the directory's quota, as the server reports it.
+//! `NodeGetVolumeStats` and `NodeGetVolumeHealth`: reads the usage of a volume. The server reports
+//! either the usage of the filesystem that contains the volume's directory, or the usage of the
+//! directory's quota.
 
 use std::path::Path;
 
@@ -9,7 +10,8 @@ use belay_server::request::VolumeId;
 use super::{HelperRequest, RemoteNode, ServerMount};
 use crate::kernel::{Kernel, RemoteCall};
 
-/// Returns the mount of the volume at the path, and the query for its server.
+/// Returns the mount of the volume at the path, and the query that a helper process must send to
+/// the server.
 ///
 /// # Errors
 /// Returns `NOT_FOUND` if the volume is not mounted at the path.
@@ -35,8 +37,8 @@ pub(crate) fn mounted<K: Kernel>(
     Ok((seen, question))
 }
 
-/// Checks that the path still shows the mount that was there before the server was queried:
-/// otherwise the answer may describe another filesystem.
+/// Checks that the path still shows the mount that it showed before the query. Otherwise, the
+/// server's response may describe a different filesystem.
 ///
 /// # Errors
 /// Returns `NOT_FOUND` if the volume was unmounted meanwhile.

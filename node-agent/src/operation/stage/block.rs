@@ -1,8 +1,8 @@
 //! Stages a volume as a raw block device: binds the device node onto `<staging>/device`.
 //!
 //! A bind mount does not keep the device open, so the device is attached without AUTOCLEAR, and
-//! must be detached explicitly if the stage fails. If a crash leaves it attached, the next stage or
-//! unstage of the volume finds it by the lock on the volume's file.
+//! must be detached explicitly after a failure. If a crash leaves the device attached, the next
+//! NodeStageVolume or NodeUnstageVolume call finds the device by the lock on the volume's file.
 
 use std::path::Path;
 
@@ -44,8 +44,8 @@ pub(super) fn stage<K: Kernel>(
     }
     let device = attach(cx, &request.id, storage, purpose)?;
     let bound = fit(cx, &request.id, plan, &device).and_then(|bytes| {
-        // Mark the volume as used: the user's raw data must not count as an interrupted format by
-        // Belay, nor zeros as a new volume.
+        // Record that the volume is in use. Otherwise, a later call could mistake the user's raw
+        // data for an interrupted format by Belay, or a volume of zeros for a new volume.
         cx.phase(Phase::Attach, || match device.backing_file() {
             Some(_) if read_only => Ok(()),
             Some(file) => begin_use(&cx.kernel, file),
@@ -68,20 +68,21 @@ pub(super) fn stage<K: Kernel>(
     let Err(failure) = bound else {
         return Ok(device.end_claim(&cx.kernel)?);
     };
-    // Detach the device on a failure, since no other call would do so. The caller retries the
-    // stage.
+    // Detach the device after the failure, because no other call may do so. The caller repeats
+    // NodeStageVolume.
     Err(Obstacle::from(match cx.release_raw(&request.id, device) {
-        // The file that was created for the bind may still exist.
+        // The file that was created as mount point may still exist.
         Ok(()) if failure.certainty == Certainty::MayBeRunning => failure,
         Ok(()) => failure.rolled_back(),
         Err(_) => failure.may_be_running(),
     }))
 }
 
-/// Whether the volume is staged at the path. If not, its device can be bound there.
+/// Whether the volume is staged at the path. If this returns `false`, the device can be bound
+/// there.
 ///
 /// # Errors
-/// Returns an error if another object is at the path.
+/// Returns an error if something else exists at the path.
 fn is_staged<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,
@@ -98,7 +99,8 @@ fn is_staged<K: Kernel>(
                     let there = (path, &stat);
                     return staged_before(cx, request, there, &device, read_only).map(|()| true);
                 }
-                // Do not unstage a stale device here, since a pod may still use it.
+                // Do not detach a device whose file was replaced, because a pod may still use the
+                // device.
                 Verdict::Stale(_) => {
                     let why = cx.transport.replaced(&request.id, path);
                     return Err(Failure::incompatible(why));
@@ -106,8 +108,8 @@ fn is_staged<K: Kernel>(
                 Verdict::Foreign if !cx.index.is_noted_for(path, &stat, &request.id) => {
                     return Err(other_device(request, path));
                 }
-                // The bind was made for the volume, but its device was detached or removed, or its
-                // number belongs to another volume now.
+                // The bind mount was made for this volume, but its device was detached or removed,
+                // or its device number now belongs to a different volume.
                 _ => unmount_left(cx, request, path, &stat)?,
             }
         }
@@ -122,9 +124,10 @@ fn is_staged<K: Kernel>(
     Ok(false)
 }
 
-/// Unmounts the bind of a device that was detached by force, or whose disk was removed: otherwise
-/// it would show the next volume that gets the device number. Refuses this while a pod still has a
-/// bind of the removed disk: the agent finds the pod's bind only through the staged bind.
+/// Unmounts the bind mount of a device that was detached by force, or whose disk was removed.
+/// Otherwise, this bind mount would show the next volume that gets the device number. Refuses to
+/// unmount while a pod still has a bind mount of the removed disk, because the agent can find the
+/// pod's bind mount only through the staged bind mount.
 fn unmount_left<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,
@@ -148,8 +151,8 @@ fn other_device(request: &Stage, path: &Path) -> Failure {
     ))
 }
 
-/// Checks that the device that is already bound at the path has the requested access, and keeps it
-/// attached.
+/// Checks that the device which is already bound at the path is writable or read-only as requested,
+/// and makes sure that the device stays attached.
 fn staged_before<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,
@@ -170,8 +173,8 @@ fn staged_before<K: Kernel>(
         )));
     }
     device.bytes(&cx.kernel, 0)?;
-    // Clear AUTOCLEAR, which a killed unstage may have set: the device would be detached at its
-    // last close.
+    // Clear the flag AUTOCLEAR, with which the device would be detached at its last close. A
+    // NodeUnstageVolume call that was killed may have set this flag.
     device.keep(&cx.kernel)?;
     if cx.mounts().has_lost_name(path, stat)? {
         cx.umount(path)?;

@@ -11,12 +11,12 @@ use crate::kernel::Kernel;
 use crate::operation::Context;
 use crate::work::Phase;
 
-/// Maximum duration of a check. A check reads all metadata; an hour is enough for tens of terabytes
-/// on a healthy disk.
+/// Maximum duration of a check. A check reads all metadata of the filesystem; an hour is sufficient
+/// for tens of terabytes on a healthy disk.
 const CHECK_DEADLINE: Duration = Duration::from_secs(3600);
 
-/// Runs e2fsck. If the ext4 still has errors afterwards, refuses to mount it, since writes could
-/// destroy the remaining data.
+/// Runs e2fsck. Returns an error if the ext4 still has errors afterwards, because writes to such a
+/// filesystem could destroy the remaining data.
 ///
 /// # Errors
 /// Returns `FAILED_PRECONDITION` with the command to run if the ext4 is damaged or could not be
@@ -61,8 +61,7 @@ pub(super) fn repair<K: Kernel>(
             format!("is marked for a check, and e2fsck could not check it: {messages}")
         }
         Err(Unchecked::Failed(failure)) => {
-            // If the device was busy, the next attempt checks it, so this is not counted as a
-            // failure.
+            // Do not count a failure if the device was busy: the next attempt runs the check.
             if failure.kind != Kind::Busy {
                 Check::Failed.count();
             }
@@ -72,9 +71,9 @@ pub(super) fn repair<K: Kernel>(
     Err(refused(cx, spec, &why)?)
 }
 
-/// Returns the failure for an ext4 whose journal the kernel cannot replay, or which it cannot mount
-/// at all. The repair is left to the operator: preening (`e2fsck -p`) deletes a journal that it
-/// cannot read, and with it data that a pod has synced.
+/// Returns the error for an ext4 that the kernel cannot mount, for example because it cannot replay
+/// the journal. The operator must repair such a filesystem: `e2fsck -p` deletes an unreadable
+/// journal, and with it data that a pod has synced.
 pub(super) fn not_replayed<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,

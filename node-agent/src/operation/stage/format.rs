@@ -1,6 +1,6 @@
-//! Formats a volume that may be formatted, with the options of its StorageClass. Also grows a
-//! filesystem when it is staged, since the volume may have been enlarged after the last mount, or
-//! restored to a larger volume.
+//! Formats a volume with the options of its StorageClass, if the volume may be formatted. Also
+//! grows a filesystem during NodeStageVolume, because the volume may have been enlarged since its
+//! last mount, or may have been restored to a larger volume.
 
 use std::time::Duration;
 
@@ -16,16 +16,17 @@ use crate::kernel::Kernel;
 use crate::operation::Context;
 use crate::work::Phase;
 
-/// Maximum duration of mkfs. It takes minutes for a large volume on a slow disk; if it takes
-/// longer, it hangs.
+/// Maximum duration of mkfs. For a large volume on a slow disk, mkfs takes minutes; if mkfs takes
+/// longer than this, it is assumed to hang.
 const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
 
-/// Returns the options for the format. Call this only if the volume is formatted: an existing
-/// filesystem is mounted as it is, even if the options do not fit it.
+/// Returns the options for mkfs. Call this only to format the volume: an existing filesystem is
+/// mounted unchanged, even if it does not match the options.
 ///
 /// # Errors
 /// Returns `INVALID_ARGUMENT` if the filesystem does not support the options; `FAILED_PRECONDITION`
-/// if its blocks would be smaller than the blocks of its device, since mkfs would never succeed.
+/// if the requested block size is smaller than the block size of the device, because mkfs would
+/// never succeed.
 pub(super) fn format_options<K: Kernel>(
     spec: &MountSpec<'_>,
     fs: FsType,
@@ -68,9 +69,10 @@ pub(super) fn make<K: Kernel>(
     Ok(())
 }
 
-/// Grows the filesystem to the size of its device. If that fails, the stage still succeeds, since
-/// the pod's data is complete. NodeExpandVolume reports such a failure, but the caller does not
-/// send it for a volume that was restored to a larger one, so the failure is also logged here.
+/// Grows the filesystem to the size of its device. A failure is only logged, so that
+/// NodeStageVolume succeeds, because all data of the pod is accessible. NodeExpandVolume would
+/// report the failure, but the kubelet does not call NodeExpandVolume for a volume that was
+/// restored to a larger volume.
 pub(super) fn grow_to_device<K: Kernel>(
     cx: &Context<'_, K>,
     volume: &VolumeId,
@@ -102,9 +104,9 @@ pub(super) fn grow_to_device<K: Kernel>(
     }
 }
 
-/// Logs a warning if an xfs has so many allocation groups that each mount takes long. The xfs was
-/// grown anyway: its storage has already grown, and a slow mount is better than an expansion that
-/// never completes.
+/// Logs a warning if an xfs has so many allocation groups that each mount takes a long time. The
+/// xfs was grown nevertheless, because its file or disk has already grown, and a slow mount is
+/// better than an expansion that never completes.
 pub(in crate::operation) fn warn_of_groups(volume: &VolumeId, grown: Grown) {
     if let Grown::InManyGroups(groups) = grown {
         tracing::warn!(

@@ -38,8 +38,8 @@ pub(super) fn stage<K: Kernel>(
         flags,
         read_only: is_read_only(plan, &request.capability),
     };
-    // Check the flags before anything is changed. The filesystem type matters only for the options
-    // that are specific to it.
+    // Check the mount flags before anything is changed. If no filesystem type is requested, check
+    // them for ext4, because most flags are the same for all types.
     spec.options(spec.fs.unwrap_or(FsType::Ext4))?;
     let kernel = &cx.kernel;
     let raw = kernel.look(&block_path(&request.staging))?;
@@ -73,9 +73,9 @@ pub(super) fn stage<K: Kernel>(
     let attempt = || prepare(cx, &spec, plan, &device, &under_test, lane);
     let mut staged = attempt();
     if matches!(staged, Err(Obstacle::Miscount)) {
-        // Mount again, now without a journal to replay. First check that the superblock is gone: a
-        // child process that is being started may still have inherited the context, which keeps the
-        // superblock.
+        // Mount again, now without a journal to replay. First check that the kernel has released
+        // the superblock: a child process that is being started may have inherited the filesystem
+        // context, which keeps the superblock in use.
         device.refuse_claimed(kernel)?;
         staged = attempt();
     }
@@ -87,7 +87,8 @@ pub(super) fn stage<K: Kernel>(
         failure.message = format!("volume {id}: {}: {}", file.display(), failure.message);
     }
     staged?;
-    // End the claim last, since the controller may have refused a deletion during a long mkfs.
+    // Finally, remove the attribute by which the controller asks for the volume to be unstaged and
+    // deleted: the controller may have set this attribute during a long mkfs.
     Ok(device.end_claim(kernel)?)
 }
 
@@ -115,16 +116,17 @@ fn prepare<K: Kernel>(
             make(cx, under_test, (fs, options), permit)?;
             None
         }
-        // A read-only stage must not repair the filesystem.
+        // NodeStageVolume must not repair a filesystem that it mounts read-only.
         Need::Check if mounting.is_reader() => judged.blocks_before_replay,
-        // A mount elsewhere uses the device, or an e2fsck that has outlived its agent. That e2fsck
-        // may be exiting now, with only half of its repairs on the disk.
+        // A mount elsewhere uses the device, or an e2fsck that a killed agent has started. This
+        // e2fsck may be exiting now, with only half of its repairs on the disk.
         Need::Check if device.is_shared => return Err(device.claimed().into()),
         Need::Check if lane != Lane::Format => return Err(Obstacle::NoSlot),
         Need::Check => {
             replay(cx, spec, device, &mounting)?;
             repair(cx, spec, under_test)?;
-            // The replay and the repair may have changed the superblock, so read it again.
+            // The journal replay and e2fsck may have changed the superblock, so read the superblock
+            // again.
             let judged = decide(cx, spec, plan, device, under_test, lane)?;
             mounting = spec.mounting(judged.fs, judged.panics)?;
             context = configure(cx, device, &mounting)?;
@@ -144,8 +146,8 @@ fn prepare<K: Kernel>(
     )?)
 }
 
-/// Checks that the mount which is already on the staging path is this volume with the requested
-/// options. Returns `false` if its disk was removed, after unmounting it.
+/// Checks that the existing mount on the staging path is this volume with the requested options. If
+/// the volume's disk was removed, unmounts the filesystem and returns `false`.
 fn staged_before<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
@@ -207,14 +209,15 @@ fn staged_before<K: Kernel>(
     }
     if cx.index.proven(path, staging, &request.id).is_none() {
         cx.index.note(path, staging, dev, &request.id);
-        // Another process may have mounted the filesystem, with project quotas.
+        // Another process may have mounted the filesystem with project quotas.
         cx.index.note_projects(dev, true);
     }
     cx.index.note_file(dev, device.backing_inode());
     Ok(true)
 }
 
-/// Whether a mount has the requested SELinux label, or none if none is requested.
+/// Whether the SELinux label of a mount is the requested label; without a requested label, whether
+/// the mount has no label.
 fn has_same_label<K: Kernel>(
     kernel: &K,
     path: &Path,
@@ -250,7 +253,8 @@ fn decide<K: Kernel>(
             Lane::Change | Lane::Read => examine_ends(&cx.kernel, under_test),
         };
         found.map(|found| match found {
-            // Leave the mark on a shared disk alone: another mount may be writing to the disk.
+            // Do not remove the format mark from a disk that another process uses: another mount
+            // may be writing to the disk.
             Probed::Unsettled(_) if device.is_shared && under_test.backing.is_none() => {
                 Err(device.claimed())
             }
@@ -258,8 +262,8 @@ fn decide<K: Kernel>(
         })
     });
     match decided {
-        // Another process uses the device, perhaps a running mkfs, whose incomplete filesystem can
-        // look like anything.
+        // Another process uses the device. If this is a running mkfs, the probe has read an
+        // incomplete filesystem.
         Some(Err(_)) if device.is_shared => Err(device.claimed().into()),
         Some(decided) => Ok(decided?),
         None => {
@@ -269,7 +273,7 @@ fn decide<K: Kernel>(
     }
 }
 
-/// Refuses to format a device that is mounted or opened exclusively.
+/// Refuses to format a device that is mounted or that another process has opened exclusively.
 fn refuse_in_use<K: Kernel>(device: &OpenDevice<K>) -> Result<(), Failure> {
     if device.is_shared {
         Refusal::InUse.count();
@@ -278,8 +282,8 @@ fn refuse_in_use<K: Kernel>(device: &OpenDevice<K>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Mounts the filesystem, checks that the right device was mounted, grows the filesystem, and makes
-/// the mount visible as the last step.
+/// Mounts the filesystem, checks that the right device was mounted, grows the filesystem, and
+/// finally attaches the mount to the staging path.
 fn mount<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
@@ -323,8 +327,8 @@ fn mount<K: Kernel>(
     }
     let staging = &spec.request.staging;
     cx.place(&mounted, staging)?;
-    // Reset the fact first: the index may still contain facts about an earlier device with this
-    // number.
+    // Reset this fact first: the index may still contain the fact about an earlier device with the
+    // same number.
     cx.index.note_projects(held, true);
     cx.index
         .note(staging, &root_of_mount, held, &spec.request.id);
@@ -333,7 +337,8 @@ fn mount<K: Kernel>(
     Ok(())
 }
 
-/// Checks that the mounted device is the opened device. Call it before the mount is visible.
+/// Checks that the mounted device is the device that the agent has opened. Call it before the mount
+/// is attached to a path.
 fn refuse_other_device(
     spec: &MountSpec<'_>,
     fs: FsType,

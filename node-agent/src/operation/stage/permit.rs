@@ -1,6 +1,6 @@
 //! Decides whether a volume may be formatted, or must be checked. The decision depends on the
-//! content of the volume, and on its history: the record on its file, or the content word in its
-//! publish context.
+//! content of the volume and on its history. An attribute of the volume's file, or the entry
+//! `content` in the publish context, records the history.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use super::tally::Refusal;
 use crate::filesystem::{DeviceUnderTest, FsType, Origin, Permit, Probed, Sound, settle};
 use crate::kernel::Kernel;
 
-/// The reason why a blank volume that once contained data is not formatted.
+/// The message why a blank volume that once contained data is not formatted.
 const LOST: &str = "it was restored, cloned or in use, and contains no data now: its data is lost; \
                     restore it, or delete the volume";
 
@@ -40,8 +40,8 @@ pub(super) enum Need {
     Format(Permit),
 }
 
-/// Decides from the content of the device which filesystem to mount, and which step it needs before
-/// the mount.
+/// Decides which filesystem to mount, and which step the device needs before the mount, from the
+/// content that the probe has found.
 ///
 /// # Errors
 /// Returns `FAILED_PRECONDITION` with the reason if the volume must not be formatted or mounted.
@@ -61,7 +61,7 @@ pub(super) fn judge<K: Kernel>(
         Probed::Unsettled(made) => {
             same_as_asked(spec, made.fs_type())?;
             return match is_disk && spec.read_only {
-                // Keep the mark of the interrupted format until the volume is staged for writing.
+                // Keep the format mark on the disk until the volume is staged for writing.
                 true => known(node, spec, made.unsettled()),
                 false => known(node, spec, settle(&node.kernel, under_test, made)?),
             };
@@ -85,7 +85,8 @@ pub(super) fn judge<K: Kernel>(
             ));
         }
         Probed::Unreadable(failure) => {
-            // `Kind::Busy` means that the volume is being unstaged, which is not a failed read.
+            // `Kind::Busy` means that NodeUnstageVolume has cancelled the read; do not count this
+            // as a failed read.
             if failure.kind != Kind::Busy {
                 Refusal::Unreadable.count();
             }
@@ -125,7 +126,7 @@ fn known<K: Kernel>(
         fs: same_as_asked(spec, found.fs)?,
         need,
         blocks_before_replay: found.blocks_before_replay,
-        // A replay or a repair may enable project quotas in the superblock.
+        // A journal replay or e2fsck may enable project quotas in the superblock.
         may_have_projects: found.has_projects
             || found.wants_check
             || found.blocks_before_replay.is_some(),
@@ -133,8 +134,8 @@ fn known<K: Kernel>(
     })
 }
 
-/// Returns the reason why the history of a volume forbids a format that its content would permit;
-/// `None` if nothing forbids it.
+/// Returns the reason why a volume must not be formatted although its content would permit it;
+/// `None` if the volume may be formatted.
 fn forbidden(
     spec: &MountSpec<'_>,
     plan: &PublishContext,
@@ -191,7 +192,8 @@ fn same_as_asked(spec: &MountSpec<'_>, found: FsType) -> Result<FsType, Failure>
     }
 }
 
-/// Returns the message for a file that reads as zeros but is not recorded as new.
+/// Returns the message for a volume's file that contains only zeros although no attribute records
+/// that the file is new.
 fn emptied(file: &Path) -> String {
     let file = file.display();
     format!(

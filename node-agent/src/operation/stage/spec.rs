@@ -1,5 +1,5 @@
-//! The mount that a stage creates: the request of the caller, and the options for the filesystem on
-//! the volume.
+//! The mount that NodeStageVolume creates: the request of the caller, and the mount options for the
+//! filesystem on the volume.
 
 use belay_server::call::Failure;
 use belay_server::request::{MountFlags, Stage};
@@ -17,7 +17,7 @@ pub(super) struct MountSpec<'a> {
 }
 
 impl MountSpec<'_> {
-    /// Returns the requested mount options for a filesystem of type `fs`.
+    /// Returns the mount options that the request specifies for a filesystem of type `fs`.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for a flag that is not allowed.
@@ -29,8 +29,8 @@ impl MountSpec<'_> {
         Ok(options)
     }
 
-    /// Returns the mount of a filesystem of type `fs`. If `panics` is set, overrides `errors=panic`
-    /// in its superblock: an error must not panic the node.
+    /// Returns the options to mount a filesystem of type `fs`. If `panics` is set, overrides
+    /// `errors=panic` in the superblock, because a filesystem error must not panic the node.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for a flag that is not allowed.
@@ -55,10 +55,11 @@ impl Mounting {
         self.options.attrs.contains(MountAttrs::READ_ONLY)
     }
 
-    /// Returns a read-only mount of the same filesystem, without the mount flags of the request.
+    /// Returns the options to mount the same filesystem read-only, without the mount flags of the
+    /// request.
     ///
     /// # Errors
-    /// Returns an error if even the options that every mount has are refused.
+    /// Returns an error if the default options are refused, which never happens.
     pub(super) fn without_flags(&self) -> Result<Mounting, Failure> {
         let mut options = parse_flags(&[], self.fs)?;
         options.attrs = MountAttrs::READ_ONLY;

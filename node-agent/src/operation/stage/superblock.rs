@@ -1,5 +1,6 @@
-//! The kernel's superblock of a filesystem: configures and creates it, and detects a superblock
-//! with wrong counts. Closing the context unmounts a superblock that is not mounted elsewhere.
+//! Configures and creates the kernel's superblock of a filesystem, and detects a superblock with
+//! wrong counts. When the filesystem context is closed, the kernel releases a superblock that is
+//! not mounted.
 
 use super::super::Node;
 use super::Obstacle;
@@ -15,8 +16,8 @@ use belay_server::call::Failure;
 /// The field of the request that contains the mount flags.
 const FLAGS: &str = "volume_capability.mount.mount_flags";
 
-/// Configures the filesystem with fsopen(2) and fsconfig(2), and returns the context. Does not read
-/// the device.
+/// Configures the filesystem with fsopen(2) and fsconfig(2), and returns the filesystem context.
+/// Does not read the device.
 pub(super) fn configure<K: Kernel>(
     node: &Node<K>,
     device: &OpenDevice<K>,
@@ -36,7 +37,7 @@ pub(super) fn configure<K: Kernel>(
     Ok(context)
 }
 
-/// Returns the failure for a flag that the kernel refuses.
+/// Returns the error for a mount flag that the kernel refuses.
 fn refused_flag(key: &str, error: &Error) -> Failure {
     match LABELS.contains(&key) {
         true => Failure::invalid(
@@ -51,7 +52,8 @@ fn refused_flag(key: &str, error: &Error) -> Failure {
     }
 }
 
-/// Creates the superblock in this context, or in a new context if a second attempt is needed.
+/// Creates the superblock in the filesystem context `context`, or in a new context if a second
+/// attempt is needed.
 pub(super) fn create<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
@@ -60,17 +62,19 @@ pub(super) fn create<K: Kernel>(
     context: K::Fd,
 ) -> Result<K::Fd, Failure> {
     let attempt = |context: K::Fd| {
-        // If another mount namespace still has a mount of the device, this shares its superblock.
+        // If a different mount namespace still has a mount of the device, share the superblock of
+        // that mount.
         let create = || cx.kernel.fsconfig_create(&context, device.is_shared);
         cx.phase(Phase::Mount, create).map(|()| context)
     };
     let is = |error: &Error, cause| mounting.fs == FsType::Btrfs && error.cause() == cause;
     let has_same_id = |error: &Error| is(error, Cause::Exists);
     let created = match attempt(context) {
-        // Since Linux 6.7, the kernel can mount a clone of a btrfs next to its original. But it may
-        // mistake the clone for another btrfs whose mount on the same device number was refused. It
-        // then returns EEXIST if the clone has more transactions than the other btrfs, and EINVAL
-        // otherwise. The failed attempt removes the stale entry, so a second attempt succeeds.
+        // Since Linux 6.7, the kernel can mount a clone of a btrfs in addition to its original.
+        // However, if the mount of an earlier btrfs on the same device number was refused, the
+        // kernel may mistake the clone for that btrfs. The kernel then returns EEXIST if the clone
+        // has more transactions, and EINVAL otherwise. The failed attempt removes the kernel's
+        // stale entry, so a second attempt succeeds.
         Err(error) if has_same_id(&error) || is(&error, Cause::Invalid) => {
             attempt(configure(cx, device, mounting)?)
         }
@@ -87,9 +91,9 @@ pub(super) fn create<K: Kernel>(
 }
 
 /// Tries to create a read-only superblock without the mount flags of the request. If this succeeds,
-/// one of the flags caused `error`; the returned error then lists the flags, since few filesystems
-/// log the reason to the context. Returns `None` if the flags are not the cause, or if there are
-/// none.
+/// one of the flags has caused `error`, and the returned error lists all flags, because few
+/// filesystems report which flag was wrong. Returns `None` if the mount flags are not the cause, or
+/// if the request contains no mount flags.
 fn of_flags<K: Kernel>(
     cx: &Context<'_, K>,
     device: &OpenDevice<K>,
@@ -115,7 +119,7 @@ fn of_flags<K: Kernel>(
     Some(Failure::invalid(FLAGS, why))
 }
 
-/// Lets the kernel replay the journal by creating a superblock that is not mounted.
+/// Makes the kernel replay the journal, by creating a superblock that is never mounted.
 pub(super) fn replay<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
@@ -130,17 +134,18 @@ pub(super) fn replay<K: Kernel>(
         .map_err(|failure| not_replayed(cx, spec, failure))
 }
 
-/// Refuses a superblock of an ext4 if the kernel counted its block groups before replaying the
-/// journal, and the journal then enlarged the ext4, since a power loss had interrupted an
-/// expansion. Observed on Linux 6.1 and 7.2: reads, writes and growth of the new groups fail
-/// (EUCLEAN) until the filesystem is mounted again.
+/// Refuses the kernel's superblock of an ext4 if it has a wrong count of block groups. The count is
+/// wrong if a power loss interrupted an expansion: the kernel counts the block groups before it
+/// replays the journal, and the journal then enlarges the ext4. On Linux 6.1 and 7.2, reads, writes
+/// and growth of the new groups fail (EUCLEAN) until the filesystem is mounted again.
 ///
 /// `blocks` is the number of blocks in the superblock on the disk before the replay; `None` if
 /// there was no journal to replay.
 ///
 /// # Errors
-/// Returns [`Obstacle::Miscount`]. Returns a failure if the superblock on the disk cannot be read,
-/// or if another process has the device open.
+/// Returns [`Obstacle::Miscount`] if the count is wrong. Returns [`Obstacle::Failure`] if the
+/// superblock on the disk cannot be read, or if the count is wrong and another process has the
+/// device open.
 pub(super) fn refuse_miscounted<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
@@ -154,8 +159,8 @@ pub(super) fn refuse_miscounted<K: Kernel>(
     if now == before {
         return Ok(());
     }
-    // The kernel has replayed the journal for another process, such as an agent that is being
-    // killed.
+    // The superblock is shared with another process, for example with an agent that is being
+    // killed, so mounting again would not help.
     if device.is_shared {
         return Err(device.claimed().into());
     }
@@ -167,8 +172,8 @@ pub(super) fn refuse_miscounted<K: Kernel>(
     Err(Obstacle::Miscount)
 }
 
-/// Returns the failure for a btrfs whose clone or original is mounted. Before Linux 6.7, the kernel
-/// confuses the two: it refuses the mount, or mounts the other device.
+/// Returns the error for a btrfs whose clone or original is already mounted. Before Linux 6.7, the
+/// kernel confuses the clone with the original: it refuses the mount, or mounts the wrong device.
 pub(super) fn same_id_elsewhere(spec: &MountSpec<'_>, what: &str) -> Failure {
     Failure::precondition(format!(
         "volume {}: a btrfs with the same id, its clone or its original, is mounted on this node, \

@@ -1,5 +1,5 @@
-//! Metrics of stages: counts filesystems that were formatted or checked, and filesystems that were
-//! not formatted or not grown.
+//! Metrics of NodeStageVolume: counts filesystems that were formatted or checked, and filesystems
+//! that could not be formatted or grown.
 
 use std::path::Path;
 use std::sync::Once;
@@ -12,26 +12,26 @@ const CHECKS: &str = "belay_filesystem_checks_total";
 const GROW_REFUSALS: &str = "belay_grow_refusals_total";
 const OPENERS_UNCHECKED: &str = "belay_openers_unchecked_total";
 
-/// The reason why a volume is not formatted: the label `reason`.
+/// The reason why a volume was not formatted, which is the value of the metric's label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The volume was restored or cloned, so its data is lost if it is blank.
+    /// The volume is blank although it was restored or cloned, so its data is lost.
     Populated,
-    /// The volume was in use, so its data is lost if it is blank.
+    /// The volume is blank although it was in use, so its data is lost.
     Emptied,
-    /// Nothing proves that the volume never contained data.
+    /// The volume is blank, but it is unknown whether it ever contained data.
     Unknown,
-    /// A format was interrupted, and nothing proves that the volume was not used since.
+    /// An earlier format was interrupted, and it is unknown whether the volume was used since.
     Interrupted,
-    /// The volume is staged read-only.
+    /// The volume has no filesystem and is requested read-only.
     ReadOnly,
     /// The volume contains something other than a known filesystem.
     Foreign,
-    /// The volume could not be read in full.
+    /// The volume could not be read completely.
     Unreadable,
-    /// The volume contains a different filesystem than requested.
+    /// The filesystem on the volume has a different type than requested.
     OtherFilesystem,
-    /// Another mount or another mkfs uses the device.
+    /// The device is in use by a mount or by a different mkfs.
     InUse,
     /// The device is too small for the filesystem.
     Unfit,
@@ -71,14 +71,14 @@ impl Refusal {
     }
 }
 
-/// The result of a check of a filesystem before it is mounted: the label `result`.
+/// The result of e2fsck before a mount, which is the value of the metric's label `result`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
     /// The filesystem has no errors.
     Clean,
     /// The filesystem had errors, and e2fsck has corrected them.
     Corrected,
-    /// The filesystem has errors that e2fsck does not correct without an operator.
+    /// The filesystem has errors that e2fsck does not correct automatically.
     Damaged,
     /// e2fsck failed, was killed, or exceeded its deadline.
     Failed,
@@ -121,7 +121,8 @@ pub(super) fn not_grown(fs: FsType) {
 }
 
 /// Counts an attachment for which the agent could not check whether another process had the
-/// volume's file open. Logs only the first, since it depends on the filesystem of `folder`.
+/// volume's file open. Logs a warning only once, because the cause is the type of the filesystem of
+/// `folder`.
 pub(super) fn openers_unchecked(folder: &Path) {
     static SAID: Once = Once::new();
     metrics::counter!(OPENERS_UNCHECKED).increment(1);
@@ -134,8 +135,9 @@ pub(super) fn openers_unchecked(folder: &Path) {
     });
 }
 
-/// Describes the metrics, and exports every series at 0: `rate()` in Prometheus sees the first
-/// event only if the series existed before.
+/// Registers the descriptions of the metrics, and exports every series with the value 0: the
+/// function `rate()` of Prometheus includes the first event only if the series existed before that
+/// event.
 pub(in crate::operation) fn announce() {
     metrics::describe_counter!(FORMATS, "Blank volumes that were formatted.");
     metrics::describe_counter!(

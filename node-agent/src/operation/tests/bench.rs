@@ -1,4 +1,4 @@
-//! The environment of all tests: a machine, volumes, and the calls of a kubelet.
+//! The test environment: a machine with its kernel, volumes, and the calls of a kubelet.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::mounts::MountIndex;
 use crate::operation::{self, KubeletDir, Node, Obstacle, Thread, VolumeStats, VolumeUsage};
 use crate::work::{Lane, Operation, Progress};
 
-/// The name of the driver in a world with only one driver.
+/// The name of the driver in tests with only one driver.
 pub(crate) const DRIVER: &str = "local.csi.belay.dev";
 
 pub(crate) const MIB: u64 = 1 << 20;
-/// The size of a volume in bytes. It is large enough for each filesystem.
+/// The size of a volume in bytes, which is large enough for every filesystem type.
 pub(crate) const BYTES: u64 = 512 * MIB;
 pub(crate) const GROWN_BYTES: u64 = 1024 * MIB;
 
-/// Longer than udevd ever keeps a device open.
+/// A timeout that is longer than udevd ever keeps a device open.
 const WATCHDOG: Duration = Duration::from_secs(20);
 
-/// Runs an operation whose progress no other thread reads.
+/// Runs an operation without access to its progress for other threads.
 pub(super) fn run<K: Kernel, T>(
     node: &Node<K>,
     operation: Operation,
@@ -39,15 +39,15 @@ pub(super) fn run<K: Kernel, T>(
     operation::run(node, &Progress::default(), operation, work)
 }
 
-/// Runs the part of a stage that needs no slot for mkfs or e2fsck.
+/// Runs NodeStageVolume up to the step that needs a slot for mkfs or e2fsck.
 pub(super) fn stage_once<K: Kernel>(node: &Node<K>, request: &Stage) -> Result<(), Obstacle> {
     run(node, Operation::Stage, |cx| {
         operation::stage(cx, request, Lane::Change)
     })
 }
 
-/// Waits until the condition holds. The real kernel detaches a device only when udevd has closed
-/// it.
+/// Waits until the condition is true. On the real kernel, a device is detached only after udevd has
+/// closed the device.
 #[track_caller]
 pub(super) fn until(mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();
@@ -57,13 +57,13 @@ pub(super) fn until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A machine on which the tests run, with its kernel and files.
+/// A test world: the machine on which a test runs, with its kernel and files.
 pub(crate) trait World {
     type Kernel: Kernel;
 
-    /// Returns the kernel as a new process sees it.
+    /// Returns the kernel for a new process.
     fn kernel(&self) -> Self::Kernel;
-    /// The directory that contains all paths of this world.
+    /// Returns the directory that contains all paths of this world.
     fn base(&self) -> &Path;
     /// Creates a sparse file, or enlarges it.
     fn make_file(&self, path: &Path, bytes: u64);
@@ -71,11 +71,12 @@ pub(crate) trait World {
     fn make_dir(&self, path: &Path);
     /// Renames a file.
     fn move_file(&self, from: &Path, to: &Path);
-    /// Removes a file. A device that is bound to the file keeps its data.
+    /// Removes a file. The data remains accessible through a device that is bound to the file.
     fn remove_file(&self, path: &Path);
-    /// Writes to a file without the agent.
+    /// Writes to a file as a process other than the agent.
     fn write_file(&self, path: &Path, at: u64, bytes: &[u8]);
-    /// Returns mounts, bound devices and files of this world that should not exist.
+    /// Returns the mounts, bound devices and files of this world that should not exist at the end
+    /// of a test.
     fn left(&self) -> Vec<String>;
 
     /// Whether this process may grow a mounted ext4.
@@ -83,31 +84,33 @@ pub(crate) trait World {
         true
     }
 
-    /// The directory of the volumes' files.
+    /// Returns the directory of the volumes' files.
     fn volumes(&self) -> PathBuf {
         self.base().join("volumes")
     }
 
-    /// Maximum number of attempts to free a device. On a real machine, a process that lists all
-    /// devices has each open for a moment, and the agent then leaves that device bound.
+    /// Returns the maximum number of attempts to free a device. On a real machine, a process that
+    /// lists all devices has each device open for a moment, and meanwhile the agent does not free
+    /// that device.
     fn tries_max(&self) -> usize {
         1
     }
 
-    /// Starts an agent, and frees the devices that a killed agent left bound. A previous agent with
-    /// the same directory must have exited.
+    /// Starts an agent, and frees the devices that a killed agent left bound. Any previous agent
+    /// with the same directory must have exited.
     fn start_swept(&self) -> Node<Self::Kernel> {
         let node = self.start();
         sweep(&node);
         node
     }
 
-    /// Starts an agent, perhaps while another agent runs. Frees no device.
+    /// Starts an agent, even if another agent is running. Does not free any device.
     fn start(&self) -> Node<Self::Kernel> {
         self.start_driver(DRIVER, &self.volumes())
     }
 
-    /// Starts an agent like [`World::start`], for a driver with its volumes in this directory.
+    /// Starts an agent like [`World::start`], for the driver `driver` with its volumes in the
+    /// directory `volumes`.
     fn start_driver(&self, driver: &str, volumes: &Path) -> Node<Self::Kernel> {
         let kernel = self.kernel();
         let loop_dir = LoopDir::open(&kernel, &driver.parse().unwrap(), volumes).unwrap();
@@ -137,7 +140,7 @@ pub(crate) trait World {
         self.attached(volume)
     }
 
-    /// Sets an attribute of a file without the agent.
+    /// Sets an extended attribute of a file as a process other than the agent.
     fn set_attribute(&self, path: &Path, name: &str, value: &[u8]);
 
     /// Sets the attributes that the controller sets on a new file.
@@ -146,13 +149,13 @@ pub(crate) trait World {
         self.set_attribute(path, local::BYTES, BYTES.to_string().as_bytes());
     }
 
-    /// Returns the volume with the publish context of its controller.
+    /// Returns the volume with the publish context that its controller would return.
     fn attached(&self, volume: Volume) -> Volume {
         volume
     }
 }
 
-/// Starts an agent whose volumes are provided by this transport.
+/// Starts an agent for a driver with this transport.
 pub(crate) fn start_with<K: Kernel>(kernel: K, transport: Transport<K>, base: &Path) -> Node<K> {
     let index = MountIndex::scan(&kernel, &transport).unwrap();
     let kubelet_dir = KubeletDir::open(&kernel, base).unwrap();
@@ -177,7 +180,7 @@ pub(crate) fn hear<K: Kernel>(node: &Node<K>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Frees the devices that a killed agent left bound, as an agent does after its start. Ignores
+/// Frees the devices that a killed agent left bound, as the agent does after startup. Ignores
 /// errors.
 pub(super) fn sweep<K: Kernel>(node: &Node<K>) {
     if node.try_lock_directory().is_ok_and(|alone| alone) {
@@ -187,7 +190,7 @@ pub(super) fn sweep<K: Kernel>(node: &Node<K>) {
     }
 }
 
-/// The form in which a volume is used: a filesystem type or a raw device.
+/// The filesystem type with which a volume is used, or its use as a raw device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Ext4,
@@ -197,7 +200,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// The type of the filesystem; `None` for a raw device.
+    /// Returns the filesystem type; `None` for a raw device.
     pub(crate) fn fs_type(self) -> Option<&'static str> {
         match self {
             Form::Ext4 => Some("ext4"),
@@ -208,12 +211,11 @@ impl Form {
     }
 }
 
-/// A volume, and the parameters of its requests.
+/// A volume, and the parameters of the requests for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Volume {
     pub(crate) id: String,
-    /// The name of the directories that a kubelet creates for the volume, which is the volume's
-    /// name.
+    /// The name of the directories that a kubelet creates for the volume, usually the volume's ID.
     pub(crate) folder: String,
     pub(crate) form: Form,
     pub(crate) base: PathBuf,
@@ -255,7 +257,7 @@ impl Volume {
         self.staged_at.clone().unwrap_or_else(usual)
     }
 
-    /// The path on which the volume is mounted while it is staged.
+    /// Returns the path on which the volume is mounted while it is staged.
     pub(crate) fn staging_mount(&self) -> PathBuf {
         match self.form {
             Form::Block => self.staging().join("device"),
@@ -268,7 +270,7 @@ impl Volume {
         self.base.join("pods").join(name)
     }
 
-    /// Makes the call as the gRPC service does.
+    /// Makes the call with the same functions as the gRPC service.
     pub(crate) fn call<K: Kernel>(&self, node: &Node<K>, verb: Verb) -> Result<(), Failure> {
         match verb {
             Verb::Stage => self.stage(node),
@@ -297,7 +299,7 @@ impl Volume {
         }
     }
 
-    /// Returns a request to stage the volume with any filesystem that it has.
+    /// Returns a NodeStageVolume request without a filesystem type.
     pub(super) fn untyped(&self) -> Stage {
         let mut request = self.stage_request();
         if let Access::Mount { fs_type, .. } = &mut request.capability.access {
@@ -317,12 +319,12 @@ impl Volume {
         }
     }
 
-    /// Whether a stage of the volume needs a slot for mkfs or e2fsck.
+    /// Whether NodeStageVolume needs a slot for mkfs or e2fsck.
     pub(super) fn wants_slot<K: Kernel>(&self, node: &Node<K>) -> bool {
         stage_once(node, &self.stage_request()) == Err(Obstacle::NoSlot)
     }
 
-    /// Runs a stage that holds a slot for mkfs or e2fsck.
+    /// Runs NodeStageVolume with a slot for mkfs or e2fsck.
     pub(super) fn stage_in_slot<K: Kernel>(&self, node: &Node<K>) -> Result<(), Failure> {
         let request = self.stage_request();
         let staged = run(node, Operation::Stage, |cx| {
@@ -344,7 +346,7 @@ impl Volume {
                     assert_eq!(lane, Lane::Change);
                     lane = Lane::Format;
                 }
-                // One uevent arrives while the stage waits for its disk.
+                // Simulate one uevent while NodeStageVolume waits for the disk.
                 Err(Obstacle::NoDisk(_)) if missing.is_none() => missing = Some(hear(node)?),
                 Err(obstacle) => return Err(obstacle.into_failure()),
             }
@@ -411,7 +413,7 @@ impl Volume {
         self.expand_by(node, path, staging, None)
     }
 
-    /// Expands the volume like [`Volume::expand_at`], to this size in bytes.
+    /// Expands the volume to this size in bytes, like [`Volume::expand_at`].
     pub(super) fn expand_to<K: Kernel>(
         &self,
         node: &Node<K>,
@@ -445,14 +447,14 @@ impl Volume {
         })
     }
 
-    /// Returns the usage at the first target. Panics if the volume is unhealthy.
+    /// Returns the usage of the volume at its first target. Panics if the volume is unhealthy.
     pub(crate) fn stats<K: Kernel>(&self, node: &Node<K>) -> Result<VolumeUsage, Failure> {
         let stats = self.condition(node)?;
         assert_eq!(stats.conditions, Conditions::default());
         Ok(stats.usage)
     }
 
-    /// Returns the statistics at the first target, whether the volume is healthy or not.
+    /// Returns the statistics of the volume at its first target, even if the volume is unhealthy.
     pub(crate) fn condition<K: Kernel>(&self, node: &Node<K>) -> Result<VolumeStats, Failure> {
         self.stats_of(node, &self.target(1), &self.staging())
     }
@@ -481,7 +483,7 @@ impl Volume {
         panic!("statistics want the pool on the pool");
     }
 
-    /// Returns the health reasons of the volume, for its first target and its staging path.
+    /// Returns the health reasons of the volume at its first target and its staging path.
     pub(super) fn health<K: Kernel>(&self, node: &Node<K>) -> Result<Conditions, Failure> {
         let request = NodeVolumeHealth {
             id: self.volume_id(),

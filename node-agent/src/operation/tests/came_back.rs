@@ -1,5 +1,6 @@
-//! Tests of raw volumes whose disk was removed and attached again while a pod uses the removed
-//! disk, and of stacked binds on the staging path of such a volume. `matrix` tests their failures.
+//! Tests of raw volumes whose disk was removed and attached again while a pod was using the removed
+//! disk, and of stacked bind mounts on the staging path of such a volume. `matrix` tests their
+//! failures.
 
 use std::path::Path;
 
@@ -16,14 +17,14 @@ fn world() -> Simulated {
     Simulated::of(Media::Disks)
 }
 
-/// Returns two worlds. In the second, mounts have no unique IDs, as before Linux 6.8.
+/// Returns two worlds. In the second world, mounts have no unique IDs, as before Linux 6.8.
 fn worlds() -> [Simulated; 2] {
     let old = world();
     old.machine.number_no_mounts();
     [world(), old]
 }
 
-/// The time at which the agent is restarted, if at all.
+/// The time at which the agent is restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Restart {
     Never,
@@ -33,7 +34,7 @@ enum Restart {
 
 const RESTARTS: [Restart; 3] = [Restart::Never, Restart::WhileRemoved, Restart::Later];
 
-/// Returns the device that a path shows.
+/// Returns the number of the device that is bound at a path.
 fn shown(node: &Node<Fake>, path: &Path) -> Dev {
     node.kernel.look(path).unwrap().unwrap().rdev
 }
@@ -44,7 +45,7 @@ fn comes_back(world: &Simulated, volume: &Volume) {
     world.machine.plug(plug);
 }
 
-/// Checks that the call is refused, names the path and changes nothing.
+/// Checks that the call fails with an error that names the path, and changes nothing.
 #[track_caller]
 fn refused(
     world: &Simulated,
@@ -61,8 +62,8 @@ fn refused(
     assert_eq!(world.machine.picture(), before, "{what}");
 }
 
-/// This holds if the same disk, another volume's disk, or no disk has the number of the removed
-/// disk.
+/// Tested with the same disk, a different volume's disk, or no disk at the device number of the
+/// removed disk.
 #[test]
 fn a_raw_volume_is_not_staged_again_while_a_pod_has_its_removed_disk() {
     for restart in RESTARTS {
@@ -109,7 +110,7 @@ fn a_raw_volume_is_not_staged_again_while_a_pod_has_its_removed_disk() {
     }
 }
 
-/// Nothing is bound at the path where the volume was staged.
+/// Nothing is mounted at the staging path.
 #[test]
 fn the_bind_of_a_pod_is_found_though_an_operator_has_unmounted_the_staged_device() {
     for restart in [Restart::Never, Restart::Later] {
@@ -144,7 +145,7 @@ fn the_bind_of_a_pod_is_found_though_an_operator_has_unmounted_the_staged_device
     }
 }
 
-/// Returns a volume whose staging path has two binds of its device.
+/// Returns a volume with two bind mounts of its device on the staging path.
 fn stacked(world: &Simulated) -> (Volume, Node<Fake>) {
     let volume = world.volume_of_kubelet("vol", Form::Block);
     let node = world.start();
@@ -191,7 +192,8 @@ fn binds_of_a_removed_disk_that_are_stacked_are_taken_down_together() {
     }
 }
 
-/// The disk need not be removed for this: another agent may have started meanwhile.
+/// Two bind mounts can be stacked even if no disk was removed: a second agent may have bound the
+/// device as well.
 #[test]
 fn binds_of_a_device_that_is_there_are_taken_down_together_if_they_are_stacked() {
     for (media, is_restarted) in [Media::Files, Media::Disks]
@@ -223,7 +225,7 @@ fn binds_of_a_device_that_is_there_are_taken_down_together_if_they_are_stacked()
             &what,
         );
         all_ok(&node, &volume, &[Verb::Unpublish(1)]);
-        // The volume stays staged.
+        // The volume is still staged.
         let unstaged = volume.call(&node, Verb::Unstage).unwrap_err();
         assert_eq!(unstaged.kind, Kind::Precondition, "{what}: {unstaged}");
         let path = elsewhere.to_str().unwrap();
@@ -257,7 +259,7 @@ fn the_bind_of_another_volume_stays_on_or_under_that_of_a_removed_disk() {
             }
             let (staged, others) = (volume.staging_mount(), other.staging_mount());
             if is_under {
-                // Cover the staged bind with another mount.
+                // Hide the staged bind mount with another mount.
                 let spare = world.base().join("spare");
                 world.make_file(&spare, 0);
                 world.machine.stack(&staged, &spare);
@@ -292,7 +294,7 @@ fn the_bind_of_another_volume_stays_on_or_under_that_of_a_removed_disk() {
     }
 }
 
-/// A second agent serves volumes with the same IDs.
+/// A second agent of a different driver serves volumes with the same IDs.
 #[test]
 fn the_bind_of_another_driver_is_not_taken_down() {
     let world = world();

@@ -1,5 +1,6 @@
-//! Tests of the certainty of a failed change: after "rolled back", the kubelet may forget the
-//! volume; after "may be running", it retries.
+//! Tests whether a failed call reports with certainty that nothing was changed: if the error says
+//! "rolled back", the kubelet may forget the volume; if the error says "may be running", the
+//! kubelet retries.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use crate::kernel::Kernel as _;
 use crate::kernel::fake::{Call, Fake, Fault};
 use crate::operation::Node;
 
-/// Returns a volume after the calls that precede `verb`.
+/// Returns a volume on which the calls before `verb` were made.
 fn before(verb: Verb, form: Form) -> (Simulated, Volume) {
     let world = Simulated::new();
     let volume = world.volume("vol", form);
@@ -21,8 +22,8 @@ fn before(verb: Verb, form: Form) -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// Returns the certainty of the failure if the mount cannot be attached, and the number of new
-/// objects that are left.
+/// Makes a call in which the mount cannot be attached to its path. Returns the certainty of the
+/// failure, and the number of new objects on the machine.
 fn unshown(verb: Verb, form: Form, fault: fn(usize, &'static str) -> Fault) -> (Certainty, usize) {
     let (world, volume) = before(verb, form);
     let node = world.start();
@@ -51,16 +52,17 @@ fn what_could_be_put_back_is_and_what_could_not_is_said() {
         assert_eq!(certainty, Certainty::MayBeRunning, "{verb:?} {form:?}");
         assert_ne!(left, 0, "{verb:?} {form:?}");
     }
-    // Closing the descriptors undoes everything, so the agent need not undo anything.
+    // The agent does not have to roll back, because closing its descriptors undoes everything.
     let gone = unshown(Verb::Stage, Form::Ext4, Fault::Fail);
     assert_eq!(gone, (Certainty::NothingHappened, 0));
-    // The state of the mount at the path cannot be read either, so the failure is uncertain.
+    // The agent cannot read either whether something is mounted at the path, so the failure is
+    // uncertain.
     let gone = unshown(Verb::Stage, Form::Ext4, Fault::FailFrom);
     assert_eq!(gone, (Certainty::MayBeRunning, 0));
 }
 
-/// Returns a raw volume that will be staged, another raw volume that is staged, and the position of
-/// the first matching system call in the stage.
+/// Returns an unstaged raw volume, a staged raw volume, and the position of the first matching
+/// system call of NodeStageVolume for the unstaged volume.
 fn unstaged(is_it: impl Fn(&Call) -> bool) -> (Simulated, Node<Fake>, [Volume; 2], usize) {
     let new = || {
         let world = Simulated::new();
@@ -75,7 +77,8 @@ fn unstaged(is_it: impl Fn(&Call) -> bool) -> (Simulated, Node<Fake>, [Volume; 2
     (world, node, volumes, at)
 }
 
-/// The device is detached, but the file for its bind may have a mount of another process by now.
+/// The device is detached, but another process may have mounted something on the file that was
+/// created as mount point.
 #[test]
 fn a_file_that_cannot_be_removed_is_said_though_its_device_was_freed() {
     let path = Path::new("/base/staging/vol/device");

@@ -1,5 +1,5 @@
 //! Tests of Civo's disks, which are smaller than their volumes, and of known defects of civo-csi on
-//! the node. Each test is named after the defect that it excludes.
+//! the node. Each test is named after the defect whose absence it checks.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::operation::Node;
 
 const ID: &str = "7f8b1c2d-1111-4222-8333-444455556666";
 
-/// Returns the disk as QEMU shows it: with the complete volume ID in both pages.
+/// Returns the disk as emulated by QEMU, which reports the complete volume ID in both VPD pages.
 pub(super) fn disk(medium: &Path, id: &str) -> Plug {
     let length = u8::try_from(id.len()).unwrap();
     let with = |page: u8, head: &[u8]| {
@@ -56,7 +56,8 @@ fn volume(world: &Simulated, form: Form) -> Volume {
 
 #[test]
 fn c1_a_mkfs_or_mount_that_fails_is_ok_without_a_mount() {
-    // Leave out the reads, which prove that a disk is blank: reading a whole disk is slow here.
+    // Omit the reads that check whether a disk is blank, because reading a whole disk is slow in
+    // the simulation.
     let tried = ["mkfs write", "fsopen", "fsconfig", "fsmount", "move_mount"];
     let stage = |fault: Option<usize>| {
         let world = Simulated::of(Media::Disks);
@@ -75,8 +76,8 @@ fn c1_a_mkfs_or_mount_that_fails_is_ok_without_a_mount() {
         );
         assert_eq!(staged.is_ok(), fault.is_none(), "{fault:?}: {staged:?}");
         if fault.is_some() {
-            // A publish after this stage either stages the volume first or fails. It never shows an
-            // empty directory.
+            // After this failed stage, NodePublishVolume must either show the volume or fail, but
+            // never show an empty directory.
             let published = volume.call(&node, Verb::Publish(1));
             assert_eq!(published.is_ok(), shown("mount /base/pods"), "{fault:?}");
         }
@@ -111,7 +112,7 @@ fn c11_an_expansion_ignores_the_mount_and_asks_the_cloud() {
     let elsewhere = world.base().join("elsewhere");
     let unmounted = volume.expand_to(&node, &elsewhere, &staging, BYTES);
     assert_eq!(unmounted.unwrap_err().kind, Kind::NotFound);
-    // A volume of this capacity has a disk that is smaller.
+    // The disk is smaller than this capacity of the volume.
     world.grow(&volume, GROWN_BYTES);
     let capacity = GROWN_BYTES / 945 * 1000;
     let bytes = volume.expand_to(&node, &target, &staging, capacity);

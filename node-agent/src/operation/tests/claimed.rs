@@ -1,4 +1,5 @@
-//! Tests of claims of the controller on a volume's file, and of their effect on a stage.
+//! Tests of NodeStageVolume for a file on which the controller has set a claim, which is an
+//! extended attribute that says that the file is being copied or deleted.
 
 use belay_contract::drivers::local::{self, CLAIM, Claim, NEW};
 use belay_server::call::Kind;
@@ -20,8 +21,8 @@ fn attribute(world: &Simulated, volume: &Volume, name: &str) -> Option<Vec<u8>> 
     kernel.xattr(&file, name).unwrap()
 }
 
-/// If the claim remained, any later change of an attribute would unstage the volume, although it is
-/// used again.
+/// If the claim to delete the volume remained, any later change of an attribute would unstage the
+/// volume, although it is in use again.
 #[test]
 fn a_stage_ends_the_claim_to_delete_the_volume_even_if_it_is_staged_already() {
     for form in FORMS {
@@ -56,7 +57,7 @@ fn no_volume_is_staged_while_it_is_copied_or_removed() {
         let file = kernel.open(&volume.file(), Open::FileRead).unwrap();
         assert!(kernel.flock(&file).unwrap(), "{form:?}");
         drop(file);
-        // The controller may be of a later release, whose claims are unknown.
+        // A controller of a later release may set claims that this agent does not know.
         world.set_attribute(&volume.file(), CLAIM, b"unknown");
         all_ok(&node, &volume, &[Verb::Stage]);
     }
@@ -90,7 +91,8 @@ fn a_file_that_is_smaller_than_it_records_is_not_staged() {
     }
 }
 
-/// A tool may have restored a backup of the file without its attributes.
+/// The file has no attributes, for example because a tool has restored it from a backup without
+/// them.
 #[test]
 fn a_file_without_records_is_staged_with_its_filesystem_and_never_formatted() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {

@@ -4,7 +4,8 @@
 use super::bench::{Form, Verb, World};
 use super::simulated::Simulated;
 
-/// The number of lifecycles, which hides the constant cost of the first lifecycle.
+/// The number of lifecycles, which is high enough to make the initial cost of the first lifecycle
+/// insignificant.
 const LIFECYCLES: usize = 8;
 
 #[test]

@@ -1,5 +1,5 @@
-//! Tests of the metrics of stages, with a separate situation for each reason, since alerts and
-//! operators rely on them.
+//! Tests of the metrics of NodeStageVolume, on which alerts and operators rely. Each value of the
+//! label `reason` is tested in a separate situation.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::device::loop_path;
 use crate::kernel::fake::Fault;
 use crate::kernel::{Kernel, LoopMode, Open};
 
-/// Returns the counts during `act` by series, without series at 0.
+/// Runs `act`, and returns the value of each metric series that is not 0 afterwards.
 pub(super) fn counted(act: impl FnOnce()) -> BTreeMap<String, String> {
     let recorder = PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, act);
@@ -44,7 +44,8 @@ fn refusal(reason: &str) -> String {
     format!("belay_format_refusals_total{{reason=\"{reason}\"}}")
 }
 
-/// Returns the position of the first system call of this name in a stage of a volume of this form.
+/// Returns the position of the first system call with this name in NodeStageVolume for a volume of
+/// this form.
 fn first_call(form: Form, name: &str) -> usize {
     let world = Simulated::new();
     let volume = world.volume("vol", form);
@@ -53,7 +54,8 @@ fn first_call(form: Form, name: &str) -> usize {
     world.first_call(stage, |call| call.name == name)
 }
 
-/// In Prometheus, `rate()` sees the first event only if the series existed before.
+/// The function `rate()` of Prometheus includes the first event only if the series existed before
+/// that event.
 #[test]
 fn every_series_is_exported_at_0_from_the_start() {
     let recorder = PrometheusBuilder::new().build_recorder();

@@ -1,6 +1,6 @@
-//! Tests of a volume whose target is covered by another mount. Whatever is called and whatever
-//! fails, the volume's device stays bound. After the covering mount is removed, everything
-//! completes as usual.
+//! Tests of a volume whose target is hidden by another mount. The volume's device must stay bound,
+//! regardless of which calls are made and which system calls fail. After the hiding mount is
+//! removed, all calls succeed as usual.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -19,8 +19,8 @@ use crate::work::Operation;
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
 const REFUSED: [Verb; 3] = [Verb::Unpublish(1), Verb::Publish(1), Verb::Unstage];
 
-/// Returns a published volume whose only visible trace is its covered target, which is the worst
-/// case, and the directory that is covered.
+/// Returns a published volume whose staging path was unmounted and whose target is hidden, which is
+/// the worst case, and the directory over which something is mounted.
 fn covered(world: &Simulated, form: Form) -> (Volume, PathBuf) {
     let volume = world.volume("vol", form);
     let node = world.start();
@@ -32,7 +32,7 @@ fn covered(world: &Simulated, form: Form) -> (Volume, PathBuf) {
     (volume, folder)
 }
 
-/// Unmounts the staging path without the agent, as if the kubelet had lost its state.
+/// Unmounts the staging path as a process other than the agent.
 fn unstage_by_hand(world: &Simulated, volume: &Volume) {
     let (kernel, device) = (world.kernel(), volume.staging().join("device"));
     match volume.form {
@@ -92,7 +92,7 @@ fn every_call_that_would_take_it_for_gone_is_refused() {
     }
 }
 
-/// The scan at the agent's start finds the target under its path without symlinks.
+/// The startup scan of the mount table records the target by its path without symlinks.
 #[test]
 fn a_covered_target_that_a_call_names_by_a_link_is_not_unpublished() {
     for form in FORMS {
@@ -131,7 +131,7 @@ fn a_covered_staging_path_is_not_unstaged() {
     }
 }
 
-/// The scan at the agent's start finds two mounts at one path.
+/// The startup scan of the mount table finds two mounts at the same path.
 #[test]
 fn a_target_under_the_mount_of_another_volume_keeps_it_staged_after_a_restart() {
     for form in FORMS {
@@ -159,14 +159,14 @@ fn a_target_under_the_mount_of_another_volume_keeps_it_staged_after_a_restart() 
     }
 }
 
-/// Calls the functions that free devices which no call names, or which a call names only by another
-/// path.
+/// Calls the functions that free devices without a NodeUnstageVolume call, and a NodeUnstageVolume
+/// call with a different path.
 fn free_unasked(node: &Node<Fake>, volume: &Volume) {
     sweep(node);
     let mut unfit = volume.clone();
     (unfit.form, unfit.flags) = (Form::Ext4, &["remount"]);
     assert!(unfit.call(node, Verb::Stage).is_err());
-    // The release leaves alone a mount that it cannot identify.
+    // `release` does not unmount a mount that it cannot identify.
     drop(run(node, Operation::Unstage, |cx| {
         release(cx, &volume.volume_id())
     }));

@@ -1,5 +1,5 @@
-//! Tests of volumes that are disks: which disk belongs to a volume, and the effects of its removal,
-//! exchange and growth.
+//! Tests of volumes that are disks: how the agent finds the disk of a volume, and what happens if
+//! the disk is removed, replaced or enlarged.
 
 use std::path::Path;
 
@@ -17,11 +17,11 @@ use crate::kernel::fake::{Call, Confusion, Fake, Fault, Holds, Plug};
 use crate::kernel::{DiskFacts, Kernel as _, Open, ScsiFacts};
 use crate::operation::{Node, VolumeUsage};
 
-/// Two volume IDs for which a virtio disk shows the same serial number.
+/// Two volume IDs for which a virtio disk reports the same serial number.
 const ALIKE: [&str; 2] = ["0123456789-0123456789-a", "0123456789-0123456789-b"];
-/// Offset of the mark of an interrupted format, in bytes.
+/// Offset in bytes of the format mark, which an interrupted mkfs leaves on the disk.
 const MARK_AT: u64 = 100 * MIB;
-/// Offset in the log of an xfs, where a mount writes, in bytes.
+/// Offset in bytes of a part of an xfs log to which a mount writes.
 const LOG_AT: u64 = 48 * MIB + 1024;
 const PLACES: [Form; 2] = [Form::Ext4, Form::Block];
 
@@ -38,7 +38,7 @@ pub(super) fn refused(result: Result<(), Failure>, kind: Kind, why: &[&str]) {
     }
 }
 
-/// Returns a SCSI disk with this medium, and with the identity that a cloud gives to it.
+/// Returns a SCSI disk with this medium, and with the vendor and ID that a cloud sets.
 pub(super) fn scsi(medium: &Path, vendor: &str, id: &str) -> Plug {
     let mut id_page = vec![0, 0x83, 0, 0, 2, 0, 0, u8::try_from(id.len()).unwrap()];
     id_page.extend(id.bytes());
@@ -85,7 +85,7 @@ fn two_disks_that_say_the_same_are_used_for_no_volume() {
     all_ok(&node, &one, &[Verb::Stage, Verb::Unstage]);
 }
 
-/// A detach would be refused while the volume is staged.
+/// While the volume is staged, its disk must not be detached.
 #[test]
 fn a_volume_is_taken_down_though_another_disk_says_the_same_by_now() {
     for restart in [false, true] {
@@ -103,7 +103,8 @@ fn a_volume_is_taken_down_though_another_disk_says_the_same_by_now() {
     }
 }
 
-/// In that case, only the beginning of a serial number connects the mount with the volume.
+/// Without a name in `/dev/belay`, the only evidence that the mount is the volume's is the
+/// beginning of a serial number.
 #[test]
 fn a_mount_without_a_name_is_not_used_while_another_disk_or_volume_shares_its_serial() {
     let world = world();
@@ -131,7 +132,7 @@ fn a_mount_without_a_name_is_not_used_while_another_disk_or_volume_shares_its_se
     for verb in [Verb::Publish(2), Verb::Stats] {
         refused(volume.call(&node, verb), Kind::Precondition, &why);
     }
-    // Once the disk is known to be the volume's, it stays the volume's.
+    // If the agent has already identified the volume's disk, a second similar disk does not matter.
     let node = world.start();
     all_ok(&node, &volume, &[Verb::Publish(1), Verb::Stats]);
     refused(other.call(&node, Verb::Stage), Kind::Precondition, &why);
@@ -142,7 +143,7 @@ fn a_mount_without_a_name_is_not_used_while_another_disk_or_volume_shares_its_se
     for verb in [Verb::Publish(2), Verb::Stats] {
         let why = ["both match"];
         refused(volume.call(&node, verb), Kind::Precondition, &why);
-        // The bind itself shows to which volume it belongs.
+        // The bind mount of a raw device shows the volume's name.
         all_ok(&node, &raw, &[verb]);
     }
     for volume in [&volume, &raw] {
@@ -177,7 +178,7 @@ fn a_volume_of_another_driver_on_the_same_disk_is_refused_by_name() {
     let volume = world.volume("vol", Form::Ext4);
     let one = world.start();
     all_ok(&one, &volume, &[Verb::Stage]);
-    // Another agent knows the volume only by its ID, and the disk is in use.
+    // A second agent identifies the volume only by its ID, and the disk is in use.
     let other = world.start_disks("other.csi.example");
     let mut again = volume.clone();
     again.folder = "elsewhere".to_owned();
@@ -187,7 +188,8 @@ fn a_volume_of_another_driver_on_the_same_disk_is_refused_by_name() {
     all_ok(&one, &volume, &[Verb::Unstage]);
 }
 
-/// The disk was exchanged after it was found, and the new disk has its number and name.
+/// After the agent has found the disk, a different disk replaces it, with the same device number
+/// and name.
 #[test]
 fn another_disk_that_came_in_the_place_of_the_volumes_is_not_used() {
     for form in PLACES {
@@ -342,7 +344,7 @@ fn a_disk_of_which_nothing_is_known_can_be_proven_blank_if_the_driver_is_told_to
     assert_eq!(holds, Holds::Filesystem("ext4", BYTES, 1));
 }
 
-/// Returns a volume whose format was interrupted, because the agent was killed during mkfs.
+/// Returns a volume for which the agent was killed during mkfs, so that the format is incomplete.
 fn half_formatted(form: Form, mark: Option<u8>) -> (Simulated, Volume) {
     let world = world();
     let mut volume = world.volume("vol", form);
@@ -354,7 +356,8 @@ fn half_formatted(form: Form, mark: Option<u8>) -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// A user of a disk can write anything to it, except a secret that the user does not know.
+/// A user of the disk can write anything to it, but cannot forge a format mark, because the mark
+/// contains a secret.
 #[test]
 fn an_interrupted_format_of_a_disk_is_begun_again_only_with_its_secret() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
@@ -383,8 +386,8 @@ fn an_interrupted_format_of_a_disk_is_begun_again_only_with_its_secret() {
     }
 }
 
-/// Returns a volume whose agent was killed after the last write of mkfs: the xfs is complete, but
-/// still has its mark.
+/// Returns a volume for which the agent was killed after the last write of mkfs: the xfs is
+/// complete, but the format mark is still on the disk.
 fn formatted_but_marked() -> (Simulated, Volume) {
     let blank = || {
         let world = world();
@@ -406,7 +409,7 @@ fn formatted_but_marked() -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// Checks that the mark stays on the disk if another filesystem type is requested.
+/// Checks that the format mark stays on the disk if a different filesystem type is requested.
 #[track_caller]
 fn keeps_its_mark_for_another_type(world: &Simulated, node: &Node<Fake>, volume: &Volume) {
     let before = world.machine.picture();
@@ -422,7 +425,8 @@ fn keeps_its_mark_for_another_type(world: &Simulated, node: &Node<Fake>, volume:
     assert!(mark() == marked, "the mark");
 }
 
-/// A mount leaves a log, and for half a minute the LSN of mkfs.
+/// A mount of an xfs writes to the log, but for half a minute the superblock keeps the log sequence
+/// number that mkfs has written.
 #[test]
 fn an_xfs_with_a_mark_is_not_mounted_without_its_secret_nor_formatted_once_it_was_mounted() {
     for mark in [None, Some(2)] {
@@ -436,7 +440,7 @@ fn an_xfs_with_a_mark_is_not_mounted_without_its_secret_nor_formatted_once_it_wa
         );
     }
     let (world, volume) = formatted_but_marked();
-    // Another driver has mounted the filesystem.
+    // A different driver has mounted the filesystem.
     world.write_file(&volume.file(), LOG_AT, &[1]);
     world.write_file(&volume.file(), 200 * MIB, b"data");
     let node = world.start();
@@ -458,7 +462,7 @@ fn a_raw_user_sees_no_mark_and_ends_the_leave_to_format() {
         let staged = raw.call(&node, Verb::Stage);
         refused(staged, Kind::Precondition, &["stage it for writing first"]);
         raw.mode = AccessMode::SingleNodeWriter;
-        // The key of the mark may be configured again later.
+        // The key with which the format mark was made may be configured again later.
         raw.mark = None;
         all_ok(&node, &raw, &[Verb::Stage]);
         let mark = world.machine.read_file(&volume.file(), MARK_AT, 4096);
@@ -519,7 +523,7 @@ fn a_disk_that_is_claimed_by_another_process_is_no_raw_volume() {
     nothing_left(&world);
 }
 
-/// The bind mounts of the volume show the number, and so the other disk.
+/// The volume's bind mounts refer to a device number, so they now show the other disk.
 #[test]
 fn a_raw_volume_whose_number_went_to_another_disk_is_taken_down_and_the_other_kept() {
     for form in PLACES {
@@ -561,8 +565,8 @@ fn a_raw_volume_whose_number_went_to_another_disk_is_taken_down_and_the_other_ke
     }
 }
 
-/// Checks that a stage is refused and writes nothing while another process has claimed the disk.
-/// Returns the result of the next stage.
+/// Checks that NodeStageVolume is refused and writes nothing while another process has the disk
+/// open exclusively. Returns the result of the next NodeStageVolume call.
 #[track_caller]
 fn stage_after_claim(world: &Simulated, volume: &Volume) -> Result<(), Failure> {
     let node = world.start();
@@ -577,8 +581,8 @@ fn stage_after_claim(world: &Simulated, volume: &Volume) -> Result<(), Failure> 
     volume.call(&node, Verb::Stage)
 }
 
-/// The mkfs of a killed agent may still be writing to the disk, so the content of the disk decides
-/// nothing.
+/// A mkfs that a killed agent has started may still be writing to the disk, so the content of the
+/// disk must be ignored.
 #[test]
 fn a_disk_that_another_process_has_claimed_is_busy_whatever_is_found_on_it() {
     let (world, volume) = formatted_but_marked();
@@ -590,7 +594,7 @@ fn a_disk_that_another_process_has_claimed_is_busy_whatever_is_found_on_it() {
     refused(staged, Kind::Precondition, &["contains"]);
 }
 
-/// Another driver has mounted the disk, and may be writing to it.
+/// A different driver has mounted the disk, and may be writing to it.
 #[test]
 fn the_mark_of_a_disk_that_another_process_has_claimed_is_not_erased() {
     let (world, volume) = formatted_but_marked();
@@ -604,7 +608,8 @@ fn new(form: Form) -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// Before Linux 6.7, the kernel confuses a clone with its original, if the original is mounted.
+/// Before Linux 6.7, the kernel confuses a clone of a btrfs with its original if the original is
+/// mounted.
 #[test]
 fn a_btrfs_that_the_kernel_takes_for_a_mounted_one_is_not_staged() {
     for confusion in [Confusion::Refuses, Confusion::MountsOther] {
@@ -626,8 +631,8 @@ fn a_btrfs_that_the_kernel_takes_for_a_mounted_one_is_not_staged() {
     }
 }
 
-/// The kernel does not show the number of the removed disk, so the disk could be mistaken for
-/// another.
+/// For a btrfs, the kernel does not report the number of a removed disk, so the disk could be
+/// mistaken for a different disk.
 #[test]
 fn a_btrfs_whose_disk_is_removed_while_it_is_staged_is_staged_once_the_disk_is_back() {
     let staged = || {

@@ -1,5 +1,5 @@
-//! Tests of the effect of an errno of one system call: the code and words of the error, whether the
-//! call is repeated, and leftovers.
+//! Tests of single system calls that fail with a certain errno: the code and the message of the
+//! resulting error, whether the system call is repeated, and what is left on the machine.
 
 use belay_server::call::Kind;
 use belay_server::request::AccessMode;
@@ -71,7 +71,7 @@ fn only_what_the_kernel_confuses_is_mounted_by_a_second_attempt() {
     }
 }
 
-/// Both a check and the other mount would write to the disk.
+/// If e2fsck ran, e2fsck and the other mount would both write to the disk.
 #[test]
 fn an_ext4_that_is_mounted_elsewhere_is_not_repaired() {
     let world = Simulated::of(Media::Disks);

@@ -1,4 +1,5 @@
-//! Tests that a call makes the same number of system calls, whatever else is staged on the node.
+//! Tests that the number of system calls of a call does not depend on the number of other staged
+//! volumes.
 
 use super::bench::{Form, Verb, World};
 use super::simulated::Simulated;
@@ -17,7 +18,7 @@ const LIFECYCLE: [Verb; 6] = [
 fn costs(form: Form, neighbours: usize) -> Vec<(Verb, usize)> {
     let world = Simulated::new();
     let node = world.start();
-    // The first raw volume creates directories that are kept.
+    // The first raw volume creates directories that are never removed.
     let first = world.volume("first", form);
     for verb in LIFECYCLE {
         first.call(&node, verb).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of disks with content that is not a filesystem of the volume. Whatever fails during a
-//! stage, and whatever happens to the disk, the disk is never formatted.
+//! Tests of disks whose content is not a filesystem of the volume. Such a disk must never be
+//! formatted, regardless of failures during NodeStageVolume and of changes of the disk.
 
 use belay_server::call::Failure;
 
@@ -11,11 +11,13 @@ use crate::kernel::fake::{Call, Fake, Fault, Plug};
 use crate::operation::Node;
 
 const ATTACHED: u64 = 1_800_000_000;
-/// The middle of part 78 of the 256 parts of a new disk, from each of which a sample is read.
+/// An offset at which a sample of a new disk is read: a disk has 256 parts, and this is the middle
+/// of part 78.
 const SAMPLE: u64 = 77 * (BYTES / 256) + BYTES / 512;
-/// Maximum offset of content on a disk that is read completely, since such a read is slow here.
+/// Maximum offset of content in tests in which the disk is read completely, because reading a whole
+/// disk is slow in the simulation.
 const NEAR: u64 = 16 * MIB;
-/// Offset of the mark of an interrupted format, in bytes.
+/// Offset in bytes of the format mark, which an interrupted mkfs leaves on the disk.
 const MARK: u64 = 100 * MIB;
 
 /// Offsets and contents that are not zero.
@@ -36,15 +38,15 @@ const CONTENTS: [(u64, &[u8]); 14] = [
     (BYTES - 1, &[1]),
 ];
 
-/// An event that disturbs the stage of a disk.
+/// An event that disturbs NodeStageVolume.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Fails,
     ReadsHalf,
     Vanishes,
-    /// A blank disk with the same serial number replaces the disk.
+    /// The disk is replaced by a blank disk with the same serial number.
     IsSwapped,
-    /// The disk is attached only when the event happens.
+    /// The disk was not attached before, and is attached now.
     IsLate,
 }
 
@@ -56,7 +58,7 @@ const EVENTS: [Event; 5] = [
     Event::IsLate,
 ];
 
-/// A volume on a disk, for which the controller reports `content`, and its agent.
+/// A volume on a disk, and an agent. The controller reports `content` in the publish context.
 struct Stage {
     world: Simulated,
     node: Node<Fake>,
@@ -98,7 +100,7 @@ impl Stage {
         (staged.is_ok(), self.world.machine.end())
     }
 
-    /// Makes the call. The event happens before the system call with this position.
+    /// Makes the call. The event happens right before the system call with the position `number`.
     fn under(&self, event: Event, number: usize, own: Plug) -> Result<(), Failure> {
         let (machine, file) = (&self.world.machine, self.volume.file());
         if let Event::IsLate = event {
@@ -139,7 +141,7 @@ impl Stage {
     }
 }
 
-/// Returns the positions of all calls, but of only some of the many reads.
+/// Returns the positions of all system calls except most of the reads.
 fn positions(calls: &[Call]) -> Vec<usize> {
     let mut reads = 0;
     let is_one = |at: &usize| {
@@ -159,7 +161,7 @@ fn what_is_on_a_disk_stays_whatever_happens_during_its_stage() {
         ("new", true),
     ] {
         for (at, bytes) in CONTENTS {
-            // Two bytes may be equal to a signature by chance.
+            // Contents of two bytes are not known signatures.
             let is_signature = bytes.len() > 2;
             if content != "new" && at > NEAR || accepts && !is_signature {
                 continue;
@@ -198,7 +200,7 @@ fn what_is_on_a_disk_stays_whatever_happens_during_its_stage() {
     }
 }
 
-/// The agent has found the first disk blank, or is formatting it.
+/// The disk is replaced after the agent has found it blank, or while the agent is formatting it.
 #[test]
 fn a_disk_that_takes_the_place_of_a_blank_one_is_not_formatted() {
     const DATA: (u64, &[u8]) = (SAMPLE, b"data of another volume");
@@ -217,7 +219,8 @@ fn a_disk_that_takes_the_place_of_a_blank_one_is_not_formatted() {
         stage.check(&medium, DATA, &what);
         hear(&stage.node).unwrap();
         let again = stage.volume.call(&stage.node, Verb::Stage);
-        // The volume has another disk by now, whether it is mounted or not.
+        // The volume has a different disk by now, so the call must fail whether the first disk is
+        // mounted or not.
         assert!(again.is_err(), "{what}, {again:?}");
         stage.check(&medium, DATA, &what);
     }

@@ -1,6 +1,6 @@
 //! Tests of an ext4 whose superblock sets `errors=panic`, and of mount flags that the kernel
 //! refuses only after it has read a superblock. The simulated kernel reports a violation if an ext4
-//! is mounted that would panic it.
+//! is mounted with `errors=panic` in effect.
 
 use belay_server::call::Kind;
 
@@ -18,7 +18,7 @@ fn formatted(media: Media) -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// Counts how often a stage sets the mount option `errors`.
+/// Counts how often NodeStageVolume sets the mount option `errors`.
 fn overrides(world: &Simulated, volume: &Volume) -> usize {
     let node = world.start();
     world.machine.begin(None);
@@ -49,8 +49,9 @@ fn a_class_that_says_what_to_do_after_errors_is_obeyed() {
     assert_eq!(overrides(&world, &volume), 1);
 }
 
-/// The kernel reads the options before it replays the journal. The first superblock is created only
-/// for the replay, so it does not need the override.
+/// The kernel reads the mount options in the superblock before it replays the journal. The first
+/// superblock is created only to replay the journal, so it does not need to override
+/// `errors=panic`.
 #[test]
 fn a_panic_that_the_journal_asks_for_is_overridden_after_the_check() {
     let (world, volume) = formatted(Media::Files);
@@ -85,7 +86,7 @@ fn a_flag_that_the_superblock_does_not_allow_is_named_and_nothing_is_left() {
     }
 }
 
-/// In this case, nothing proves that a flag is the reason.
+/// If mounting also fails without the mount flags, nothing shows that a flag is the reason.
 #[test]
 fn an_error_that_is_there_without_the_flags_too_names_none() {
     let (world, mut volume) = formatted(Media::Files);

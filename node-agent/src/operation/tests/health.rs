@@ -1,4 +1,4 @@
-//! Tests of the health of volumes that are healthy, unhealthy, and healthy again.
+//! Tests of the health that is reported for a volume before, during and after a fault.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ fn up<K: Kernel>(node: &Node<K>, volume: &Volume) {
     volume.call(node, Verb::Publish(1)).unwrap();
 }
 
-/// Checks that both calls that report health report the expected reasons.
+/// Checks that NodeGetVolumeHealth and NodeGetVolumeStats report the expected health reasons.
 #[track_caller]
 fn expect(node: &Node<Fake>, volume: &Volume, expected: &[(Severity, &'static str)]) {
     assert_eq!(told(&volume.health(node).unwrap()), expected);
@@ -59,7 +59,7 @@ fn a_volume_in_use_is_well(world: &impl World) {
         let volume = world.volume(&format!("{form:?}"), form);
         up(&node, &volume);
         assert_eq!(told(&volume.health(&node).unwrap()), [], "{form:?}");
-        // The same holds after a restart, when the index is empty.
+        // The result is the same after a restart, when the mount index is empty.
         let node = world.start();
         assert_eq!(told(&volume.health(&node).unwrap()), [], "{form:?}");
         volume.stats(&node).unwrap();
@@ -131,7 +131,7 @@ fn a_file_that_is_cut_or_removed_beneath_its_device_is_complained_of() {
     }
 }
 
-/// If the volume grows between the two reads, its device must not seem larger than its file.
+/// The volume grows between the two reads; the device must not seem larger than the file.
 #[test]
 fn the_file_is_measured_after_the_device_that_follows_it() {
     for form in FORMS {
@@ -175,8 +175,8 @@ fn a_file_that_cannot_be_looked_at_is_complained_of() {
     let node = world.start();
     let volume = world.volume("vol", Form::Ext4);
     up(&node, &volume);
-    // With quotas, all statistics run on the pool. Otherwise, they would inspect the volume in
-    // place first, and then again on the pool.
+    // Enable quotas, so that statistics run only on the pool. Without quotas, the volume would
+    // first be inspected on the event loop, and then again on the pool.
     world.machine.keep_quotas();
     volume.condition(&node).unwrap();
     let file = volume.file().display().to_string();
@@ -208,14 +208,14 @@ fn a_raw_device_that_was_detached_by_force_is_lost() {
     world.machine.unbind_all();
     assert_eq!(told(&volume.health(&node).unwrap()), lost);
     assert_eq!(told(&volume.health(&world.start()).unwrap()), lost);
-    // The device number belongs to another volume by now.
+    // Stage a second volume, which gets the device number of the first.
     let other = world.volume("other", Form::Block);
     other.call(&node, Verb::Stage).unwrap();
     assert_eq!(told(&volume.health(&node).unwrap()), lost);
     assert_eq!(told(&other.health(&node).unwrap()), []);
 }
 
-/// If `/dev` is read-only, only the staging path connects a raw device with its volume.
+/// If `/dev` is read-only, only the staging path shows to which volume a raw device belongs.
 #[test]
 fn a_raw_device_without_a_name_is_lost_where_the_caller_says_it_was_staged() {
     let lost = [(Severity::Inaccessible, "DeviceLost")];
@@ -252,7 +252,7 @@ fn a_filesystem_whose_disk_was_removed_is_lost_also_after_a_restart() {
     }
 }
 
-/// The condition of a volume that is unmounted while it is inspected is unknown.
+/// If a volume is unmounted while it is being inspected, its health is unknown.
 #[test]
 fn a_volume_that_is_unmounted_meanwhile_has_no_condition() {
     let staged = || {
@@ -281,7 +281,7 @@ fn a_volume_that_is_unmounted_meanwhile_has_no_condition() {
     }
 }
 
-/// Returns the health of a volume if the caller names no path.
+/// Returns the health of a volume for a request without paths.
 fn without_paths<K: Kernel>(node: &Node<K>, volume: &Volume) -> Result<Conditions, Failure> {
     let request = NodeVolumeHealth {
         id: volume.volume_id(),
@@ -293,7 +293,7 @@ fn without_paths<K: Kernel>(node: &Node<K>, volume: &Volume) -> Result<Condition
     })
 }
 
-/// Returns the health of a volume if the caller names only this target.
+/// Returns the health of a volume for a request that contains only this target.
 fn at_target<K: Kernel>(
     node: &Node<K>,
     volume: &Volume,
@@ -374,8 +374,8 @@ fn a_target_for_reading_only_hides_no_filesystem_that_its_errors_stopped() {
         assert_eq!(told(&at_target.unwrap()), expected);
         let stats = volume.condition(&node).unwrap();
         assert_eq!(told(&stats.conditions), expected, "of its statistics");
-        // Only the mount at the staging path shows whether read-only was requested. A relative path
-        // shows no mount.
+        // Only the mount at the staging path shows whether the volume was requested read-only. With
+        // a relative path, this mount cannot be found.
         let relative = Path::new("base/staging/vol");
         let stats = volume.stats_of(&node, &volume.target(1), relative);
         assert_eq!(told(&stats.unwrap().conditions), []);
@@ -397,8 +397,8 @@ fn the_volume_of_another_driver_is_not_judged_for_its_id() {
     assert_eq!(told(&without_paths(&other_driver(), &volume).unwrap()), []);
 }
 
-/// The other volume is unhealthy, or is raw and its device was detached by force. This is tested
-/// with and without names in `/dev`.
+/// The other volume is unhealthy, or is a raw volume whose device was detached by force. Both cases
+/// are tested with and without names in `/dev/belay`.
 #[test]
 fn another_volume_at_the_paths_told_is_not_judged() {
     for (form, is_named) in FORMS.iter().flat_map(|it| [(*it, true), (*it, false)]) {
@@ -456,7 +456,8 @@ fn a_removed_disk_is_a_reason_for_the_volume_that_was_noted_at_the_target_alone(
     }
 }
 
-/// The kubelet has staged the volume again, but a pod of it still has the lost device.
+/// The kubelet has staged the volume again, but a pod still uses the device that was detached by
+/// force.
 #[test]
 fn a_raw_volume_is_lost_while_one_of_its_targets_shows_the_device_that_it_had() {
     let world = Simulated::new();

@@ -1,4 +1,4 @@
-//! Tests of statistics on the event loop: they are read there only if no system call can wait.
+//! Tests that statistics are read on the event loop only if no system call can block.
 
 use std::path::{Path, PathBuf};
 
@@ -63,7 +63,8 @@ impl Bench {
         index.is_read_in_place(&self.target(), &volume).unwrap()
     }
 
-    /// Reads the statistics on the event loop, where a system call that may wait is a violation.
+    /// Reads the statistics on the event loop, where the simulated kernel reports a system call
+    /// that may block as a violation.
     fn on_loop(&self, path: &Path) -> Option<VolumeStats> {
         self.world.machine.never_wait_here(true);
         let read = self.read(path, Thread::Only);
@@ -82,7 +83,7 @@ fn statistics_are_read_in_place_where_nothing_can_wait() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block] {
         let bench = Bench::new(form);
         let is_in_place = matches!(form, Form::Ext4 | Form::Xfs);
-        // Read the first statistics after the start, and later statistics.
+        // Read the statistics twice: the first time after startup, and a later time.
         for _ in 0..2 {
             let read = bench.on_loop(&bench.target());
             if is_in_place {
@@ -99,7 +100,8 @@ fn statistics_are_read_in_place_where_nothing_can_wait() {
     }
 }
 
-/// The options of a btrfs name its subvolume, which may have to be read from the disk.
+/// The mount options of a btrfs contain its subvolume, which the kernel may have to read from the
+/// disk.
 #[test]
 fn the_options_of_a_btrfs_are_not_read_in_place() {
     let bench = Bench::new(Form::Btrfs);
@@ -107,7 +109,7 @@ fn the_options_of_a_btrfs_are_not_read_in_place() {
     assert_eq!(bench.on_loop(&bench.target()), None);
     let calls = bench.world.machine.end();
     let names: Vec<_> = calls.iter().map(|call| call.name).collect();
-    // The statx(2) reads the root of the mount.
+    // The statx(2) call queries the root of the mount.
     assert_eq!(names, ["openat2 RESOLVE_CACHED", "statx"]);
 }
 
@@ -123,8 +125,7 @@ fn what_must_be_read_on_the_pool_is_not_even_looked_up_in_place_again() {
     }
 }
 
-/// The kernel knows the mount, but the path leads through a filesystem whose server must be
-/// queried.
+/// The path of the mount leads through a filesystem whose server must be queried.
 #[test]
 fn a_path_through_a_silent_server_is_read_on_the_pool() {
     for is_first in [true, false] {
@@ -136,8 +137,8 @@ fn a_path_through_a_silent_server_is_read_on_the_pool() {
     }
 }
 
-/// Only the staging path shows whether read-only was requested, and that path may lead through any
-/// filesystem.
+/// Only the staging path shows whether the volume was requested read-only, and a lookup of that
+/// path may block.
 #[test]
 fn a_filesystem_that_is_read_only_is_read_on_the_pool() {
     let bench = Bench::new(Form::Ext4);
@@ -159,7 +160,8 @@ fn a_staging_path_outside_the_kubelets_directory_is_refused_on_the_pool() {
     assert!(failure.message.contains("staging_target_path"), "{failure}");
 }
 
-/// The superblock shows the quotas, even if the volume was staged before the agent started.
+/// The agent finds the quotas in the superblock, even if the volume was staged before the agent
+/// started.
 #[test]
 fn an_ext4_that_can_have_project_quotas_is_read_on_the_pool_whatever_its_options_show() {
     let mut bench = Bench::new(Form::Ext4);

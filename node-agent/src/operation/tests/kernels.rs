@@ -1,5 +1,5 @@
-//! Tests that both kernels behave alike: each rule of the simulated kernel that an operation relies
-//! on is also tested on the real kernel.
+//! Tests that the simulated kernel and the real kernel behave alike. If an operation relies on a
+//! rule of the simulated kernel, this rule is also tested on the real kernel.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ fn file<W: World>(world: &W, kernel: &W::Kernel) -> <W::Kernel as Descriptors>::
     kernel.open(&path, Open::FileWrite).unwrap()
 }
 
-/// Returns a loop device over a locked file. Both are open.
+/// Locks a file and binds a loop device to it. Returns both descriptors.
 fn bound<W: World>(
     world: &W,
     kernel: &W::Kernel,
@@ -59,8 +59,8 @@ fn bound<W: World>(
     }
 }
 
-/// Whether the lock of the file becomes free. Waits a moment, since other processes probe devices,
-/// too.
+/// Whether the lock of the file becomes free within a moment. Other processes that probe devices
+/// may keep the lock for a short time.
 fn is_free<W: World>(world: &W, kernel: &W::Kernel) -> bool {
     let other = file(world, kernel);
     let locked = while_busy(
@@ -160,7 +160,7 @@ fn a_clone_that_nobody_attached_is_gone_when_closed<W: World>(world: &W) {
     assert!(!kernel.look(&target).unwrap().unwrap().mount_root);
     kernel.umount(&staging).unwrap();
 
-    // A mount keeps the ID that it has before it is attached.
+    // The ID of a mount does not change when the mount is attached to a path.
     let clone = kernel.open_tree(&kernel.open_path(&staging).unwrap());
     let clone = clone.unwrap();
     let before = kernel.stat(&clone).unwrap();
@@ -267,7 +267,7 @@ impl InDev {
 
 impl Drop for InDev {
     fn drop(&mut self) {
-        // On a real machine, the directory still exists if the test has failed.
+        // If the test has failed on a real machine, the directory still exists.
         drop(std::fs::remove_dir_all(&self.0));
     }
 }

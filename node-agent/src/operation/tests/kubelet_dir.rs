@@ -79,7 +79,7 @@ fn a_publish_refuses_a_target_that_is_not_beneath_and_names_it() {
     }
 }
 
-/// The staging path determines the files that the pod sees.
+/// A wrong staging path would show files of a different directory to the pod.
 #[test]
 fn a_publish_refuses_a_staging_path_that_is_not_beneath_and_names_it() {
     for form in [Form::Ext4, Form::Block] {
@@ -102,7 +102,8 @@ fn a_publish_refuses_a_staging_path_that_is_not_beneath_and_names_it() {
     }
 }
 
-/// A read-only call has two paths. Each of them is wrong once, while the other is valid.
+/// The requests of these calls contain two paths. Each path is wrong once while the other path is
+/// valid.
 #[test]
 fn stats_and_expansions_refuse_either_path_and_name_it() {
     for form in [Form::Ext4, Form::Block] {
@@ -140,8 +141,7 @@ fn a_volume_path_that_is_relative_is_no_mount_of_any_volume() {
     for verb in [Verb::Stage, Verb::Publish(1)] {
         volume.call(&node, verb).unwrap();
     }
-    // The simulated machine resolves relative paths from its root, like a process with that working
-    // directory.
+    // The simulated machine resolves relative paths from its root directory.
     for path in ["base/pods/vol-1", "", "."] {
         let path = Path::new(path);
         let stats = volume.stats_of(&node, path, &volume.staging()).map(drop);
@@ -180,7 +180,7 @@ fn mounts_are_seen_on_a_shared_mount_and_in_the_namespace_of_another_first_proce
     assert_eq!(hidden(&world, "/base"), None);
     world.machine.keep_mounts_here(true);
     assert_eq!(hidden(&world, "/base"), None);
-    // The directory is a private mount of a container.
+    // The directory is on a private mount in a container.
     assert!(hidden(&world, "/").is_some());
     world.machine.keep_mounts_here(false);
     let why = hidden(&world, "/base").unwrap();
@@ -250,7 +250,7 @@ fn a_folder_is_covered_where_two_mounts_are_at_its_path_or_above() {
     for (points, is_covered) in [
         (["/", "/base", "/base/volumes"], false),
         (["/", "/base/volumes/a", "/base/volumes/a"], false),
-        // After a boot, two mounts at `/` are normal.
+        // Two mounts at `/` are normal after a boot.
         (["/", "/", "/base"], false),
         (["/", "/base", "/base"], true),
         (["/", "/base/volumes", "/base/volumes"], true),

@@ -45,7 +45,8 @@ fn a_volume_is_staged_again_only_with_its_label() {
             assert_eq!(again(ONE), Ok(()), "{form:?}");
             assert_eq!(again(SAME), Ok(()), "{form:?}");
             assert_eq!(again(OTHER), Err(Kind::Incompatible), "{form:?}");
-            // Before Linux 6.13, the check would have to read the mount table.
+            // Before Linux 6.13, the check that a mount has no label would have to read the mount
+            // table, so this check is omitted.
             let unlabelled = if is_shown {
                 Err(Kind::Incompatible)
             } else {

@@ -1,5 +1,6 @@
-//! Tests of state that a process has set on a volume's loop device. The next volume on that device
-//! must not inherit the state, and health reports it while the volume is in use.
+//! Tests of settings, such as read-only, that a process has changed on a volume's loop device. The
+//! next volume on that device must not inherit these settings. While the volume is in use, its
+//! health reports them.
 
 use belay_server::call::Kind;
 
@@ -26,7 +27,7 @@ fn number_of(node: &Node<Fake>, volume: &Volume) -> u32 {
     node.kernel.loop_number(dev).unwrap()
 }
 
-/// Returns the health reasons of both calls that report health.
+/// Returns the health reasons that NodeGetVolumeHealth and NodeGetVolumeStats report.
 fn reasons(node: &Node<Fake>, volume: &Volume) -> [Vec<&'static str>; 2] {
     let (health, stats) = (volume.health(node), volume.condition(node));
     [health.unwrap(), stats.unwrap().conditions]
@@ -35,7 +36,8 @@ fn reasons(node: &Node<Fake>, volume: &Volume) -> [Vec<&'static str>; 2] {
 
 const HEALTHY: [Vec<&str>; 2] = [Vec::new(), Vec::new()];
 
-/// Stages a volume, changes its device, and unstages it. Returns the number of the device.
+/// Stages a volume, applies `change` to its loop device, and unstages the volume. Returns the
+/// number of the device.
 fn leave(world: &Simulated, node: &Node<Fake>, form: Form, change: impl FnOnce(u32)) -> u32 {
     let volume = world.volume("first", form);
     all_ok(node, &volume, &UP);
@@ -141,7 +143,8 @@ fn a_device_that_was_set_read_only_is_reported_and_the_next_volume_can_be_writte
             world.machine.refuse_writes(number);
             let [health, stats] = reasons(&node, &first);
             assert_eq!(health, ["DeviceAltered"], "{form:?}");
-            // A mounted filesystem can still write to a device that is read-only.
+            // If a device is set read-only while its filesystem is mounted, the filesystem can
+            // still write to it.
             assert_eq!(stats.is_empty(), form != Form::Block, "{form:?}");
             all_ok(&node, &first, &DOWN);
             let next = world.volume("next", next_form);
@@ -170,7 +173,7 @@ fn the_fsync_of_a_volume_reaches_the_disk_although_an_earlier_one_had_no_flushes
     }
 }
 
-/// The device that a killed stage left is used again only if it has no partition.
+/// A device that a killed NodeStageVolume call left bound is reused only if it has no partitions.
 #[test]
 fn a_device_that_was_left_bound_is_reset_as_well() {
     for form in FORMS {

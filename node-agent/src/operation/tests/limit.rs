@@ -1,4 +1,5 @@
-//! Tests of the number of volumes that a node can have in addition to disks of other owners.
+//! Tests of the maximum number of volumes on a node that also has disks which are not volumes of
+//! the driver.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +26,8 @@ fn volumes_max(node: &Node<Fake>, disks_max: u32) -> u32 {
     crate::operation::volumes_max(node, disks_max, Instant::now())
 }
 
-/// Returns the limit at a time when each volume would be staged or detached.
+/// Returns the limit after a time in which every attached volume would have been staged or
+/// detached.
 fn settled_max(node: &Node<Fake>, disks_max: u32) -> u32 {
     let then = Instant::now() + Duration::from_secs(5 * 60);
     crate::operation::volumes_max(node, disks_max, then)
@@ -47,7 +49,7 @@ fn disks_of_others_are_subtracted_and_the_limit_follows_each_change() {
         settled_max(&node, 26)
     };
     assert_eq!(max(), 26);
-    // Attach a root disk as in either of two kinds of clouds.
+    // Attach a root disk without a serial number, and then a disk with a serial number.
     plug(&world, "root", "");
     assert_eq!(max(), 25);
     plug(&world, "second", "01234567-89ab-cdef-0123");
@@ -81,7 +83,8 @@ fn a_volume_of_the_driver_does_not_lower_its_limit_at_any_time() {
     }
 }
 
-/// Nothing else shows that a mount which existed at the start of the agent belongs to a volume.
+/// Only `--kubelet-dir` shows whether a mount that existed before the agent started belongs to a
+/// volume.
 #[test]
 fn without_the_kubelets_directory_a_mounted_disk_is_not_subtracted() {
     let world = world();
@@ -93,7 +96,7 @@ fn without_the_kubelets_directory_a_mounted_disk_is_not_subtracted() {
     assert_eq!(volumes_max(&node, 26), 26);
 }
 
-/// Starts another driver of the same process, which shares the index of disks.
+/// Starts a second driver in the same process; the drivers share the index of disks.
 fn beside(world: &Simulated, driver: &str, index: &Arc<DiskIndex>) -> Node<Fake> {
     let kernel = world.kernel();
     let driver = driver.parse().unwrap();
@@ -129,7 +132,7 @@ fn a_volume_of_another_driver_is_subtracted() {
             [ours, theirs].map(|node| volumes_max(node, 26))
         };
         assert_eq!(both(&ours, &theirs), [25, 26], "{form:?}");
-        // The mounts also identify disks of a driver in another process.
+        // The mounts also identify the disks of a driver that runs in a different process.
         let [one, other] = [DISK_DRIVER, OTHER].map(|driver| {
             let index = Arc::new(DiskIndex::new());
             beside(&world, driver, &index)
@@ -149,7 +152,7 @@ fn the_limit_is_never_below_the_volumes_in_use_and_never_none() {
     }
     hear(&node).unwrap();
     for disks_max in [1, 2, 3, 4] {
-        // A limit of 0 would mean no limit.
+        // In CSI, 0 would mean that there is no limit.
         assert_eq!(volumes_max(&node, disks_max), 1, "{disks_max}");
     }
     assert_eq!(volumes_max(&node, 5), 2);
@@ -162,7 +165,8 @@ fn the_limit_is_never_below_the_volumes_in_use_and_never_none() {
     assert_eq!(volumes_max(&node, 5), 4);
 }
 
-/// With multipath, each path is a disk with the same worldwide name.
+/// With multipath, the kernel lists each path as a disk, and all these disks have the same
+/// worldwide name.
 #[test]
 fn several_paths_to_one_unit_are_one_disk() {
     let world = world();
@@ -181,7 +185,7 @@ fn several_paths_to_one_unit_are_one_disk() {
         let plug = unit(medium, name);
         world.machine.make_file(&plug.medium, 1 << 20);
         world.machine.plug(plug.clone());
-        // The device mapper is a holder of each path.
+        // The device mapper is listed in sysfs as holder of each path.
         world.machine.divide(&plug.medium);
     }
     hear(&node).unwrap();
@@ -196,7 +200,7 @@ fn several_paths_to_one_unit_are_one_disk() {
     assert_eq!(settled_max(&node, 26), 25);
 }
 
-/// The kernel also finds partitions on a raw volume. The scheduler counts the volume from its
+/// A raw volume can contain a partition table, too. The scheduler counts the volume from its
 /// attachment to its detachment.
 #[test]
 fn a_volume_with_partitions_is_not_subtracted_before_its_stage_and_after_its_unstage() {
@@ -224,7 +228,7 @@ fn a_volume_with_partitions_is_not_subtracted_before_its_stage_and_after_its_uns
     }
 }
 
-/// The root disk is an example.
+/// An example of such a disk is the root disk.
 #[test]
 fn a_disk_with_partitions_that_was_there_first_is_subtracted_at_once() {
     let world = world();
@@ -235,7 +239,7 @@ fn a_disk_with_partitions_that_was_there_first_is_subtracted_at_once() {
     assert_eq!(volumes_max(&node, 26), 25);
 }
 
-/// A disk that cannot be read in sysfs does not lower the limit.
+/// If the sysfs attributes of a disk cannot be read, the disk does not lower the limit.
 #[test]
 fn a_disk_that_cannot_be_checked_counts_as_a_volume() {
     use crate::kernel::fake::Fault;

@@ -1,5 +1,5 @@
-//! Tests of a volume's file to which another program has given a second name, so that it may be the
-//! file of two volumes.
+//! Tests of a volume's file with a second name (hard link) that another program has created, so
+//! that the file may belong to two volumes.
 
 use belay_contract::reason::volume;
 use belay_server::call::Kind;
@@ -26,7 +26,8 @@ fn a_volume_whose_file_has_a_second_name_is_neither_staged_nor_expanded_nor_heal
         vol.call(&node, Verb::Publish(1)).unwrap();
         vol.expand(&node).unwrap();
         assert!(vol.health(&node).unwrap().is_empty(), "{form:?}");
-        // While the volume is in use, the second name is only reported.
+        // If the second name is created while the volume is in use, the volume is reported
+        // unhealthy and cannot be expanded, but all other calls succeed.
         world.machine.link_file(&vol.file(), &second);
         vol.call(&node, Verb::Stage).unwrap();
         vol.call(&node, Verb::Publish(2)).unwrap();
@@ -47,7 +48,7 @@ fn a_volume_whose_file_has_a_second_name_is_neither_staged_nor_expanded_nor_heal
     }
 }
 
-/// The loop device of one volume has locked the file, which is the file of both volumes.
+/// Two volumes have the same file, and the loop device of the first volume has locked the file.
 #[test]
 fn a_volume_whose_file_is_that_of_a_staged_one_is_refused_by_its_names_and_not_as_busy() {
     let world = Simulated::new();

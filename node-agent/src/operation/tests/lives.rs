@@ -1,6 +1,6 @@
 //! Tests of random lifecycles of writable and read-only volumes on the simulated machine, compared
-//! with the model. Calls fail or are killed at any system call; agents restart; the power is lost;
-//! requests are wrong; files are removed or truncated without the agent.
+//! with the model. Calls fail or are killed at any system call, agents are restarted, the power is
+//! lost, requests are wrong, and other processes remove or truncate files.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use crate::operation::Node;
 
 const CASES: u32 = 1_000;
 const CASES_NIGHTLY: u32 = 100_000;
-/// More system calls than any operation makes.
+/// A number that is higher than the number of system calls of any operation.
 const CALLS_MAX: usize = 72;
 const DATA_AT: u64 = 50 * MIB;
 
@@ -29,7 +29,7 @@ const DATA_AT: u64 = 50 * MIB;
 #[derive(Clone, Debug)]
 enum Step {
     Call(usize, Verb, Option<Fault>),
-    /// A call with a wrong request, perhaps with a fault.
+    /// A call with a wrong request, and possibly a fault during the call.
     Wrong(usize, Wrong, Verb, Option<Fault>),
     /// The next agent starts after the previous agent has exited, and may be killed while it
     /// starts.
@@ -48,7 +48,7 @@ enum Step {
 
 fn fault() -> impl Strategy<Value = Option<Fault>> {
     let errno = prop::sample::select(&["EIO", "EBUSY", "ENOENT", "EPERM", "ENOSPC", "EINVAL"][..]);
-    // Prefer low positions, since most operations make few system calls.
+    // Prefer low positions, because most operations make only a few system calls.
     let at = || prop_oneof![1..12_usize, 1..CALLS_MAX];
     prop_oneof![
         5 => Just(None),
@@ -92,10 +92,10 @@ struct Asked {
     is_wrong: bool,
 }
 
-/// A machine with volumes, its agent, and the expected state.
+/// A machine with volumes and an agent, and the expected state of the volumes.
 struct Life {
     world: Simulated,
-    /// The agent; `None` only between two agents.
+    /// The agent; `None` only after one agent has exited and before the next agent starts.
     node: Option<Node<Fake>>,
     volumes: Vec<Volume>,
     known: Vec<Known>,
@@ -213,7 +213,8 @@ impl Life {
         self.picture = self.world.machine.picture();
     }
 
-    /// Returns the volume's file, which the caller will damage; `None` if the file does not exist.
+    /// Returns the volume's file, and records that the caller will damage the file. `None` if the
+    /// file does not exist.
     fn harm(&mut self, number: usize) -> Option<PathBuf> {
         self.known[number].harmed = true;
         let file = self.volumes[number].file();
@@ -277,7 +278,8 @@ impl Life {
         }
     }
 
-    /// Accepts the mounts before the call or after it, since the call has failed or crashed.
+    /// Checks the mounts after a call that has failed or crashed: these must be as before the call
+    /// or as after a successful call.
     fn accept_either(&mut self, asked: &Asked) -> Result<(), String> {
         let seen = self.seen(asked.number);
         let known = &mut self.known[asked.number];
@@ -289,8 +291,8 @@ impl Life {
         Ok(())
     }
 
-    /// Checks that nothing is left if the result does not require a retry: nothing was changed, or
-    /// the request is wrong.
+    /// Checks that nothing is left if the caller need not retry, because the error says that
+    /// nothing was changed, or because the request is wrong.
     fn refuse_leftovers(
         &self,
         verb: Verb,
@@ -301,7 +303,8 @@ impl Life {
         let comes_up = matches!(verb, Verb::Stage | Verb::Publish(_));
         let is_settled = failure.certainty != Certainty::MayBeRunning;
         let mut new = self.picture.beyond(before);
-        // A sweep locks the directory, and the agent keeps the lock.
+        // Ignore the directory's lock: the agent takes this lock to free devices, and keeps the
+        // lock.
         let folder = format!("lock of {}", self.world.volumes().display());
         new.retain(|line| *line != folder);
         match (comes_up || !struck) && is_settled && !new.is_empty() {
@@ -310,7 +313,7 @@ impl Life {
         }
     }
 
-    /// Updates the expected state after a call that has succeeded.
+    /// Updates the expected state after a successful call.
     fn done(&mut self, number: usize, verb: Verb) -> Result<(), String> {
         let (machine, volume) = (&self.world.machine, &self.volumes[number]);
         let file = volume.file();
@@ -373,7 +376,7 @@ impl Life {
             ),
         ]);
         let own = format!(" of {},", volume.file().display());
-        // The kernel shows a removed file without a name.
+        // The simulated machine lists a removed file by its inode number instead of its name.
         let is_own = |line: &&String| line.contains(&own) || harmed && line.contains(" of inode ");
         if let Some(other) = mounts.iter().find(|line| !is_own(line)) {
             return Err(format!("not of {}: {other}", volume.id));
@@ -381,8 +384,8 @@ impl Life {
         if !volume.mode.is_read_only() {
             return Ok(());
         }
-        // A raw device refuses writes because its loop device is read-only. The attributes of its
-        // mount do not matter while it is staged.
+        // Check whether the loop device of a read-only raw volume is read-only, because the
+        // attributes of the staging mount do not matter.
         let file = format!("loop of {}:", volume.file().display());
         let raw = self.picture.beginning_with(&[&file]);
         let writable = match volume.form {
@@ -408,8 +411,8 @@ impl Life {
         Ok(())
     }
 
-    /// Uses every volume again and then undoes everything, without faults. Whatever happened
-    /// before, no call may be refused, and nothing may be left.
+    /// Uses every volume again without faults, and then unpublishes and unstages everything.
+    /// Regardless of all earlier events, every call must succeed, and nothing may be left.
     fn end(&mut self) -> Result<(), String> {
         self.restart(None);
         let back = [Verb::Unpublish(1), Verb::Unpublish(2)];
@@ -432,8 +435,8 @@ impl Life {
         self.node = None;
         let mut left = self.world.left();
         if self.disturbed {
-            // A device that is bound to a removed file, and that no path refers to, belongs to no
-            // volume.
+            // Ignore a device whose file was removed and which is not mounted, because no call can
+            // find it.
             left.retain(|line| !line.contains(" of inode "));
         }
         match left.is_empty() {

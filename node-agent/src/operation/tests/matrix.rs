@@ -1,9 +1,10 @@
 //! Tests each operation with a failure at each system call, with a crash at each system call, and
 //! with a power loss after each system call.
 //!
-//! After a failure, the same call must succeed, and so must the call that undoes it. If a stage or
-//! publish reports that nothing is left, nothing may be left, since the kubelet may forget the
-//! volume. After a power loss, nothing is mounted, so the kubelet starts from scratch (`power`).
+//! After a failure, a repetition of the call must succeed, and the call that undoes it must succeed
+//! as well. If NodeStageVolume or NodePublishVolume reports that nothing was changed, nothing may
+//! be left, because the kubelet may forget the volume. After a power loss, nothing is mounted, so
+//! the kubelet stages the volume again (module `power`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -18,7 +19,7 @@ use crate::kernel::fake::{Call, Damage, Died, Fake, Fault, Holds, Picture, Plug}
 use crate::operation::Node;
 
 const ERRNOS: [&str; 6] = ["EIO", "EBUSY", "ENOENT", "EPERM", "ENOSPC", "EINVAL"];
-/// Maximum number of attempts that a kubelet may need.
+/// Maximum number of attempts after which a call of the kubelet must succeed.
 const ATTEMPTS_MAX: usize = 3;
 const DATA: &[u8] = b"what a pod has written";
 // No other code writes at this offset.
@@ -28,27 +29,28 @@ const DATA_AT: u64 = 50 * MIB;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
     Call(Verb),
-    /// A call during which the agent crashes, after the first system call of this name.
+    /// A call during which the agent crashes right after the first system call with this name.
     Died(Verb, &'static str),
-    /// The agent is restarted, with an empty index.
+    /// The agent is restarted, so that its mount index contains only the results of the startup
+    /// scan.
     Restart,
     /// The controller enlarges the file.
     Grow,
     /// A pod writes data.
     Data,
-    /// The volume is attached read-only from now on.
+    /// From now on, the volume is attached read-only.
     Reader,
-    /// The ext4 of the volume has errors and records them.
+    /// The ext4 has errors, and its superblock records that it has errors.
     Damaged,
-    /// The cloud detaches the disk, while the kubelet has the volume staged.
+    /// The cloud detaches the disk while the volume is staged.
     Unplug,
     /// The cloud attaches the disk again, and the agent handles the uevent.
     Replug,
-    /// Another agent binds the staged device as well.
+    /// A second agent binds the staged device to the staging path as well.
     Stack,
 }
 
-/// An operation in one situation.
+/// A call under test, and the situation in which it is made.
 #[derive(Clone, Copy)]
 pub(super) struct Case {
     pub(super) media: Media,
@@ -84,14 +86,14 @@ const HALF_REPAIRED: &[Before] = &[
     Before::Died(Verb::Stage, "e2fsck write"),
 ];
 const READ: &[Before] = &[STAGED, DATA_IN, UNSTAGED, READER, STAGED, PUBLISHED];
-/// A device that an agent which crashed has bound for writing.
+/// A device that was bound for writing by an agent that then crashed.
 const BOUND_READ: &[Before] = &[Before::Died(Verb::Stage, "LOOP_CONFIGURE"), DATA_IN, READER];
 const STAGED_RESTARTED: &[Before] = &[STAGED, DATA_IN, RESTART];
 const IN_USE: &[Before] = &[STAGED, DATA_IN, PUBLISHED];
 const IN_USE_RESTARTED: &[Before] = &[STAGED, DATA_IN, PUBLISHED, RESTART];
 const IN_USE_GROWN: &[Before] = &[STAGED, DATA_IN, PUBLISHED, GROW];
 const BOUND_ONLY: &[Before] = &[Before::Died(Verb::Stage, "LOOP_CONFIGURE")];
-/// The clock of the machine in cases that depend on it, in seconds since 1970.
+/// The time of the machine's clock in cases that depend on the time, in seconds since 1970.
 const NOW: u64 = 1_800_000_000;
 const HALF_FORMATTED: &[Before] = &[Before::Died(Verb::Stage, "mkfs write")];
 const HALF_PUBLISHED: &[Before] = &[STAGED, DATA_IN, Before::Died(Verb::Publish(1), "mkdir")];
@@ -226,8 +228,8 @@ const OF_DISKS: &[Case] = &[
     case("unpublish, disk removed", Form::Block, IN_USE_LOST, Verb::Unpublish(1), ALL_BACK),
 ];
 
-/// Returns all cases: for files, and for disks except the states in which only a loop device can be
-/// left.
+/// Returns all cases for files and for disks. Cases that require a bound loop device exist only for
+/// files.
 fn cases() -> Vec<Case> {
     let of_both = CASES.iter().filter(|case| {
         let is_of_loop = |before: &Before| matches!(before, Before::Died(_, "LOOP_CONFIGURE"));
@@ -246,7 +248,7 @@ fn cases_named(name: &str) -> Vec<Case> {
     cases
 }
 
-/// A machine in the state of a case.
+/// A machine in the situation of a case.
 pub(super) struct Run<'a> {
     pub(super) case: &'a Case,
     pub(super) world: Simulated,
@@ -311,7 +313,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Makes the call under test with this fault. Returns `None` as the result if the process
+    /// Makes the call under test with this fault. The returned result is `None` if the process
     /// crashed.
     pub(super) fn go(&self, fault: Option<Fault>) -> (Option<Result<(), Failure>>, Vec<Call>) {
         self.world.machine.begin(fault);
@@ -384,7 +386,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The results of a case without a fault.
+/// The states of the machine before and after a run without a fault.
 pub(super) struct Good {
     before: View,
     after: View,
@@ -420,7 +422,8 @@ impl Good {
             ));
         }
         match (&holds, &self.after.1) {
-            // The format was repeated. The first filesystem was never used.
+            // The format was repeated, which is allowed because the first filesystem was never
+            // used.
             (Holds::Filesystem(fs, bytes, _), Holds::Filesystem(fs2, bytes2, _))
                 if (fs, bytes) == (fs2, bytes2) =>
             {
@@ -432,16 +435,16 @@ impl Good {
     }
 }
 
-/// The results of the runs of one case.
+/// The numbers of runs of one case, by result.
 #[derive(Default)]
 pub(super) struct Row {
     /// Number of calls that succeeded despite the fault.
     done: usize,
-    /// Number of calls that failed and left the state as before.
+    /// Number of calls that failed without changing anything.
     as_before: usize,
-    /// Number of calls that failed and left something that the next call completed.
+    /// Number of calls that failed after some changes, which the next call completed.
     finished_later: usize,
-    /// Number of calls that crashed, where the next call after a restart succeeded.
+    /// Number of calls during which the agent crashed; the next call after a restart succeeded.
     died: usize,
     /// Number of power losses after which the calls of the kubelet succeeded.
     pub(super) off: usize,
@@ -461,15 +464,17 @@ fn fail(case: &Case, good: &Good, fault: Fault, row: &mut Row) -> Result<(), Str
     let result = result.ok_or("the process crashed")?;
     run.check()?;
     let picture = run.view().0;
-    // The remains of an earlier crash may have been removed.
+    // The failed call may have removed what an earlier crash had left.
     let left = match case.name.contains(" again") {
-        // After a final error, the kubelet would forget the mount that the first call has made.
+        // If the call is a repetition, even the mount of the first call must not be left, because
+        // the kubelet forgets the volume after a final error.
         true => picture.beyond(&good.undone),
         false => picture.beyond(&good.before.0),
     };
     let comes_up = matches!(case.verb, Verb::Stage | Verb::Publish(_));
     match result {
-        // Only this failure may stay hidden: the next call grows the filesystem.
+        // Only a failure to grow the filesystem may be ignored, because the next call grows the
+        // filesystem.
         Ok(()) if good.is_after(&run).is_err() && is_resize(good, fault) => row.done += 1,
         Ok(()) => {
             good.is_after(&run)?;
@@ -600,7 +605,7 @@ fn no_failure_death_or_power_loss_at_any_call_leaves_a_hole() {
     );
 }
 
-/// The pod's data is complete at the old size.
+/// All data of the pod is accessible although the filesystem has its old size.
 #[test]
 fn a_growth_that_the_kernel_refuses_does_not_fail_a_stage() {
     for case in &cases_named("stage, grown") {
@@ -622,8 +627,8 @@ fn a_growth_that_the_kernel_refuses_does_not_fail_a_stage() {
     }
 }
 
-/// In the nightly form, the second crash is at each system call of the recovery; otherwise at one
-/// of them.
+/// In the nightly run, the second crash occurs at each system call of the recovery; otherwise, the
+/// second crash occurs at only one of these system calls.
 #[test]
 fn death_while_recovering_from_death_leaves_no_hole() {
     for case in &cases() {
@@ -637,7 +642,8 @@ fn death_while_recovering_from_death_leaves_no_hole() {
                 let recovered = || {
                     let mut run = Run::new(case);
                     for death in deaths {
-                        // The recovery may make fewer system calls, and then simply succeeds.
+                        // If the recovery makes fewer system calls than this, no crash occurs and
+                        // the recovery succeeds.
                         run = match run.go(Some(death)).0 {
                             None => run.restart(),
                             Some(_) => run,
@@ -656,7 +662,8 @@ fn death_while_recovering_from_death_leaves_no_hole() {
     }
 }
 
-/// System calls that no disk can block, as the trait documents. A lock may be held during them.
+/// System calls that never block on a disk, according to the documentation of the trait. A lock may
+/// be held during these system calls.
 const QUICK: [&str; 5] = [
     "statx",
     "open O_PATH",
@@ -665,9 +672,10 @@ const QUICK: [&str; 5] = [
     "move_mount",
 ];
 
-/// Only the volume itself must wait. One exception: if two volumes were given the same free loop
-/// number, each has that device open for a moment. A hung open by the volume that did not get it
-/// can then delay the unstage of the other volume, which reports this.
+/// A hung call must not delay calls for other volumes. There is one exception: if two volumes have
+/// received the same free loop device, both have the device open for a moment, and only one volume
+/// gets it. If the open by the other volume hangs, unstaging the first volume is delayed, and the
+/// error says so.
 #[test]
 fn a_call_that_hangs_holds_up_no_other_volume() {
     let life = [

@@ -1,5 +1,5 @@
-//! Tests in which another program changes something between two system calls of a call, so that an
-//! earlier check no longer holds.
+//! Tests in which another program changes something between two system calls of an operation, so
+//! that the result of an earlier check is no longer true.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::kernel::fake::{Call, Fake, Fault};
 use crate::kernel::{Kernel, Open};
 use crate::operation::Node;
 
-/// Returns a world with a volume that was never staged.
+/// Returns a test world, an agent, and a volume that was never staged.
 fn fresh(media: Media, form: Form) -> (Simulated, Node<Fake>, Volume) {
     let world = Simulated::of(media);
     let volume = world.volume("vol", form);
@@ -22,7 +22,7 @@ fn fresh(media: Media, form: Form) -> (Simulated, Node<Fake>, Volume) {
     (world, node, volume)
 }
 
-/// Returns the system calls of a stage.
+/// Returns the system calls of NodeStageVolume.
 fn calls(media: Media, form: Form) -> Vec<Call> {
     let (world, node, volume) = fresh(media, form);
     world.machine.begin(None);
@@ -30,8 +30,8 @@ fn calls(media: Media, form: Form) -> Vec<Call> {
     world.machine.end()
 }
 
-/// Stages the volume. Another program acts while the system call with this position hangs. Returns
-/// the kind of the failure; `None` if the stage succeeded.
+/// Stages the volume. While the system call with the position `at` hangs, runs `act` as another
+/// program. Returns the kind of the failure; `None` if NodeStageVolume succeeded.
 fn refusal(
     (world, node, volume): &(Simulated, Node<Fake>, Volume),
     at: usize,
@@ -49,7 +49,7 @@ fn refusal(
     staged.err().map(|failure| failure.kind)
 }
 
-/// When the removed disk is closed, its number may be given to another disk.
+/// Once the removed disk is closed, its device number may be reused for a different disk.
 #[test]
 fn a_disk_that_is_removed_before_its_mount_has_its_place_is_not_reported_as_staged() {
     for (form, mounts) in [
@@ -82,7 +82,8 @@ fn a_file_that_is_deleted_before_it_is_locked_is_not_bound() {
     }
 }
 
-/// An unstage that was killed or refused may have set AUTOCLEAR on the device.
+/// A NodeUnstageVolume call that was killed or refused may have set the flag AUTOCLEAR on the
+/// device.
 #[test]
 fn a_device_that_would_be_detached_at_its_last_close_is_kept_when_it_is_staged_again() {
     let (world, node, volume) = fresh(Media::Files, Form::Block);
@@ -104,8 +105,8 @@ fn a_device_that_would_be_detached_at_its_last_close_is_kept_when_it_is_staged_a
     nothing_left(&world);
 }
 
-/// One call hangs at each of its system calls while the other call is made. If the other call has
-/// to wait for the first, nothing shows that, so the test waits a moment.
+/// The first call hangs at each of its system calls while the second call is made. The test waits a
+/// moment, because it cannot detect whether the second call is waiting for the first.
 #[test]
 fn of_two_volumes_that_are_mounted_at_one_path_at_the_same_time_one_is_refused() {
     const MOMENT: Duration = Duration::from_millis(50);

@@ -1,7 +1,8 @@
-//! Tests of the operations on the simulated kernel, which can fail and crash at any system call. As
-//! root, some also run on the real kernel, so that the two are compared.
+//! Tests of the operations on the simulated kernel, which can fail and crash at any system call. If
+//! the user is root, some of these tests also run on the real kernel, to compare both kernels.
 
-/// Defines one test per kernel for each of these functions, which take a world.
+/// Defines a test on the simulated kernel and a test on the real kernel for each of these
+/// functions, whose parameter is a test world.
 macro_rules! on_both {
     ($($name:ident)+) => {
         mod simulated {

@@ -1,5 +1,6 @@
-//! A model of the expected results of calls. It knows what is mounted, but not how. Here, random
-//! calls in random order are compared with the model on both kernels; `lives` adds all faults.
+//! A model that predicts the results of calls. The model contains which volumes are mounted, but no
+//! details of these mounts. This module compares the results of random calls with the model on both
+//! kernels; the module `lives` also injects faults.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -30,7 +31,7 @@ pub(crate) struct Known {
     pub(crate) targets: BTreeSet<u8>,
     /// Whether a pod has written to the volume.
     pub(crate) written: bool,
-    /// Whether the volume's file was removed or truncated without the agent.
+    /// Whether a process other than the agent has removed or truncated the volume's file.
     pub(crate) harmed: bool,
     /// Whether the volume's file was ever enlarged.
     pub(crate) grown: bool,
@@ -43,9 +44,9 @@ pub(crate) enum Answer {
     Refused(Kind),
     /// The call is refused for any reason.
     RefusedSomehow,
-    /// The call succeeds since there is nothing to do, or is refused for this reason.
+    /// The call succeeds because there is nothing to do, or is refused with this kind of failure.
     DoneOrRefused(Kind),
-    /// The call is refused and changes nothing, or succeeds completely.
+    /// Either the call is refused without any change, or the call succeeds.
     Either,
 }
 
@@ -80,9 +81,10 @@ impl Known {
             Verb::Publish(_) if !self.staged => precondition,
             Verb::Expand if !self.staged => Answer::Refused(Kind::NotFound),
             Verb::Stats if !self.targets.contains(&1) => Answer::Refused(Kind::NotFound),
-            // The health is also reported for a volume that is not on this node.
+            // The agent also reports the health of a volume that is not staged on this node.
             Verb::Health => Answer::Either,
-            // An unstage or unpublish can remove the remains of the volume.
+            // NodeUnstageVolume and NodeUnpublishVolume succeed even if there is little or nothing
+            // to remove.
             Verb::Unstage | Verb::Unpublish(_) => Answer::Done,
             Verb::Publish(target) if one_only && self.targets.iter().any(|t| *t != target) => {
                 match self.harmed {
@@ -101,7 +103,7 @@ impl Known {
         }
     }
 
-    /// Returns the volume's mounts as the kernel has them, regardless of the agent's index.
+    /// Returns the volume's mounts in the simulated kernel, without use of the agent's mount index.
     pub(crate) fn seen(&self, picture: &Picture, volume: &Volume) -> Known {
         let is_mounted = |path: &Path| {
             let line = format!("mount {}:", path.display());
@@ -132,17 +134,18 @@ impl Known {
     }
 }
 
-/// The error in a wrong request.
+/// The kind of error in a wrong request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wrong {
-    /// The paths, or the ID, are those of another volume.
+    /// The request contains the paths of one volume and the ID of a different volume.
     Folders(usize),
-    /// The volume is requested in another form.
+    /// The request contains a different filesystem type, or requests a raw device instead of a
+    /// filesystem.
     Form(Form),
 }
 
-/// Returns the volume as named in a wrong request, and the expected result. Returns `None` if the
-/// request would be valid. Nothing may change, whatever the result is.
+/// Returns the volume in a wrong request, and the expected result, which must not change anything.
+/// Returns `None` if the request would be valid.
 pub(crate) fn wrongly(
     volumes: &[Volume],
     known: &[Known],
@@ -160,8 +163,8 @@ pub(crate) fn wrongly(
             match verb {
                 Verb::Stage if !own.staged && !there.staged => return None,
                 Verb::Unstage if there.staged => Answer::RefusedSomehow,
-                // If the volume's file was removed, nothing shows that the volume is staged
-                // elsewhere.
+                // If the volume's file was removed, the agent cannot detect that the volume is
+                // staged at a different path.
                 Verb::Unstage if own.staged && own.harmed => Answer::Either,
                 Verb::Unstage if own.staged => Answer::RefusedSomehow,
                 Verb::Unpublish(target) if there.targets.contains(&target) => {
@@ -192,8 +195,8 @@ pub(crate) fn wrongly(
     Some((volume, answer))
 }
 
-/// Returns a configuration that runs `cases` lifecycles. A failure prints the seed, which repeats
-/// them.
+/// Returns a configuration that runs `cases` lifecycles. If a test fails, the seed is printed, with
+/// which the same lifecycles can be repeated.
 pub(crate) fn config(cases: u32) -> Config {
     let mut config = Config {
         cases,
@@ -226,7 +229,7 @@ pub(crate) fn wrong() -> impl Strategy<Value = Wrong> {
     ]
 }
 
-/// Returns one volume of each form. The second volume may have only one target.
+/// Returns one volume of each form. The access mode of the second volume allows only one target.
 pub(crate) fn volumes(world: &impl World) -> Vec<Volume> {
     let named = (0..).zip(FORMS);
     let mut volumes: Vec<_> = named
@@ -236,7 +239,7 @@ pub(crate) fn volumes(world: &impl World) -> Vec<Volume> {
     volumes
 }
 
-/// Returns the volumes of [`volumes`], and read-only volumes that were formatted before.
+/// Returns the volumes of [`volumes`], and also read-only volumes that are already formatted.
 pub(crate) fn volumes_and_readers(world: &impl World) -> Vec<Volume> {
     let mut volumes = volumes(world);
     for (number, form) in (volumes.len()..).zip(READERS) {
@@ -251,7 +254,7 @@ pub(crate) fn volumes_and_readers(world: &impl World) -> Vec<Volume> {
     volumes
 }
 
-/// One call, whether the agent is restarted before it, and the error in its request.
+/// A call, whether the agent is restarted before the call, and the error in the request.
 #[derive(Clone, Debug)]
 struct Step {
     volume: usize,
@@ -275,7 +278,7 @@ on_both! {
     random_lives_without_failures_keep_to_the_model
 }
 
-/// The volumes are unstaged at the end of a lifecycle, and used again in the next one.
+/// All volumes are unstaged at the end of each lifecycle, and are used again in the next lifecycle.
 fn random_lives_without_failures_keep_to_the_model<W: World>(world: &W) {
     let cases = if is_nightly() { CASES_NIGHTLY } else { CASES };
     let volumes = volumes_and_readers(world);

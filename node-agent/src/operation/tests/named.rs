@@ -1,5 +1,5 @@
-//! Tests that a device is identified by the name under which it was bound, which contains the
-//! driver and the volume, whatever happened to the file.
+//! Tests that the agent identifies a loop device by the name with which the device was bound. This
+//! name contains the driver and the volume, and is valid even if the file was moved or removed.
 
 use std::path::Path;
 
@@ -128,8 +128,8 @@ fn a_raw_device_that_a_killed_unstage_left_is_freed_whatever_became_of_its_file<
     }
 }
 
-/// After the move, no other file is at the volume's path, and the name is not in the kernel's
-/// cache.
+/// After the file was moved, there is no file at the volume's path, and the name is not in the
+/// kernel's dentry cache.
 #[test]
 fn a_volume_whose_file_was_moved_is_not_published_again_and_no_thread_waits_for_its_name() {
     let world = Simulated::new();

@@ -1,5 +1,5 @@
-//! Tests of disks that were created a moment ago. Samples of such a disk are read instead of the
-//! whole disk, and a disk is not formatted if a sample is not blank.
+//! Tests of disks that were created recently. The agent reads samples of such a disk instead of the
+//! whole disk, and does not format the disk if a sample is not blank.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::kernel::{Kernel, Open};
 use crate::operation::Node;
 
 const ATTACHED: u64 = 1_800_000_000;
-/// The size of a part of a disk in bytes. One sample is in the middle of each part.
+/// The size in bytes of the parts into which a disk is divided; the middle of each part is sampled.
 const PART_BYTES: u64 = BYTES / 256;
 
 /// Returns a blank disk that was attached at [`ATTACHED`].
@@ -27,7 +27,7 @@ fn attached(content: &'static str) -> (Simulated, Node<Fake>, Volume) {
     (world, node, volume)
 }
 
-/// Counts how often a stage reads the disk.
+/// Counts how often NodeStageVolume reads the disk.
 fn reads(content: &'static str, now: u64) -> usize {
     let (world, node, volume) = attached(content);
     world.machine.set_clock(now);
@@ -73,7 +73,7 @@ fn a_byte_at_a_sample_or_a_signature_anywhere_keeps_a_new_disk_from_being_format
     }
 }
 
-/// Thick LVM provides disks that were not cleared.
+/// An example of disks that the cloud does not clear are thick LVM volumes.
 #[test]
 fn a_new_disk_that_was_not_cleared_is_formatted_only_where_that_is_accepted() {
     let accept = DiskRules {
@@ -91,7 +91,7 @@ fn a_new_disk_that_was_not_cleared_is_formatted_only_where_that_is_accepted() {
         (accept, "new", 600, sample, garbage, true),
         (accept, "new", 600, BYTES - 4, garbage, true),
         (DiskRules::default(), "new", 0, sample, garbage, false),
-        // The content word has expired, or is another word than "new".
+        // The entry `content` has expired, or has a value other than "new".
         (accept, "new", 601, sample, garbage, false),
         (accept, "used", 0, sample, garbage, false),
         (prove, "unknown", 0, sample, garbage, false),
@@ -138,7 +138,7 @@ fn a_sample_that_cannot_be_read_keeps_a_new_disk_from_being_formatted() {
     }
 }
 
-/// The disk was not claimed when the stage requested a slot.
+/// When NodeStageVolume requested a slot, no other process had the disk open exclusively.
 #[test]
 fn a_blank_disk_that_another_process_has_claimed_meanwhile_is_not_formatted() {
     for content in ["new", "used"] {

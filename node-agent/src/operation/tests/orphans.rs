@@ -1,5 +1,5 @@
-//! Tests of targets of raw volumes that a killed kubelet has forgotten, because the directories of
-//! their pods were removed.
+//! Tests of target paths of raw volumes that the kubelet no longer knows, because it was killed and
+//! the directories of the pods were removed.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -30,7 +30,7 @@ on_both! {
 const PLUGIN: &str = "plugins/kubernetes.io/csi/volumeDevices";
 
 /// Returns the kubelet's two paths for a volume and a pod (`pkg/volume/csi/csi_block.go`): the
-/// target of the publish, and the bind that the kubelet makes itself.
+/// target path of NodePublishVolume, and the path of the bind mount that the kubelet itself makes.
 fn targets<W: World>(world: &W, volume: &Volume, pod: &str) -> [PathBuf; 2] {
     let plugin = world.base().join(PLUGIN);
     let (publish, own) = (
@@ -45,7 +45,7 @@ fn publish_at<K: Kernel>(node: &Node<K>, volume: &Volume, target: &Path) {
     assert_eq!(published, Some(()));
 }
 
-/// Binds a target to another path, as the kubelet does.
+/// Binds a target to a second path, as the kubelet does.
 pub(super) fn bind<K: Kernel>(kernel: &K, from: &Path, onto: &Path) {
     kernel.create_file(onto, 0o600).unwrap();
     bind_onto(kernel, from, onto);
@@ -58,7 +58,8 @@ fn bind_onto<K: Kernel>(kernel: &K, from: &Path, onto: &Path) {
     kernel.move_mount(&clone, &onto).unwrap();
 }
 
-/// Publishes a volume for the pod as the kubelet does, and returns it with its paths.
+/// Publishes a volume for the pod as the kubelet does, and returns the volume and the paths at
+/// which it is bound.
 fn published<W: World>(world: &W, id: &str, pod: &str) -> (Node<W::Kernel>, Volume, [PathBuf; 2]) {
     let volume = world.volume(id, Form::Block);
     let targets = targets(world, &volume, pod);
@@ -101,8 +102,8 @@ fn the_target_of_a_pod_that_exists_keeps_a_raw_volume_staged<W: World>(world: &W
     nothing_left(world);
 }
 
-/// The kubelet attaches a loop device to its own bind, and detaches it in the call that unmaps the
-/// volume.
+/// The kubelet attaches a loop device to its own bind mount, and detaches this loop device when it
+/// unmaps the volume.
 fn a_target_of_a_pod_that_does_not_exist_and_is_open_keeps_a_raw_volume_staged<W: World>(
     world: &W,
 ) {
@@ -117,7 +118,7 @@ fn a_target_of_a_pod_that_does_not_exist_and_is_open_keeps_a_raw_volume_staged<W
     nothing_left(world);
 }
 
-/// Without the kubelet's layout of paths, the pod of a target is unknown.
+/// If a path does not match the kubelet's layout, its pod is unknown.
 fn a_mount_elsewhere_keeps_a_raw_volume_staged_whatever_pods_there_are<W: World>(world: &W) {
     let (node, volume, targets) = published(world, "vol", "pod-1");
     let elsewhere = world.base().join("volumeDevices/publish/vol/pod-1");
@@ -184,7 +185,8 @@ fn the_staging_path_of_a_volume_called_dev_is_no_target() {
     assert!(!directory.is_orphan(&world.kernel(), &odd).unwrap());
 }
 
-/// If the directory of all pods is missing or covered, no pod is known not to exist.
+/// If the directory that contains the directories of all pods is missing or hidden, the agent
+/// cannot know that a pod does not exist.
 #[test]
 fn no_target_is_an_orphan_where_the_pods_are_not_visible() {
     let world = Simulated::new();
@@ -214,8 +216,8 @@ fn no_target_is_an_orphan_where_the_kubelet_does_not_see_the_mounts() {
     }
 }
 
-/// Returns the number of a device that is still bound for a raw volume, although the volume's file
-/// and its staged bind were removed.
+/// Removes the file and the staged bind mount of a raw volume. Returns the number of its loop
+/// device, which is still bound.
 fn left_bound(world: &Simulated, volume: &Volume) -> u32 {
     let kernel = world.kernel();
     let [number] = kernel.loop_bound().unwrap()[..] else {
@@ -228,7 +230,7 @@ fn left_bound(world: &Simulated, volume: &Volume) -> u32 {
     number
 }
 
-/// Nothing refers from the volume to its device any longer, and no mount shows the device.
+/// The agent cannot find the device through the volume's file or through a mount.
 #[test]
 fn a_device_of_a_deleted_file_is_kept_while_another_process_has_claimed_it() {
     let world = Simulated::new();
@@ -251,8 +253,8 @@ fn an_unstage_that_dies_at_any_call_converges() {
     converges_wherever_an_unstage_dies(Media::Files, |_, _| {});
 }
 
-/// Kills the agent at each system call of an unstage, after `happens` has changed the published
-/// volume.
+/// Applies `happens` to a published volume, and kills the agent at each system call of the
+/// following NodeUnstageVolume call.
 fn converges_wherever_an_unstage_dies(media: Media, happens: impl Fn(&Simulated, &Volume)) {
     for at in 1.. {
         let world = Simulated::of(media);
@@ -270,7 +272,7 @@ fn converges_wherever_an_unstage_dies(media: Media, happens: impl Fn(&Simulated,
     }
 }
 
-/// The number of a removed disk does not lead to its mounts.
+/// After a disk is removed, its mounts cannot be found by its device number.
 #[test]
 fn the_targets_of_a_removed_disk_keep_a_raw_volume_staged_only_while_their_pod_exists() {
     for is_restarted in [false, true] {
@@ -295,7 +297,7 @@ fn the_targets_of_a_removed_disk_keep_a_raw_volume_staged_only_while_their_pod_e
         for target in targets {
             assert!(node.kernel.look(&target).unwrap().is_none());
         }
-        // Binds for a pod that does not exist stay as well if no call has named their volume.
+        // Even bind mounts for a pod that does not exist remain if no call has named their volume.
         for target in others {
             assert!(node.kernel.look(&target).unwrap().unwrap().mount_root);
         }
@@ -304,7 +306,7 @@ fn the_targets_of_a_removed_disk_keep_a_raw_volume_staged_only_while_their_pod_e
     }
 }
 
-/// A kubelet that was killed does not unstage a volume that the next pod uses.
+/// After it was killed, a kubelet does not unstage a volume if the next pod uses the same volume.
 #[test]
 fn a_disk_that_came_back_is_staged_again_once_the_pods_of_the_removed_one_do_not_exist() {
     for is_restarted in [false, true] {
@@ -336,7 +338,8 @@ fn a_disk_that_came_back_is_staged_again_once_the_pods_of_the_removed_one_do_not
 /// An operator has unmounted the staged device, so only the targets show the removed disk.
 #[test]
 fn the_targets_of_a_removed_disk_that_is_not_staged_keep_it_only_while_their_pod_exists() {
-    // An agent that starts without the disk does not find binds of it if the volume is not staged.
+    // If an agent starts while the disk is removed and the volume is not staged, the agent does not
+    // find bind mounts of this disk.
     for (is_back, is_restarted) in [(false, false), (true, false), (true, true)] {
         for verb in [Verb::Unstage, Verb::Stage] {
             if verb == Verb::Stage && !is_back {
@@ -374,7 +377,7 @@ fn the_targets_of_a_removed_disk_that_is_not_staged_keep_it_only_while_their_pod
     }
 }
 
-/// No call had named the target when the disk was staged again with another number.
+/// The disk is staged again with a different device number before any call names the target.
 #[test]
 fn the_target_of_an_earlier_attachment_keeps_a_raw_volume_only_while_its_pod_exists() {
     for (is_removed, is_restarted) in [(true, false), (true, true), (false, false), (false, true)] {
@@ -402,7 +405,8 @@ fn the_target_of_an_earlier_attachment_keeps_a_raw_volume_only_while_its_pod_exi
         }
         hear(&node).unwrap();
         let shows = |path: &Path| node.kernel.look(path).unwrap().map(|stat| stat.rdev);
-        // A bind of the kubelet is known if the disk was removed, or if the agent was restarted.
+        // The agent finds the kubelet's own bind mount if the disk was removed, or if the agent was
+        // restarted.
         if is_removed || is_restarted {
             let failure = volume.call(&node, Verb::Unstage).unwrap_err();
             assert_eq!(failure.kind, Kind::Precondition, "{what}: {failure}");
@@ -413,7 +417,7 @@ fn the_target_of_an_earlier_attachment_keeps_a_raw_volume_only_while_its_pod_exi
         if is_removed || is_restarted {
             assert_eq!(shows(&targets[1]), None, "{what}");
         }
-        // The next disk has the number of the first disk.
+        // The next disk has the device number of the first disk.
         assert_eq!(shows(&next.staging_mount()), Some(before), "{what}");
     }
 }
@@ -424,8 +428,8 @@ fn an_unstage_of_a_removed_disk_that_dies_at_any_call_converges() {
     converges_wherever_an_unstage_dies(Media::Disks, unplug);
 }
 
-/// Only the mount table lists the bind. If the device were freed, the bind would show the next
-/// volume that gets its number.
+/// The mount index does not contain the other process's bind mount. If the device were freed, this
+/// bind mount would show the next volume that gets the device number.
 #[test]
 fn a_device_of_a_deleted_file_is_kept_while_a_bind_of_another_process_shows_it() {
     let world = Simulated::new();
@@ -445,7 +449,8 @@ fn a_device_of_a_deleted_file_is_kept_while_a_bind_of_another_process_shows_it()
     assert!(kernel.loop_bound().unwrap().is_empty());
 }
 
-/// An operator has unmounted the staged device, or a refused unstage could not bind it again.
+/// The staged device was unmounted by an operator, or could not be bound again after
+/// NodeUnstageVolume was refused.
 #[test]
 fn the_targets_of_a_volume_that_is_not_staged_keep_its_device_only_while_their_pod_exists() {
     let world = Simulated::new();
@@ -468,7 +473,8 @@ fn the_targets_of_a_volume_that_is_not_staged_keep_its_device_only_while_their_p
     nothing_left(&world);
 }
 
-/// If `/dev` is read-only, the kubelet's own bind does not name its volume.
+/// If `/dev` is read-only, there are no names in `/dev/belay`, so the mount table does not show the
+/// volume of the kubelet's own bind mount.
 #[test]
 fn the_targets_of_a_device_without_a_name_are_found_by_its_number() {
     for media in [Media::Files, Media::Disks] {
@@ -504,7 +510,7 @@ fn a_target_that_the_kernel_does_not_unmount_is_reported_with_its_error() {
     nothing_left(&world);
 }
 
-/// The file was written while nothing was bound onto it.
+/// A process wrote to the file at the target path while nothing was bound onto this file.
 #[test]
 fn a_file_with_content_under_a_target_of_a_pod_that_does_not_exist_stays() {
     let world = Simulated::new();
@@ -522,8 +528,8 @@ fn a_file_with_content_under_a_target_of_a_pod_that_does_not_exist_stays() {
     nothing_left(&world);
 }
 
-/// If the agent crashed after the unmount, only the staged bind would lead to a device whose file
-/// was moved.
+/// A device whose file was moved can be found only through the staged bind mount, so that bind
+/// mount must not be unmounted before the call is certain to succeed.
 #[test]
 fn a_refused_unstage_of_a_volume_whose_file_was_moved_unmounts_nothing() {
     let world = Simulated::new();
@@ -547,7 +553,8 @@ fn a_refused_unstage_of_a_volume_whose_file_was_moved_unmounts_nothing() {
     nothing_left(&world);
 }
 
-/// A kubelet that was killed knows neither the pod nor the volume, so no call names the volume.
+/// After it was killed, the kubelet does not know the pod and the volume, so no call names the
+/// volume.
 #[test]
 fn a_pending_deletion_unmounts_the_targets_of_a_pod_that_does_not_exist() {
     let world = Simulated::new();
@@ -580,7 +587,8 @@ fn a_pending_deletion_unmounts_the_targets_of_a_pod_that_does_not_exist() {
     nothing_left(&world);
 }
 
-/// The device may be claimed by a mount in another namespace, or by the mkfs of an earlier agent.
+/// A mount in a different mount namespace or the mkfs of an earlier agent may have the device open
+/// exclusively.
 #[test]
 fn a_pending_deletion_leaves_the_device_of_a_replaced_file_while_it_is_claimed() {
     let world = Simulated::new();

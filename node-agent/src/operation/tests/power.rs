@@ -1,6 +1,6 @@
-//! Tests of a power loss after any system call. Each unsynced change may be lost, independently of
-//! others. Then the kubelet of the rebooted machine makes its calls. All calls must succeed, a
-//! volume that was in use must not be formatted, and synced data must be intact.
+//! Tests of a power loss after any system call. Each unsynced change may be lost or survive,
+//! independently of other changes. After the reboot, the kubelet makes its calls again. All calls
+//! must succeed, a volume that was in use must not be formatted, and synced data must be intact.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -17,16 +17,17 @@ use crate::kernel::fake::{Call, Died, Fake, Fault, Holds, Survives};
 use crate::kernel::{Kernel, Open};
 use crate::operation::Node;
 
-/// The unsynced changes that reach the disk before the power loss.
+/// The unsynced changes that survive the power loss.
 pub(super) const SURVIVE: [Survives; 3] =
     [Survives::Nothing, Survives::Everything, Survives::Some(1)];
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
 /// The clock of the machine, in seconds since 1970.
 const NOW: u64 = 1_800_000_000;
-/// The number of subsets of the unsynced changes that are tried.
+/// The number of random subsets of the unsynced changes with which each power loss is simulated.
 const PARTS: u64 = 8;
 const PARTS_NIGHTLY: u64 = 100;
-/// The media, the form to format, and the system call at which an earlier format was killed.
+/// The media, the filesystem type to format, and the system call at which an earlier format was
+/// killed.
 const BEGUN: [(Media, Form, Killed); 11] = [
     (Media::Files, Form::Ext4, Killed::Never),
     (Media::Files, Form::Xfs, Killed::Never),
@@ -41,7 +42,7 @@ const BEGUN: [(Media, Form, Killed); 11] = [
     (Media::Disks, Form::Xfs, Killed::AtLast("mkfs write")),
 ];
 
-/// The system call of a stage after which an earlier agent was killed.
+/// The system call of NodeStageVolume after which an earlier agent was killed.
 #[derive(Clone, Copy, Debug)]
 enum Killed {
     Never,
@@ -49,8 +50,8 @@ enum Killed {
     AtLast(&'static str),
 }
 
-/// Loses the power at a system call. Then the volume is staged and published again, or everything
-/// is undone.
+/// Simulates a power loss at a system call. Afterwards, stages and publishes the volume again, or
+/// unpublishes and unstages it.
 pub(super) fn lose_power(
     case: &Case,
     good: &Good,
@@ -75,8 +76,8 @@ pub(super) fn lose_power(
     Ok(())
 }
 
-/// Repeats only the call. Nothing is staged now, so a call that requires a staged volume is refused
-/// for that reason.
+/// Repeats only the call under test. Nothing is staged now, so a call that requires a staged volume
+/// must be refused.
 fn repeat_alone(run: &Run<'_>) -> Result<(), String> {
     let verb = run.case.verb;
     match verb {
@@ -101,8 +102,8 @@ fn come_up(run: &Run<'_>) -> Result<(), String> {
     run.check()
 }
 
-/// Empties the file as if the disk had lost its blocks. The record that the volume was in use
-/// stays.
+/// Empties the volume's file as if the disk had lost its blocks, but keeps the attribute that the
+/// volume was in use.
 fn lose_data(world: &Simulated, volume: &Volume) {
     world.machine.truncate_file(&volume.file(), 0);
     world.make_file(&volume.file(), BYTES);
@@ -112,7 +113,8 @@ fn is_formatted_anew(world: &Simulated, volume: &Volume) -> bool {
     world.machine.holds(&volume.file()) != Holds::Nothing || !world.machine.violations().is_empty()
 }
 
-/// Stages the volume. Returns whether the agent or the machine stopped before the end.
+/// Stages the volume. Returns whether the agent was killed or the machine lost power during the
+/// call.
 pub(super) fn ends_in_stage(
     world: &Simulated,
     node: &Node<Fake>,
@@ -132,7 +134,7 @@ pub(super) fn ends_in_stage(
     }
 }
 
-/// Nothing else records that a raw volume was staged, and data that its pod did not sync may be
+/// Only this record shows that a raw volume was in use, because unsynced data of its pod may be
 /// lost.
 #[test]
 fn that_a_volume_was_staged_outlives_a_power_loss_and_keeps_it_from_being_formatted() {
@@ -160,8 +162,8 @@ fn that_a_volume_was_staged_outlives_a_power_loss_and_keeps_it_from_being_format
     }
 }
 
-/// Stages the volume with a fault and then again without it, which must succeed. Returns the number
-/// of system calls of the first stage.
+/// Stages the volume with a fault, and then again without the fault, which must succeed. Returns
+/// the number of system calls of the first call.
 fn stage_twice(world: &Simulated, volume: &Volume, fault: Fault) -> usize {
     let node = world.start();
     world.machine.begin(Some(fault));
@@ -177,7 +179,7 @@ fn stage_twice(world: &Simulated, volume: &Volume, fault: Fault) -> usize {
     calls
 }
 
-/// The second stage finds attributes that the first stage has set and not synced.
+/// The second NodeStageVolume call finds attributes that the first call has set but not synced.
 #[test]
 fn what_a_broken_stage_has_not_synced_the_next_one_does() {
     let breaks: [fn(usize) -> Fault; 2] = [Fault::Die, |at| Fault::Fail(at, "EIO")];
@@ -206,8 +208,8 @@ fn what_a_broken_stage_has_not_synced_the_next_one_does() {
     }
 }
 
-/// Returns a blank volume. A volume on a disk was attached a moment ago, so that samples of it are
-/// read.
+/// Returns a blank volume. If the volume is a disk, it was attached recently, so that only samples
+/// of it are read.
 fn blank(media: Media, form: Form) -> (Simulated, Volume) {
     let world = Simulated::of(media);
     let mut volume = world.volume("vol", form);
@@ -219,7 +221,7 @@ fn blank(media: Media, form: Form) -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// Returns the system calls of a stage of the volume.
+/// Returns the system calls of NodeStageVolume for the volume.
 fn calls_of_stage(world: &Simulated, volume: &Volume) -> Vec<Call> {
     let node = world.start();
     world.machine.begin(None);
@@ -227,7 +229,7 @@ fn calls_of_stage(world: &Simulated, volume: &Volume) -> Vec<Call> {
     world.machine.end()
 }
 
-/// Returns a blank volume after an agent was killed while it staged the volume.
+/// Returns a blank volume after an agent was killed during NodeStageVolume.
 fn begun(media: Media, form: Form, killed: Killed) -> (Simulated, Volume) {
     let (world, volume) = blank(media, form);
     let fault = match killed {
@@ -244,8 +246,8 @@ fn begun(media: Media, form: Form, killed: Killed) -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// Returns the positions of system calls that change something. A power loss at any other call has
-/// the same effect as at the next of these.
+/// Returns the positions of system calls that change something. A power loss at any other system
+/// call has the same effect as a power loss at the next changing system call.
 fn changes(calls: Vec<Call>) -> impl Iterator<Item = usize> {
     let changes = (1..).zip(calls);
     let changes =
@@ -253,9 +255,9 @@ fn changes(calls: Vec<Call>) -> impl Iterator<Item = usize> {
     changes.map(|(at, _)| at)
 }
 
-/// Tries many subsets of the unsynced changes, at each system call of a stage that formats, since
-/// only its writes depend on their order. Does the same after an earlier agent was killed in the
-/// same stage.
+/// Simulates power losses with many subsets of the unsynced changes at each system call of a
+/// NodeStageVolume call that formats the volume, because only the order of these writes matters.
+/// Repeats this after an earlier agent was killed during the same call.
 #[test]
 fn a_format_that_lost_its_power_comes_to_its_end_whatever_part_of_it_survives() {
     for (media, form, killed) in BEGUN {
@@ -279,7 +281,8 @@ fn a_format_that_lost_its_power_comes_to_its_end_whatever_part_of_it_survives() 
     }
 }
 
-/// If the mark of a format returned after the volume was used, it would permit another format.
+/// If a removed format mark reappeared after the volume was used, this mark would permit a second
+/// format.
 #[test]
 fn no_mark_of_a_disk_outlives_what_its_first_user_synced() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
@@ -311,8 +314,8 @@ fn no_mark_of_a_disk_outlives_what_its_first_user_synced() {
     }
 }
 
-/// A process that has the device open may have written to its page cache, which the file's map of
-/// holes does not show.
+/// A process that has the device open may have written data that is still in the page cache; the
+/// file's map of holes does not show this data.
 #[test]
 fn what_is_in_the_cache_of_a_leftover_device_is_no_blank() {
     let world = Simulated::new();
@@ -325,7 +328,7 @@ fn what_is_in_the_cache_of_a_leftover_device_is_no_blank() {
     };
     let pod = kernel.open(&loop_path(number), Open::FileWrite).unwrap();
     assert_eq!(kernel.pwrite(&pod, b"data", 300 * MIB).unwrap(), 4);
-    // The operator removes the record of the use.
+    // An operator removes the attribute that records the use of the volume.
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
     kernel.set_xattr(&file, NEW, IS_NEW).unwrap();
     drop(file);
@@ -345,8 +348,8 @@ fn what_is_in_the_cache_of_a_leftover_device_is_no_blank() {
     );
 }
 
-/// A filesystem that grew has the size of its device after the next stage, even if the power loss
-/// has undone the growth.
+/// If a power loss undoes the growth of a filesystem, the next NodeStageVolume call grows the
+/// filesystem to the size of its device again.
 #[test]
 fn a_growth_is_made_again_where_the_power_loss_took_it_back() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {

@@ -1,5 +1,5 @@
-//! The machine on which the tests run, as a world: real loop devices, in a mount namespace that is
-//! removed at the end of the test.
+//! Implements the `World` of the tests on the machine on which the tests run, with real loop
+//! devices, in a mount namespace that is removed at the end of the test.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,14 +16,14 @@ use crate::kernel::linux::Linux;
 use crate::kernel::linux::real::in_own_namespace;
 use crate::kernel::{Kernel as _, Open};
 
-/// Longer than udevd ever keeps a device open.
+/// A timeout that is longer than udevd ever keeps a device open.
 const DETACHED_AFTER: Duration = Duration::from_secs(20);
 
 pub(super) struct Real {
     dir: TempDir,
 }
 
-/// Runs `body` with a separate world.
+/// Runs `body` with a separate test world.
 pub(super) fn in_real_world(body: impl FnOnce(&Real) + Send) {
     in_own_namespace(|_| {
         let dir = tempfile::tempdir().unwrap();
@@ -33,7 +33,8 @@ pub(super) fn in_real_world(body: impl FnOnce(&Real) + Send) {
     });
 }
 
-/// Detaches devices that a failed test has left bound. Mounts are removed with their namespace.
+/// Detaches devices that a failed test has left bound. The mounts are removed together with the
+/// mount namespace.
 impl Drop for Real {
     fn drop(&mut self) {
         let kernel = self.kernel();

@@ -1,4 +1,4 @@
-//! Tests of single system calls that the kernel refuses, and of their effect on the volume.
+//! Tests of the effect on the volume if the kernel refuses a single system call.
 
 use belay_server::call::Kind;
 
@@ -20,7 +20,7 @@ fn must_grow() -> (Simulated, Node<Fake>, Volume) {
     (world, node, volume)
 }
 
-/// An existing filesystem is mounted unchanged.
+/// Options for mkfs do not affect a volume that already contains a filesystem.
 #[test]
 fn options_that_do_not_fit_keep_a_blank_volume_from_being_formatted_and_no_other() {
     for options in [
@@ -47,7 +47,8 @@ fn options_that_do_not_fit_keep_a_blank_volume_from_being_formatted_and_no_other
     }
 }
 
-/// Otherwise mkfs would fail at each attempt, after the record and the mark were written.
+/// If this were not checked first, mkfs would fail at each attempt, after the attributes and the
+/// format mark were written.
 #[test]
 fn blocks_smaller_than_those_of_the_device_are_refused_before_anything_is_written() {
     for form in [Form::Ext4, Form::Xfs] {

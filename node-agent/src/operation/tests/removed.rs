@@ -1,5 +1,6 @@
-//! Tests of volumes whose disk was removed while they were staged. The next stage unmounts such a
-//! volume first, unless a pod uses it. `matrix` tests its failures.
+//! Tests of volumes whose disk was removed while they were staged. The next NodeStageVolume call
+//! first unmounts such a volume, unless a pod uses the volume. The module `matrix` tests failures
+//! during this call.
 
 use std::path::Path;
 
@@ -21,7 +22,7 @@ fn world() -> Simulated {
     Simulated::of(Media::Disks)
 }
 
-/// Returns a volume whose disk was removed after these calls.
+/// Makes these calls for a volume, removes its disk, and returns the volume.
 fn unplugged(world: &Simulated, node: &Node<Fake>, form: Form, calls: &[Verb]) -> Volume {
     let volume = world.volume_of_kubelet("vol", form);
     hear(node).unwrap();
@@ -40,7 +41,7 @@ fn is_mounted(world: &Simulated, path: &Path) -> bool {
     !world.machine.picture().beginning_with(&[&line]).is_empty()
 }
 
-/// Checks that the call is refused, names the path and changes nothing.
+/// Checks that the call fails with an error that names the path, and changes nothing.
 #[track_caller]
 fn refused(world: &Simulated, node: &Node<Fake>, volume: &Volume, verb: Verb, path: &Path) {
     let before = world.machine.picture();
@@ -63,8 +64,8 @@ fn lives_and_leaves_nothing(world: &Simulated, node: &Node<Fake>, volume: &Volum
     assert_eq!(world.left(), Vec::<String>::new(), "{:?}", volume.form);
 }
 
-/// The kubelet was killed and has forgotten the volume, so the disk was detached without an
-/// unstage.
+/// The kubelet was killed and no longer knows the volume, so the disk was detached without
+/// NodeUnstageVolume.
 #[test]
 fn a_volume_without_a_pod_is_staged_again_once_its_disk_is_back() {
     for form in FORMS {
@@ -103,7 +104,7 @@ fn a_volume_is_not_staged_again_while_a_pod_has_its_removed_disk() {
     }
 }
 
-/// The bind of a raw device does not reserve its number.
+/// A bind mount of a raw device does not prevent the reuse of its device number.
 #[test]
 fn a_disk_that_got_the_number_stays_with_its_own_volume() {
     for form in FORMS {
@@ -126,7 +127,7 @@ fn a_disk_that_got_the_number_stays_with_its_own_volume() {
     }
 }
 
-/// Mounts have no unique IDs before Linux 6.8.
+/// Before Linux 6.8, mounts have no unique IDs.
 #[test]
 fn a_mount_without_an_id_is_known_by_its_device() {
     for (form, is_back) in FORMS.iter().flat_map(|it| [(*it, true), (*it, false)]) {
@@ -144,7 +145,7 @@ fn a_mount_without_an_id_is_known_by_its_device() {
     }
 }
 
-/// If `/dev` is read-only, the agent recognizes the volume by its index.
+/// If `/dev` is read-only, the agent recognizes the volume only by the mount index.
 #[test]
 fn a_raw_volume_without_a_name_is_staged_again() {
     let world = world();
@@ -192,7 +193,7 @@ fn after_a_restart_a_filesystem_whose_disk_is_removed_is_known() {
     }
 }
 
-/// A disk that is offline cannot be opened, but it may return with its number and its data.
+/// An offline disk cannot be opened, but may return with the same device number and its data.
 #[test]
 fn a_filesystem_whose_disk_cannot_be_opened_is_not_unmounted() {
     for form in [Form::Ext4, Form::Xfs] {
@@ -216,7 +217,7 @@ fn a_filesystem_whose_disk_cannot_be_opened_is_not_unmounted() {
     }
 }
 
-/// Nothing is unmounted if a mount of a pod may be hidden.
+/// If mounts of pods may be hidden, the agent must not unmount anything.
 #[test]
 fn nothing_is_unmounted_where_not_all_mounts_are_seen() {
     let world = world();
@@ -233,8 +234,8 @@ fn nothing_is_unmounted_where_not_all_mounts_are_seen() {
     unmount_if_removed(&world, &node, &volume);
 }
 
-/// This holds whether this agent or an earlier one has bound the target, and whichever volume has
-/// the number of the disk by now.
+/// Tested with a target that this agent or an earlier agent has bound, and with different volumes
+/// that have the disk's number by now.
 #[test]
 fn a_volume_on_a_removed_disk_is_not_unstaged_while_a_pod_has_it() {
     for (form, is_restarted) in FORMS.iter().flat_map(|it| [(*it, true), (*it, false)]) {
@@ -269,7 +270,7 @@ fn a_volume_on_a_removed_disk_is_not_unstaged_while_a_pod_has_it() {
     }
 }
 
-/// The kernel does not show the number of a removed disk with a btrfs.
+/// For a btrfs on a removed disk, the kernel does not report the device number.
 #[test]
 fn after_a_restart_a_volume_on_a_removed_disk_is_taken_down_by_its_kubelet() {
     for (form, is_removed_first) in FORMS.iter().flat_map(|it| [(*it, true), (*it, false)]) {
@@ -289,7 +290,7 @@ fn after_a_restart_a_volume_on_a_removed_disk_is_taken_down_by_its_kubelet() {
         let what = format!("{form:?}, {is_removed_first}");
         for verb in [Verb::Stage, Verb::Publish(2)] {
             let refused = volume.call(&node, verb).unwrap_err().to_string();
-            // A stage of a raw volume searches for the disk first.
+            // NodeStageVolume for a raw volume first searches for the disk.
             let why = [
                 "still published at",
                 "was removed while it is staged",
@@ -312,7 +313,7 @@ fn after_a_restart_a_volume_on_a_removed_disk_is_taken_down_by_its_kubelet() {
     }
 }
 
-/// A driver whose volumes are files has no disks.
+/// If the driver's volumes are files, a disk cannot be a volume of this driver.
 #[test]
 fn a_btrfs_on_a_removed_disk_is_foreign_to_a_driver_with_files() {
     let world = world();

@@ -1,5 +1,5 @@
-//! Tests that an ext4 that records errors is checked before it is mounted, and that no other ext4
-//! is.
+//! Tests that an ext4 whose superblock records errors is checked before it is mounted, and that an
+//! ext4 without errors is not checked.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn damaged(media: Media, damage: Damage) -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// Counts the processes that a stage starts.
+/// Counts the processes that NodeStageVolume starts.
 fn started(world: &Simulated, volume: &Volume) -> usize {
     let node = world.start();
     world.machine.begin(None);
@@ -56,7 +56,8 @@ fn a_sound_volume_starts_no_process_and_a_damaged_one_starts_one_once() {
     }
 }
 
-/// A check uses a slot for mkfs, since a check of terabytes takes as long as mkfs.
+/// A check needs a slot for mkfs or e2fsck, because a check of a large volume takes as long as
+/// mkfs.
 #[test]
 fn a_check_begins_only_in_a_slot_for_it() {
     let (world, volume) = damaged(Media::Files, Damage::Slight);
@@ -95,7 +96,7 @@ fn who_may_only_read_has_nothing_repaired() {
     assert!(world.machine.is_damaged(&volume.file()));
 }
 
-/// Another process may have opened the device exclusively.
+/// The device is in use by another process, which has opened the device exclusively.
 #[test]
 fn a_device_that_another_process_has_is_not_checked() {
     let (world, volume) = damaged(Media::Disks, Damage::Slight);
@@ -145,7 +146,8 @@ fn every_end_of_a_check_is_counted() {
     }
 }
 
-/// A check uses memory that counts against the agent's limit, and the amount depends on the volume.
+/// The memory of e2fsck is charged to the agent's control group, and depends on the size of the
+/// volume.
 #[test]
 fn a_second_check_does_not_begin_on_a_node_and_holds_no_slot() {
     let (world, volume) = damaged(Media::Files, Damage::Slight);
@@ -162,7 +164,7 @@ fn a_second_check_does_not_begin_on_a_node_and_holds_no_slot() {
     assert_eq!(started(&world, &volume), 1);
 }
 
-/// e2fsck would delete a journal that it cannot read.
+/// If e2fsck cannot read the journal, e2fsck deletes the journal.
 #[test]
 fn the_kernel_replays_the_journal_before_a_check() {
     let (world, volume) = damaged(Media::Files, Damage::Slight);
@@ -182,7 +184,7 @@ fn the_kernel_replays_the_journal_before_a_check() {
     assert!(world.machine.is_damaged(&volume.file()));
 }
 
-/// A node without e2fsck still mounts its volumes, as with other drivers.
+/// If e2fsck is not installed, volumes are still mounted, as other drivers do.
 #[test]
 fn without_e2fsck_a_damaged_volume_is_mounted_and_that_is_counted() {
     let (world, volume) = damaged(Media::Files, Damage::Slight);

@@ -1,5 +1,6 @@
-//! Tests of targets that another driver has made, which this driver replaces. They are binds of the
-//! staged mount by mount(2), which join its peer group like its mirrors.
+//! Tests of target paths that a different driver has mounted before this driver replaced it. These
+//! targets are bind mounts that were made with mount(2), so they are in the peer group of the
+//! staged mount, like mirrors.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ use crate::operation::Node;
 
 const FILESYSTEMS: [Form; 3] = [Form::Ext4, Form::Xfs, Form::Btrfs];
 
-/// Returns a volume that the other driver has staged, and published at the first target.
+/// Returns a volume that the replaced driver has staged and has published at the first target.
 fn replaced(world: &Simulated, form: Form) -> (Node<Fake>, Volume) {
     let mut volume = world.volume("vol", form);
     all_ok(&world.start(), &volume, &[Verb::Stage]);
@@ -31,8 +32,8 @@ fn bind(kernel: &Fake, from: &Path, onto: &Path) {
     kernel.move_mount(&bound, &onto).unwrap();
 }
 
-/// Mounts something over the path. If the path is the target, the mount also propagates to the
-/// staged mount.
+/// Mounts something over the path. If the path is the target, this mount is also propagated to the
+/// staging path.
 fn cover(kernel: &Fake, path: &Path) {
     let root = kernel.open_path(Path::new("/dev")).unwrap();
     let mount = kernel.open_tree(&root).unwrap();

@@ -1,6 +1,6 @@
-//! Tests of an ext4 whose growth was interrupted by a power loss. The growth is in the journal, and
-//! the kernel counts the block groups before it replays the journal. The first mount must not be
-//! used, at whichever system call the stage ends.
+//! Tests of an ext4 whose growth was interrupted by a power loss. The journal contains the growth,
+//! and the kernel counts the block groups before it replays the journal. The first mount must
+//! therefore not be used, even if NodeStageVolume fails at any system call.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -45,7 +45,7 @@ fn a_stage_of_it_that_fails_or_dies_at_any_call_converges() {
     }
 }
 
-/// The journal is replayed before the check, through a separate superblock.
+/// Before e2fsck runs, the journal is replayed with a separate superblock.
 #[test]
 fn an_ext4_with_errors_is_counted_right_after_its_check() {
     let world = Simulated::of(Media::Files);
@@ -68,7 +68,8 @@ fn an_ext4_with_errors_is_counted_right_after_its_check() {
     expect_grown(&world, &volume);
 }
 
-/// An agent that is being killed may hang in the kernel while the kernel replays the journal.
+/// The other process may be an agent that is being killed while the kernel replays the journal for
+/// it.
 #[test]
 fn a_superblock_of_another_process_that_was_counted_before_is_not_used() {
     let world = Simulated::of(Media::Disks);
@@ -93,8 +94,8 @@ fn a_superblock_of_another_process_that_was_counted_before_is_not_used() {
     expect_grown(&world, &volume);
 }
 
-/// Returns machines after the power loss: with the volume in a file or on a disk, and writable or
-/// read-only.
+/// Returns a machine after the power loss for each combination of a volume in a file or on a disk,
+/// writable or read-only.
 fn interrupted() -> Vec<(Simulated, Volume)> {
     let modes = [
         AccessMode::SingleNodeWriter,
@@ -125,8 +126,8 @@ fn expect_grown(world: &Simulated, volume: &Volume) {
     assert_eq!(world.machine.violations(), Vec::<String>::new());
 }
 
-/// A child process that was being started when the first superblock was closed may still keep it.
-/// Before Linux 6.6, the kernel would use that superblock again.
+/// If a child process was being started when the agent closed the first superblock, this process
+/// may still keep the superblock in use. Before Linux 6.6, the kernel would reuse that superblock.
 #[test]
 fn a_device_that_is_claimed_after_the_first_mount_is_not_mounted_a_second_time() {
     let creates = |calls: &[Call]| {

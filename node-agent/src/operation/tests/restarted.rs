@@ -1,4 +1,4 @@
-//! Tests of an agent's knowledge about mounts that an earlier agent has made.
+//! Tests that an agent recognizes mounts that an earlier agent has made.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ fn nothing_is_opened_on_the_one_thread_for_a_mount_that_was_found_at_the_start()
         drop(before);
         let node = world.start();
         volume.mode = AccessMode::SingleNodeSingleWriter;
-        // The stage proves the staged mount, but not the first target.
+        // NodeStageVolume proves that the staged mount is the volume's, but does not prove this for
+        // the first target.
         volume.call(&node, Verb::Stage).unwrap();
         let target = volume.target(2);
         let publish = |thread| volume.publish_at(&node, &target, thread);
@@ -79,7 +80,7 @@ impl Left {
         self.world.start_disks_of(name, profile, rules)
     }
 
-    /// Keeps the filesystem busy in another process, without a mount in the mount table.
+    /// Keeps the filesystem in use by another process, without a mount in the mount table.
     fn keep(&self) -> impl Sized + use<> {
         let kernel = self.world.kernel();
         let staging = kernel.open_path(&self.volume.staging()).unwrap();
@@ -87,8 +88,8 @@ impl Left {
     }
 }
 
-/// The names of DigitalOcean's disks do not contain the volume's ID. Only a name in `/dev/belay`
-/// leads to the disk, or the mount that the first call has unmounted.
+/// The names of DigitalOcean's disks do not contain the volume's ID. The disk can be found only by
+/// a name in `/dev/belay`, or by the mount, which the first call has unmounted.
 #[test]
 fn an_unstage_that_was_refused_after_a_restart_is_refused_again() {
     let id = "7f8b1c2d-1111-4222-8333-444455556666";
@@ -123,7 +124,7 @@ fn an_unstage_that_was_refused_after_a_restart_is_refused_again() {
     }
 }
 
-/// A virtio disk reports its serial number only when earlier writes have ended.
+/// A virtio disk does not report its serial number before earlier writes are complete.
 #[test]
 fn nothing_is_unstaged_while_a_disk_has_not_answered() {
     let world = Simulated::of(Media::Disks);
@@ -137,13 +138,13 @@ fn nothing_is_unstaged_while_a_disk_has_not_answered() {
     assert_eq!(failure.kind, Kind::Busy, "{failure}");
     assert!(failure.message.contains("volume vol: a disk has not"));
     for disk in disks.take_unasked() {
-        // The disk may never answer.
+        // A disk may never respond to this query.
         disks.is_late(&disk);
     }
     all_ok(&node, &volume, &[Verb::Unstage]);
 }
 
-/// Starts an agent that has listed the disks, but has not queried their serial numbers.
+/// Starts an agent that has listed the disks but has not read their serial numbers.
 fn start_unasked(world: &Simulated) -> Node<Fake> {
     let index = Arc::new(DiskIndex::new());
     let driver = DISK_DRIVER.parse().unwrap();
@@ -155,7 +156,7 @@ fn start_unasked(world: &Simulated) -> Node<Fake> {
 
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
 
-/// A query for the serial number of the disk would hang.
+/// If the agent read the serial number of the disk, the read would hang.
 #[test]
 fn a_pod_ends_whether_or_not_its_disk_answers() {
     for (form, answers_with_error) in FORMS.map(|form| [(form, false), (form, true)]).concat() {
@@ -217,7 +218,8 @@ fn a_silent_disk_that_is_known_as_another_volumes_stays_published() {
     }
 }
 
-/// A query was running when a call read the serial number, and has failed since.
+/// A read of the serial number was in progress when a call read the serial number itself; the first
+/// read has failed since.
 #[test]
 fn a_silent_disk_that_a_volume_has_taken_stays_published_for_that_one() {
     let world = Simulated::of(Media::Disks);
@@ -245,7 +247,7 @@ fn a_silent_disk_that_a_volume_has_taken_stays_published_for_that_one() {
     nothing_left(&world);
 }
 
-/// The disk has the name in the publish context, not a name that is derived from the volume's ID.
+/// The name of the disk is in the publish context, and cannot be derived from the volume's ID.
 #[test]
 fn a_publish_after_a_restart_learns_from_the_attachment_which_disk_is_the_volumes() {
     for form in FORMS {
@@ -264,7 +266,7 @@ fn a_publish_after_a_restart_learns_from_the_attachment_which_disk_is_the_volume
     }
 }
 
-/// A publish may have the context of another attachment.
+/// NodePublishVolume may be called with the publish context of an earlier attachment.
 #[test]
 fn a_volume_that_is_known_by_its_id_keeps_its_disk_whatever_a_publish_says_of_it() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
@@ -280,8 +282,8 @@ fn a_volume_that_is_known_by_its_id_keeps_its_disk_whatever_a_publish_says_of_it
     }
 }
 
-/// Returns two staged volumes of DigitalOcean, and an agent that was started later. The disks have
-/// no names if another driver has staged the volumes.
+/// Returns two staged volumes of DigitalOcean, and an agent that was started later. If `are_named`
+/// is not set, there are no names in `/dev/belay`, as if a different driver had staged the volumes.
 fn two_staged(form: Form, are_named: bool) -> (Simulated, [Volume; 2], Node<Fake>) {
     let world = Simulated::of(Media::Disks);
     let volumes = ["one", "two"].map(|name| Volume {
@@ -322,7 +324,7 @@ fn after_a_restart_a_disk_with_a_name_is_its_volumes_and_no_others() {
             let failure = mixed_up.call(&node, verb).unwrap_err();
             assert_eq!(failure.kind, Kind::Precondition, "{form:?}: {failure}");
         }
-        // A wrong publish context does not matter, and no disk is opened because of it.
+        // A wrong publish context must not matter, and must not cause a disk to be opened.
         let mixed_up = Volume {
             serial: other.serial.clone(),
             ..volume.clone()
@@ -344,7 +346,8 @@ fn after_a_restart_a_disk_with_a_name_is_its_volumes_and_no_others() {
     }
 }
 
-/// Until the name of its disk is known, any disk of the cloud may be measured as the volume's disk.
+/// While the name of the volume's disk is unknown, the statistics accept any disk of the cloud as
+/// the volume's disk.
 #[test]
 fn a_mount_that_was_measured_before_the_disks_name_was_known_is_proven_again() {
     for between in [&[][..], &[Verb::Publish(2)], &[Verb::Stage]] {

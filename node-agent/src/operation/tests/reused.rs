@@ -1,6 +1,6 @@
-//! Tests of a device that was detached by force, and whose number was given to another volume. The
-//! bind mounts of the device show the other volume from then on, and must be recognized as bind
-//! mounts of the first volume.
+//! Tests of a device that was detached by force, and whose number was reused for a different
+//! volume. The bind mounts that were made for the first volume then show the second volume, but
+//! must still be recognized as the first volume's.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ fn refused<K: Kernel>(node: &Node<K>, volume: &Volume, verb: Verb, kind: Kind) {
     assert_eq!(failure.kind, kind, "{verb:?}: {failure}");
 }
 
-/// Returns the device that a path shows.
+/// Returns the number of the device that is bound at a path.
 fn shown<K: Kernel>(kernel: &K, path: &Path) -> Dev {
     kernel.look(path).unwrap().unwrap().rdev
 }
@@ -57,8 +57,8 @@ fn detach_by_force<K: Kernel>(kernel: &K, dev: Dev) {
     until(|| file.is_none() || path() != file);
 }
 
-/// Binds the volume's file to the device with this number, as an agent does that does not see the
-/// mounts of the first agent. Returns `false` if another program was faster.
+/// Binds the volume's file to the device with this number, like an agent that does not see the
+/// mounts of the first agent. Returns `false` if another program has taken the device meanwhile.
 fn give<K: Kernel>(kernel: &K, dev: Dev, volume: &Volume) -> bool {
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
     assert!(kernel.flock(&file).unwrap());
@@ -68,9 +68,9 @@ fn give<K: Kernel>(kernel: &K, dev: Dev, volume: &Volume) -> bool {
     kernel.loop_configure(&device, &file, KEPT, &name).is_ok()
 }
 
-/// Returns a published raw volume whose device was detached by force, and a published volume that
-/// has the number now. Tries several times, since on a real machine other programs take devices,
-/// too.
+/// Returns a published raw volume whose device was detached by force, and a second published volume
+/// that now has the device number. Makes several attempts, because other programs on a real machine
+/// may take the device.
 fn exchanged<W: World>(world: &W, name: &str, form: Form) -> (Node<W::Kernel>, Volume, Volume) {
     for attempt in 0..50 {
         let node = world.start();
@@ -118,7 +118,7 @@ fn a_raw_volume_whose_number_went_to_another_volume_is_taken_down_and_the_other_
     }
 }
 
-/// Returns the device of a mount, which is raw or has an ext4.
+/// Returns the device number of a mount, which shows a raw device or an ext4.
 fn device_of<K: Kernel>(kernel: &K, path: &Path) -> Dev {
     let stat = kernel.look(path).unwrap().unwrap();
     match stat.kind {
@@ -153,7 +153,7 @@ fn a_number_that_a_mount_still_shows_is_not_given_to_the_next_volume<W: World>(w
     }
 }
 
-/// The kubelet binds each target a second time.
+/// For each target, the kubelet makes a second bind mount.
 fn a_bind_that_the_agent_has_not_made_keeps_a_volume_that_lost_its_device_staged<W: World>(
     world: &W,
 ) {
@@ -188,13 +188,14 @@ fn a_number_that_no_mount_shows_any_longer_is_given_again() {
     all_ok(&node, &lost, &[Verb::Stage]);
     let dev = shown(&node.kernel, &lost.staging().join("device"));
     detach_by_force(&node.kernel, dev);
-    // The agent's index has the mount, but the mount no longer exists.
+    // The mount was removed by another process, but is still in the agent's mount index.
     node.kernel.umount(&lost.staging().join("device")).unwrap();
     all_ok(&node, &next, &[Verb::Stage]);
     assert_eq!(shown(&node.kernel, &next.staging().join("device")), dev);
 }
 
-/// The drivers share a process, so neither may give a number away that a mount of the other shows.
+/// Both drivers run in the same process. Neither driver may use a device number that a mount of the
+/// other driver shows.
 #[test]
 fn a_number_that_a_mount_of_another_driver_shows_is_not_given_to_the_next_volume() {
     let world = Simulated::new();
@@ -234,7 +235,8 @@ fn a_name_that_was_removed_is_restored_by_the_next_stage<W: World>(world: &W) {
     nothing_left(world);
 }
 
-/// Returns the directory in `/dev` with the name by which the volume's device is bound.
+/// Returns the directory in `/dev/belay` that contains the name under which the volume's device is
+/// bound.
 fn names_of<K: Kernel>(kernel: &K, volume: &Volume) -> PathBuf {
     let base = Path::new("/dev/belay").join(DRIVER);
     let names = kernel.names(&base).unwrap().into_iter();
@@ -258,7 +260,8 @@ fn a_target_of_an_earlier_attachment_is_not_published<W: World>(world: &W) {
     nothing_left(world);
 }
 
-/// Both volumes show the same device, but an unpublish of one would remove the target of the other.
+/// The targets of both volumes show the same device, but unpublishing one volume would remove the
+/// target of the other volume.
 fn a_target_of_a_volume_that_lost_its_number_is_not_published_for_the_one_that_got_it<W: World>(
     world: &W,
 ) {
@@ -292,8 +295,8 @@ fn a_volume_that_got_a_number_is_taken_down_before_the_one_that_lost_it<W: World
     }
 }
 
-/// The mounts of the other agent are not visible here. Its volume has the same ID, but is
-/// elsewhere.
+/// The mounts of the other agent are not visible in this mount namespace. The other agent's volume
+/// has the same ID, but its file is in a different directory.
 fn a_device_of_the_same_name_in_another_namespace_is_not_released<W: World>(world: &W) {
     let folder = world.base().join("other");
     world.make_dir(&folder);
@@ -351,7 +354,8 @@ fn reasons<K: Kernel>(node: &Node<K>, volume: &Volume) -> Vec<&'static str> {
     health.iter().map(|it| it.reason.name()).collect()
 }
 
-/// The file name does not begin with the volume's ID, so the volume is not found in sysfs.
+/// The name of the file does not begin with the volume's ID, so the volume cannot be found by the
+/// file name in sysfs.
 fn a_raw_volume_is_found_after_a_restart_whatever_its_file_is_called<W: World>(world: &W) {
     for is_replaced in [false, true] {
         let volume = world.volume(&format!("vol-{is_replaced}"), Form::Block);
@@ -380,7 +384,7 @@ fn names(world: &Simulated, driver: &str) -> Vec<String> {
     world.kernel().names(&path).unwrap()
 }
 
-/// The disk of the volume is detached at the end, as its cloud does.
+/// If the volume is a disk, the disk is finally detached, as a cloud does.
 #[test]
 fn no_death_leaves_the_name_of_a_device_that_is_detached() {
     for (media, driver) in [(Media::Files, DRIVER), (Media::Disks, DISK_DRIVER)] {
@@ -456,7 +460,7 @@ fn where_dev_takes_no_names_a_raw_volume_is_used_without() {
     }
 }
 
-/// If `/dev` is read-only, only the agent's index leads from the bind to its volume.
+/// If `/dev` is read-only, only the agent's mount index shows to which volume a bind mount belongs.
 #[test]
 fn without_names_a_raw_volume_that_lost_its_number_is_taken_down_and_the_other_kept() {
     for verb in [Verb::Stage, Verb::Unstage] {
@@ -481,7 +485,7 @@ fn without_names_a_raw_volume_that_lost_its_number_is_taken_down_and_the_other_k
     }
 }
 
-/// A mount table has thousands of lines on a large node.
+/// On a large node, the mount table has thousands of lines, so reading it is expensive.
 #[test]
 fn a_number_that_no_driver_has_noted_is_taken_without_reading_the_mount_table() {
     let world = Simulated::new();

@@ -24,7 +24,7 @@ pub(crate) struct Simulated {
 pub(crate) enum Media {
     /// The volumes are files, used through loop devices.
     Files,
-    /// The volumes are disks, each with a file of the simulation as its medium.
+    /// The volumes are disks; the medium of each disk is a file of the simulated machine.
     Disks,
 }
 
@@ -39,7 +39,7 @@ impl Simulated {
         Simulated { machine, media }
     }
 
-    /// Enlarges a volume, as the controller or the cloud does.
+    /// Enlarges the file or the disk of a volume, as the controller or the cloud does.
     pub(crate) fn grow(&self, volume: &Volume, bytes: u64) {
         match self.media {
             Media::Files => self.machine.make_file(&volume.file(), bytes),
@@ -47,17 +47,17 @@ impl Simulated {
         }
     }
 
-    /// Starts an agent that has an index of all disks.
+    /// Starts an agent for a driver whose volumes are disks.
     pub(crate) fn start_disks(&self, driver: &str) -> Node<Fake> {
         self.start_disks_which(driver, DiskRules::default())
     }
 
-    /// Starts an agent with an index of all disks, which formats by these rules.
+    /// Starts an agent for a driver whose volumes are disks, with these rules for formatting.
     pub(crate) fn start_disks_which(&self, driver: &str, rules: DiskRules) -> Node<Fake> {
         self.start_disks_of(driver, &OPENSTACK, rules)
     }
 
-    /// Starts an agent with an index of all disks, for a driver with this profile.
+    /// Starts an agent for a driver with this profile, whose volumes are disks.
     pub(crate) fn start_disks_of(
         &self,
         driver: &str,
@@ -71,7 +71,7 @@ impl Simulated {
     }
 }
 
-/// Returns the disks of a driver with this profile, which are formatted by these rules.
+/// Returns the disk volumes of a driver with this profile and these rules for formatting.
 pub(super) fn disks_of(
     driver: &str,
     profile: &'static Profile,
@@ -82,8 +82,8 @@ pub(super) fn disks_of(
 }
 
 impl Simulated {
-    /// Removes the name of the volume's disk, so that its mounts look as if another driver, which
-    /// was replaced, had made them.
+    /// Removes the name of the volume's disk in `/dev/belay`, as if a different driver had made the
+    /// mounts before this driver replaced it.
     pub(super) fn remove_name(&self, driver: &str, volume: &Volume) {
         let (kernel, base) = (self.kernel(), Path::new("/dev/belay").join(driver));
         let beginning = format!("{}@", volume.id);
@@ -146,8 +146,8 @@ impl World for Simulated {
 
     fn attached(&self, mut volume: Volume) -> Volume {
         if self.media == Media::Disks {
-            // Create the filesystem here: the proof that a disk is blank reads the whole disk,
-            // which is slow.
+            // Create the filesystem now: otherwise, the agent would read the whole disk to check
+            // that it is blank, which is slow.
             if let Some(fs_type) = volume.form.fs_type() {
                 self.machine.make_filesystem(&volume.file(), fs_type);
             }

@@ -132,8 +132,7 @@ fn the_space_is_that_of_the_directory_that_was_opened_and_of_no_other() {
     assert_eq!(operation::space(&node), Ok(None));
 }
 
-/// Returns a raw volume whose deletion waits for its unstage, while a target that no call names is
-/// mounted.
+/// Returns a raw volume that the controller is deleting while one of its targets is still mounted.
 fn held_back(world: &Simulated, node: &Node<Fake>) -> Volume {
     let volume = world.volume("vol", Form::Block);
     for verb in [Verb::Stage, Verb::Publish(1)] {
@@ -156,7 +155,7 @@ fn a_detach_that_a_mount_blocks_is_a_health_reason_until_the_mount_is_removed() 
     let target = volume.target(1).display().to_string();
     let message = message(&node);
     assert!(message.starts_with("volume vol: ") && message.contains(&target));
-    // A target that is covered by another mount still blocks the deletion.
+    // Even a target that is hidden by another mount blocks the deletion.
     let folder = volume.target(1).parent().unwrap().to_owned();
     world.machine.cover(&folder);
     assert_eq!(reasons(&node), [(Degraded, "UnstagePending")]);
@@ -174,7 +173,7 @@ fn a_detach_that_is_no_longer_pending_is_no_health_reason() {
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
     kernel.remove_xattr(&file, CLAIM).unwrap();
     assert_eq!(reasons(&node), []);
-    // The deletion counts as blocked again only after another release has found it blocked.
+    // The volume is reported again only after the agent has tried to release it again.
     want_unstaged(&world, &volume);
     assert_eq!(reasons(&node), []);
 }

@@ -259,14 +259,15 @@ fn what_a_writer_left_is_read_and_not_written<W: World>(world: &W) {
         all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
         let mut reader = reader(&volume);
         all_ok(&node, &reader, &[Verb::Stage, Verb::Stage]);
-        // The writable and the read-only mount cannot be at the path of the other.
+        // The read-only volume cannot be staged or published at a path where the writable volume is
+        // mounted, and vice versa.
         refused(volume.call(&node, Verb::Stage), Kind::Incompatible);
         if form != Form::Block {
             refused(volume.call(&node, Verb::Publish(1)), Kind::Precondition);
         }
         all_ok(&node, &reader, &[Verb::Publish(1), Verb::Stats]);
         refused(reader.call(&node, Verb::Publish(2)), Kind::Precondition);
-        // A target of one volume must not count as a target of the other.
+        // A target of one volume must not be accepted as a target of the other volume.
         let as_writer = volume.publish_at(&node, &volume.target(1), Thread::Pool);
         refused(as_writer, Kind::Incompatible);
         reader.mode = AccessMode::MultiNodeReaderOnly;
@@ -301,7 +302,7 @@ fn a_filesystem_staged_for_a_reader_grows_when_it_is_staged_for_a_writer<W: Worl
         if form != Form::Ext4 || world.grows_ext4() {
             all_ok(&node, &volume, &[Verb::Stage]);
             assert_eq!(volume.expand(&node), Ok(GROWN_BYTES));
-            // A repeated stage also grows the filesystem.
+            // A repeated NodeStageVolume call also grows the filesystem.
             world.make_file(&volume.file(), GROWN_BYTES + BYTES);
             all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
             match volume.stats(&node).unwrap() {
@@ -335,7 +336,7 @@ fn a_target_that_shows_another_volume_is_not_published_to<W: World>(world: &W) {
                 }
                 assert_eq!(node.kernel.look(&target).unwrap(), before);
             }
-            // The mount of one volume is not unmounted for the other volume either.
+            // A call for one volume must not unmount the other volume.
             all_ok(&node, &volume, &[Verb::Unstage]);
             all_ok(
                 &node,
@@ -363,7 +364,7 @@ fn paths_of_another_volume_tell_and_grow_nothing<W: World>(world: &W) {
                 let expanded = own.expand_at(&node, &path, &others.staging());
                 refused(expanded, Kind::NotFound);
             }
-            // The machine may have devices of other programs.
+            // Ignore loop devices of other programs on the machine.
             let is_ours = |number: &u32| {
                 let name = node.kernel.loop_file_name(*number).unwrap();
                 name.is_some_and(|name| [&own.id, &others.id].iter().any(|id| name == id.as_str()))
@@ -401,7 +402,8 @@ fn a_growth_waits_for_the_file_and_is_of_the_volumes_own_filesystem<W: World>(wo
                     required_bytes,
                     limit_bytes: 0,
                 }),
-                // The volume must not be grown through the path of another volume.
+                // The staging path in the request belongs to a different volume; the request must
+                // not grow that volume.
                 staging: Some(other.staging()),
                 capability: None,
             };
@@ -481,7 +483,7 @@ fn a_target_on_a_filesystem_without_a_device_is_made_at_once() {
     }
 }
 
-/// The staging path leads through a server that does not answer, or the target is on that server.
+/// The staging path leads through a server that does not respond, or the target is on that server.
 #[test]
 fn a_publish_through_a_silent_server_runs_on_the_pool() {
     for is_staging in [true, false] {
@@ -489,7 +491,7 @@ fn a_publish_through_a_silent_server_runs_on_the_pool() {
         let (node, volume) = (world.start(), world.volume("vol", Form::Ext4));
         all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
         let (staging, target) = (volume.staging(), volume.target(2));
-        // The publish must open the staged mount, or the directory of the target.
+        // NodePublishVolume must open the staged mount, or the parent directory of the target.
         let opened = match is_staging {
             true => &staging,
             false => target.parent().unwrap(),
@@ -577,7 +579,7 @@ fn a_filesystem_is_thawed_before_it_is_unmounted() {
     }
 }
 
-/// A StorageClass need not specify a filesystem type.
+/// A StorageClass may omit the filesystem type.
 #[test]
 fn a_volume_without_a_type_is_staged_again_with_the_one_that_it_has() {
     for form in &FORMS[..3] {
@@ -593,7 +595,7 @@ fn a_volume_without_a_type_is_staged_again_with_the_one_that_it_has() {
     }
 }
 
-/// The kubelet unstages the volume at the last moment at which that cancels its stage.
+/// The kubelet calls NodeUnstageVolume at the last moment at which this cancels NodeStageVolume.
 #[test]
 fn a_volume_whose_stage_is_cancelled_while_it_is_read_is_not_formatted() {
     const ZEROS: usize = 1 << 20;
@@ -641,7 +643,8 @@ fn a_volume_whose_stage_is_cancelled_while_it_is_read_is_not_formatted() {
     assert!(cancelled > 1);
 }
 
-/// A snapshot tool or the operator may have created the file without the record that it is in use.
+/// A snapshot tool or an operator may have created the volume's file without the attribute that
+/// records its use.
 #[test]
 fn a_filesystem_of_which_nothing_is_recorded_is_mounted_and_stays_so_if_another_is_requested() {
     let world = Simulated::new();

@@ -1,4 +1,4 @@
-//! Tests of the devices that the agent frees when it starts, and of devices that it leaves bound.
+//! Tests which devices of a killed agent are freed at startup, and which devices stay bound.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -34,7 +34,8 @@ fn name_of(volume: &Volume) -> String {
     format!("{DRIVER}/{}", volume.id)
 }
 
-/// Binds the volume's file like a stage that then crashes. Returns the number of the device.
+/// Binds the volume's file to a loop device, as NodeStageVolume does before a crash. Returns the
+/// number of the device.
 fn leave_bound<W: World>(world: &W, volume: &Volume) -> u32 {
     bind(world, &volume.file(), &name_of(volume), KEPT)
 }
@@ -72,7 +73,7 @@ fn what_a_dead_agent_left_bound_is_freed_at_the_start<W: World>(world: &W) {
     for name in ["one", "two"] {
         leave_bound(world, &world.volume(name, Form::Block));
     }
-    // A removed file has a name like this in sysfs.
+    // In sysfs, the name of a removed file also ends with " (deleted)".
     leave_bound(world, &world.volume("four (deleted)", Form::Block));
     all_freed_at_the_start(world);
 }
@@ -91,7 +92,8 @@ fn what_another_agent_or_process_has_is_not_freed_at_the_start<W: World>(world: 
     let other_agent = world.start_swept();
     is_kept();
     drop(user);
-    // The other agent still holds the lock of the directory, although it no longer needs it.
+    // The other agent still holds the directory's lock, because an agent keeps the lock until it
+    // exits.
     drop(world.start_swept());
     is_kept();
     drop(other_agent);
@@ -116,7 +118,8 @@ fn what_is_staged_is_not_freed_at_the_start<W: World>(world: &W) {
     nothing_left(world);
 }
 
-/// Makes a stage with mount flags that no volume may have. The caller does not retry it.
+/// Calls NodeStageVolume with mount flags that are never allowed, so that the caller does not
+/// retry.
 #[track_caller]
 fn refused_stage<W: World>(node: &Node<W::Kernel>, volume: &Volume) {
     let mut unfit = volume.clone();
@@ -166,7 +169,7 @@ fn what_is_staged_stays_when_another_stage_of_it_is_refused<W: World>(world: &W)
     nothing_left(world);
 }
 
-/// Returns the mode of the device that is bound to the volume's file.
+/// Returns the mode in which a loop device is bound to the volume's file.
 fn mode_of<W: World>(world: &W, volume: &Volume) -> LoopMode {
     let kernel = world.kernel();
     let file = kernel.look(&volume.file()).unwrap().unwrap();
@@ -206,7 +209,7 @@ fn what_was_left_bound_in_another_mode_is_freed_and_bound_anew<W: World>(world: 
         volume.call(&node, Verb::Unstage).unwrap();
         nothing_left(world);
     }
-    // A read-only stage mounts the filesystem read-only, but its device stays writable.
+    // If a filesystem is staged read-only, its loop device is still writable.
     let volume = world.volume("vol", Form::Ext4);
     bind(world, &volume.file(), &name_of(&volume), left_to_read);
     let node = world.start();
@@ -221,7 +224,7 @@ fn a_device_of_somebody_else_is_not_even_opened() {
     let world = Simulated::new();
     let foreign = Path::new("/elsewhere/foreign");
     world.make_file(foreign, MIB);
-    // Another process has bound the device, under the name of one of this driver's volumes.
+    // Another process has bound a loop device under the name of one of this driver's volumes.
     let name = format!("{DRIVER}/vol");
     let number = bind(&world, foreign, &name, KEPT);
     let volume = world.volume("vol", Form::Block);
@@ -272,7 +275,7 @@ fn a_start_that_fails_or_dies_at_any_call_loses_nothing_and_the_next_one_frees()
     }
 }
 
-/// The other agent may be of the next release, whose start takes the lock.
+/// During an update, the other agent may be of the next release, which takes the lock at startup.
 #[test]
 fn a_refused_stage_of_a_staged_volume_takes_no_lock_from_another_agent() {
     let world = Simulated::new();
@@ -289,7 +292,7 @@ fn a_refused_stage_frees_nothing_beside_another_agent_or_where_mounts_are_hidden
     let volume = world.volume("vol", Form::Block);
     let bound = [leave_bound(&world, &volume)];
     let (node, kernel) = (world.start(), world.kernel());
-    // The other agent may be about to bind the device.
+    // The other agent holds the lock and may be about to use the device.
     let other = world.start();
     assert!(other.try_lock_directory().unwrap());
     refused_stage::<Simulated>(&node, &volume);
@@ -308,7 +311,7 @@ fn a_refused_stage_frees_nothing_beside_another_agent_or_where_mounts_are_hidden
     assert!(kernel.loop_bound().unwrap().is_empty());
 }
 
-/// Otherwise the name would lead to the next volume that gets the number.
+/// If the name remained, it would refer to the next volume that gets the device number.
 #[test]
 fn the_name_of_a_device_is_removed_with_it_at_the_start() {
     let world = Simulated::new();

@@ -1,4 +1,5 @@
-//! Tests of objects at the target path of a pod, and which of them an unpublish removes.
+//! Tests of different objects at the target path of a pod, and which of these objects
+//! NodeUnpublishVolume removes.
 
 use std::path::{Path, PathBuf};
 
@@ -196,8 +197,8 @@ fn a_target_and_a_staging_path_that_contain_each_other_are_refused() {
     }
 }
 
-/// A symlink may lead from the target to the staging path. An unpublish would then unmount the
-/// staged mount.
+/// A symlink in the target path may lead to the staging path. If NodePublishVolume accepted such a
+/// target, NodeUnpublishVolume would unmount the staged mount.
 #[test]
 fn the_staged_mount_is_no_target_under_another_path() {
     let (_, node, volume) = staged(Form::Ext4);
@@ -217,7 +218,8 @@ fn the_staged_mount_is_no_target_under_another_path() {
     .unwrap();
 }
 
-/// Two calls for one target run at once, or the kubelet removes the target meanwhile.
+/// A second call for the same target runs at the same time, or the kubelet removes the target
+/// meanwhile.
 #[test]
 fn a_target_that_is_removed_meanwhile_was_unpublished() {
     for form in [Form::Ext4, Form::Block] {

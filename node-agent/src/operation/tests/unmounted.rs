@@ -30,8 +30,9 @@ fn calls_of(form: Form, read: Read) -> usize {
     world.machine.end().len()
 }
 
-/// Runs `read` once for each of its system calls, and unpublishes and unstages the volume while
-/// that system call hangs. Returns the number of runs that reported that the volume is not mounted.
+/// Runs `read` once for each of its system calls. During each run, that system call hangs while the
+/// volume is unpublished and unstaged. Returns the number of runs in which `read` reported that the
+/// volume is not mounted.
 fn not_found(form: Form, read: Read) -> usize {
     let calls = calls_of(form, read);
     let unmounted = |at: usize| {
@@ -41,7 +42,8 @@ fn not_found(form: Form, read: Read) -> usize {
             let answer = scope.spawn(|| read(&volume, &node));
             world.machine.wait_for_hang();
             for verb in MEANWHILE {
-                // A descriptor of the reader may keep the mount busy. The call is repeated below.
+                // An unmount may fail here, because the read-only call may have the mount open. The
+                // unmount is repeated below.
                 let _busy = volume.call(&node, verb);
             }
             world.machine.let_go();

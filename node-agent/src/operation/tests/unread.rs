@@ -1,5 +1,6 @@
-//! Tests of volumes in files on a filesystem that has shut itself down. An operator can repair that
-//! filesystem only after its volumes are unstaged and their devices detached.
+//! Tests of volumes in files on a filesystem that has shut itself down. An operator can repair such
+//! a filesystem only after all volumes in it are unstaged and the devices of these volumes are
+//! detached.
 
 use belay_server::call::Kind;
 
@@ -13,7 +14,7 @@ use crate::operation::Node;
 
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
 
-/// Returns a volume after these calls, in a file on a separate filesystem.
+/// Makes these calls for a volume whose file is on a separate filesystem.
 fn after(form: Form, calls: &[Verb]) -> (Simulated, Node<Fake>, Volume) {
     let world = Simulated::new();
     world.machine.cover(&world.volumes());
@@ -32,7 +33,8 @@ fn published(form: Form, is_restarted: bool) -> (Simulated, Node<Fake>, Volume) 
     (world, node, volume)
 }
 
-/// Returns a volume after these calls. The filesystem with its file has shut itself down since.
+/// Makes these calls for a volume; afterwards, the filesystem that contains the volume's file shuts
+/// itself down.
 fn shut_down(form: Form, calls: &[Verb]) -> (Simulated, Node<Fake>, Volume) {
     let (world, node, volume) = after(form, calls);
     world.machine.trouble(&world.volumes(), Trouble::ShutDown);
@@ -86,7 +88,7 @@ fn a_raw_device_that_is_published_stays_bound_and_the_target_is_named() {
     assert_eq!(bound(&world), 0);
 }
 
-/// No call can unpublish the bind of another process.
+/// The bind mount was made by another process, so no NodeUnpublishVolume call removes it.
 #[test]
 fn a_raw_device_that_another_process_has_bound_stays_bound_and_the_path_is_named() {
     let (world, node, volume) = shut_down(Form::Block, &[Verb::Stage]);

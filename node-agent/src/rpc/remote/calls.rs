@@ -1,5 +1,5 @@
-//! Runs calls as jobs. A job alternates between steps of an operation and calls of helper
-//! processes.
+//! Runs calls as jobs. Each job alternates between a step of an operation on the event loop and a
+//! system call in a helper process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,37 +17,37 @@ use crate::operation::remote::{self, HelperRequest, RemoteNode, Step, of_volume}
 use crate::operation::{VolumeStats, VolumeUsage};
 use crate::work::{Class, Replied, Servers, needs_detach};
 
-/// Maximum duration of a mount, including the wait for a slot. It is shorter than the caller's
-/// deadline.
+/// Maximum duration of a mount, including the wait for a slot. This time is shorter than the
+/// caller's deadline.
 const MOUNT_MAX: Duration = Duration::from_secs(60);
-/// Maximum duration of an unmount; after that, the mount is detached.
+/// Maximum duration of an unmount. After this time, the mount is detached (`MNT_DETACH`).
 const UNMOUNT_MAX: Duration = Duration::from_secs(10);
 const DETACH_MAX: Duration = Duration::from_secs(10);
 /// Maximum time that a server may take to report the usage of a volume.
 const USAGE_MAX: Duration = Duration::from_secs(5);
 /// Maximum number of mounts on one path that a call unmounts. Belay never stacks mounts, but
-/// another program may have done so.
+/// another program may have stacked some.
 const STACKED_MAX: u32 = 16;
 
 /// The result of a job.
 #[derive(Clone, Debug)]
 pub(super) enum Done {
-    /// A change has succeeded, and has no result.
+    /// The volume was changed; there is no other result.
     Changed,
     /// The usage that the server reported.
     Usage(Usage),
-    /// The server has not reported the usage, for this reason.
+    /// The server has not reported the usage; contains the reason.
     Unanswered(Failure),
 }
 
-/// The result of a query of the usage.
+/// The result of a query for the usage of a volume.
 enum Queried {
     Usage(Usage),
-    /// The server has not answered the query, for this reason.
+    /// The server has not responded to the query; contains the reason.
     Unanswered(Failure),
 }
 
-/// Runs the steps of a call, and its helper processes.
+/// Runs the steps of a CSI call and the helper processes that it needs.
 struct Asking<K: Kernel> {
     node: Arc<RemoteNode<K>>,
     servers: Arc<Servers>,
@@ -84,8 +84,8 @@ impl<K: Kernel> Asking<K> {
         Ok(Done::Changed)
     }
 
-    /// Unpublishes a volume. Each step reads the kernel's mounts again, regardless of the result of
-    /// the previous call.
+    /// Unpublishes a volume. Each step reads the mounts from the kernel again, whatever the
+    /// previous helper process has returned.
     async fn unpublish(&self, request: Unpublish) -> Result<Done, Failure> {
         let mut refused = None;
         for _ in 0..STACKED_MAX {
@@ -102,7 +102,7 @@ impl<K: Kernel> Asking<K> {
                 refused = Some(unanswered.failure);
                 continue;
             }
-            // The mount may have been removed although the call failed.
+            // The helper process may have unmounted the volume although it reported a failure.
             return match remote::unpublish(&self.node, &request, refused.as_ref())? {
                 Step::Done => Ok(Done::Changed),
                 Step::Ask(_) if refused.is_some() => Err(unanswered.failure.may_be_running()),
@@ -118,7 +118,7 @@ impl<K: Kernel> Asking<K> {
     async fn usage(&self, id: &VolumeId, path: &std::path::Path) -> Result<Done, Failure> {
         let (seen, question) = remote::mounted(&self.node, id, path)?;
         let asked = self.ask(id, &question, USAGE_MAX).await;
-        // If the volume was unmounted meanwhile, return that error instead of the failure of the
+        // If the volume was unmounted meanwhile, return `NOT_FOUND` instead of the failure of the
         // query.
         remote::still_mounted(&self.node, id, path, &seen)?;
         match asked {
@@ -193,7 +193,7 @@ impl<K: Kernel> RemoteService<K> {
     pub(super) async fn health(&self, health: NodeVolumeHealth) -> Result<Conditions, Failure> {
         let id = health.id;
         let Some(path) = health.target.filter(|path| path.is_absolute()) else {
-            // Only a query at a target can determine the health.
+            // Without a target path, the server cannot be queried, so the health is unknown.
             return Ok(Conditions::default());
         };
         let conditions = match self.usage(&id, &path, Rpc::NodeGetVolumeHealth).await? {
@@ -204,8 +204,8 @@ impl<K: Kernel> RemoteService<K> {
         Ok(conditions)
     }
 
-    /// Queries the server for the usage of a volume, for statistics, or to prove that the server
-    /// answers. Equal calls share one helper process.
+    /// Queries the server for the usage of a volume, for the statistics or to check that the server
+    /// responds. Concurrent equal calls share one helper process.
     async fn usage(
         &self,
         id: &VolumeId,
@@ -227,7 +227,7 @@ impl<K: Kernel> RemoteService<K> {
     }
 }
 
-/// Returns the health reason of a volume whose server has not answered.
+/// Returns the health reason of a volume whose server has not responded.
 fn inaccessible(failure: &Failure) -> Conditions {
     let mut conditions = Conditions::default();
     let message = format!(

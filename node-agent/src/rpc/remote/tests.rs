@@ -1,5 +1,5 @@
-//! Tests of kubelet calls on the simulated machine: calls fail or hang, and their helper processes
-//! are killed at every call.
+//! Tests of the Node service for NFS volumes on the simulated machine, in which calls fail or hang,
+//! and helper processes are killed at each system call.
 
 mod bench;
 mod detach;

@@ -20,7 +20,7 @@ use crate::work::Pool;
 
 fn up() -> (Simulated, Arc<NodeService<Fake>>) {
     let world = Simulated::new();
-    // Statistics run on the pool if they may wait.
+    // Enable quotas, so that statistics run on the pool.
     world.machine.keep_quotas();
     let service = Arc::new(NodeService::new("", Pool::new(), &LOCAL));
     service.come_up(world.start());
@@ -35,7 +35,7 @@ async fn published(world: &Simulated, service: &NodeService<Fake>, form: Form) -
     volume
 }
 
-/// A failed read does not count as a hang, and does not affect the next call.
+/// A failed read-only call is not treated as a hung call, and does not affect the next call.
 #[tokio::test]
 async fn a_read_that_fails_returns_its_error_and_no_health_reason() {
     let (world, service) = up();

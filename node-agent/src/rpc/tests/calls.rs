@@ -1,4 +1,4 @@
-//! Makes the calls of a kubelet on the gRPC service, without a socket.
+//! Makes the calls of a kubelet directly on the gRPC service, without a socket.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Tests of the gRPC code of each kind of failure in each call: from the kernel, through the
-//! operations, to the caller.
+//! Tests of the gRPC code that the caller receives for each kind of failure in the kernel, in each
+//! call.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const CALLS: [Verb; 7] = [
     Verb::Health,
 ];
 
-/// A driver that is ready, on a separate simulated machine, and one of its volumes.
+/// A driver that is ready, its simulated machine, and one volume.
 struct Site {
     world: Simulated,
     service: Arc<NodeService<Fake>>,
@@ -34,7 +34,7 @@ struct Site {
 impl Site {
     fn new(form: Form) -> Self {
         let world = Simulated::new();
-        // Statistics run on the pool if they may wait.
+        // Enable quotas, so that statistics run on the pool.
         world.machine.keep_quotas();
         let service = Arc::new(NodeService::new("", Pool::new(), &LOCAL));
         service.come_up(world.start());
@@ -50,7 +50,7 @@ impl Site {
         send(&self.service, &self.volume, verb).await
     }
 
-    /// Creates a site, and makes the calls that must precede the given call.
+    /// Creates the driver and the volume, and makes the calls that must precede `verb`.
     async fn before(verb: Verb, form: Form) -> Self {
         let site = Site::new(form);
         let earlier: &[Verb] = match verb {
@@ -64,7 +64,7 @@ impl Site {
         site
     }
 
-    /// Returns the code of the call while the machine has this fault.
+    /// Makes the call with this fault on the machine, and returns the gRPC code.
     async fn code(&self, verb: Verb, fault: Fault) -> Code {
         self.world.machine.begin(Some(fault));
         let answer = self.send(verb).await;
@@ -105,13 +105,13 @@ async fn an_errno_of_the_kernel_has_its_code_in_every_call() {
             let site = Site::before(verb, Form::Ext4).await;
             let failed = site.code(verb, Fault::FailFrom(1, errno)).await;
             let code = match verb {
-                // The state of the mount at the path cannot be read either, so the failure is
-                // uncertain.
+                // The agent cannot read either whether something is mounted at the path, so the
+                // failure is uncertain.
                 Verb::Stage | Verb::Publish(_) => Code::Aborted,
                 _ => code,
             };
             assert_eq!(failed, code, "{verb:?} {errno}");
-            // A failed call must not count as a hung call.
+            // A failed call must not be treated as a hung call.
             site.send(verb).await.unwrap();
         }
     }

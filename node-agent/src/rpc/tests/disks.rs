@@ -1,5 +1,5 @@
-//! Tests of stages that wait for their disk: the length of the wait, its cost, and the events that
-//! end it. Also tests the limit of volumes.
+//! Tests of NodeStageVolume calls that wait for the volume's disk: how long each call waits, what
+//! the wait costs, and which events end it. Also tests the maximum number of volumes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use crate::operation::tests::simulated::{DISK_DRIVER, Media, Simulated};
 use crate::rpc::{NodeIdentity, NodeService};
 use crate::work::{Class, Pool};
 
-/// More volumes than the pool has slots.
+/// A number of volumes that is higher than the number of slots in the pool.
 const MANY: usize = 12;
-/// Longer than a thread ever needs to finish, unless it is stuck.
+/// A timeout after which a thread is considered stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
 type Service = Arc<NodeService<Fake>>;
@@ -41,7 +41,7 @@ fn without_disk(world: &Simulated, id: &str) -> Volume {
     volume
 }
 
-/// Starts to stage the volume, and returns when the stage waits.
+/// Starts a NodeStageVolume call, and returns when the call waits for the disk.
 async fn waiting(service: &Service, volume: &Volume) -> JoinHandle<Result<(), Status>> {
     let (own, staged) = (Arc::clone(service), volume.clone());
     let stage = tokio::spawn(async move { send(&own, &staged, Verb::Stage).await });
@@ -103,7 +103,7 @@ async fn an_unstage_ends_the_wait_for_a_disk() {
     send(&service, &volume, Verb::Unstage).await.unwrap();
     let ended = stage.await.unwrap().unwrap_err();
     assert_eq!(ended.code(), Code::Aborted, "{ended}");
-    // A disk appears that belongs to another volume.
+    // Attach a disk that belongs to a different volume.
     world.machine.plug(Plug::virtio(&volume.file(), "late"));
     hear(&service.node().unwrap()).unwrap();
     assert_eq!(world.left(), Vec::<String>::new());

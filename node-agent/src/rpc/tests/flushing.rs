@@ -1,5 +1,5 @@
-//! Tests of unpublishes from a disk: the data of the volume is written to the disk first, but a
-//! disk that fails or hangs does not prevent the unpublish.
+//! Tests of NodeUnpublishVolume for volumes that are disks: the volume's data is written to the
+//! disk first, but a disk that fails or hangs does not prevent the unmount.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::operation::tests::simulated::{DISK_DRIVER, Media, Simulated};
 use crate::rpc::NodeService;
 use crate::work::{Class, Pool};
 
-/// Longer than a thread ever needs to finish, unless it is stuck.
+/// A timeout after which a thread is considered stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 const FLUSHES: [(Form, &str); 2] = [(Form::Ext4, "syncfs"), (Form::Block, "fsync")];
 
@@ -33,7 +33,8 @@ struct Bench {
     world: Simulated,
     service: Arc<NodeService<Fake>>,
     volume: Volume,
-    /// The position of the system call that flushes, among the calls of an unpublish.
+    /// The position of the system call that writes the data to the disk, among the system calls of
+    /// NodeUnpublishVolume.
     at: usize,
 }
 
@@ -63,7 +64,7 @@ async fn published((form, flush): (Form, &str)) -> Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // Release hung calls, or the runtime could not shut down.
+        // Release all hung calls. Otherwise, the runtime could not shut down.
         self.world.machine.kill_all();
     }
 }
@@ -74,8 +75,8 @@ impl Bench {
         tokio::spawn(async move { send(&service, &volume, Verb::Unpublish(1)).await })
     }
 
-    /// Unpublishes the volume while the fault delays its flush. The unpublish stops waiting for the
-    /// flush.
+    /// Unpublishes the volume while the fault delays the flush, until NodeUnpublishVolume no longer
+    /// waits for the flush.
     async fn unpublish_without_flush(&self, fault: Fault) {
         let machine = &self.world.machine;
         let mut hangs = machine.hangs();
@@ -104,8 +105,8 @@ impl Bench {
     }
 }
 
-/// Whether the volume is reported as unsynced: by its health, on the status page, and by its
-/// statistics if it is published.
+/// Whether the volume's health, the status page and, if the volume is published, its statistics
+/// report unsynced data.
 async fn is_unsynced(bench: &Bench) -> bool {
     let name = DATA_UNSYNCED.name();
     let health =
@@ -145,7 +146,7 @@ async fn hung(hangs: &mut tokio::sync::watch::Receiver<u64>) {
     until(|| hangs.has_changed().unwrap()).await;
 }
 
-/// Waits in real time, since the clock of the calls is paused.
+/// Waits in real time until the condition is true, because the clock of the calls is paused.
 #[track_caller]
 fn until(mut is_so: impl FnMut() -> bool) -> impl Future<Output = ()> {
     let caller = Location::caller();
@@ -158,11 +159,11 @@ fn until(mut is_so: impl FnMut() -> bool) -> impl Future<Output = ()> {
     }
 }
 
-/// The counts of the metric until this is dropped.
+/// A recorder that counts the values of the metric.
 struct Counts(PrometheusRecorder);
 
 impl Counts {
-    /// Starts to count. Leaks the counts, since the guard of a recorder borrows the recorder.
+    /// Starts to count. Leaks the recorder, because the returned guard borrows the recorder.
     fn begin() -> (&'static Self, LocalRecorderGuard<'static>) {
         let counts = Box::leak(Box::new(Counts(PrometheusBuilder::new().build_recorder())));
         (counts, metrics::set_default_local_recorder(&counts.0))
@@ -193,20 +194,21 @@ async fn an_error_of_the_disk_keeps_no_pod() {
             .await
             .unwrap();
         assert!(is_unsynced(&bench).await);
-        // The flush of another volume does not clear the condition.
+        // A flush of a different volume must not clear the condition.
         let mut other = bench.volume.clone();
         other.id = "other".to_owned();
         send(&bench.service, &other, Verb::Unpublish(1))
             .await
             .unwrap();
         assert!(is_unsynced(&bench).await);
-        // Nothing is mounted at the target, so nothing is flushed, and the condition remains.
+        // Nothing is mounted at this target any longer, so nothing is flushed, and the condition
+        // remains.
         send(&bench.service, &bench.volume, Verb::Unpublish(1))
             .await
             .unwrap();
         assert!(is_unsynced(&bench).await);
-        // The kernel reports an error only once and drops the data, so this flush succeeds without
-        // the data.
+        // The kernel reports a write error only once and drops the data, so this flush succeeds
+        // without that data.
         send(&bench.service, &bench.volume, Verb::Unpublish(2))
             .await
             .unwrap();
@@ -234,13 +236,13 @@ async fn a_disk_that_does_not_answer_keeps_a_pod_for_half_a_minute() {
         }
         assert!(!unpublish.is_finished());
         advance(Duration::from_secs(2)).await;
-        // The second part of the unpublish runs on a thread, and the clock must not advance
-        // meanwhile.
+        // The unmount runs on a thread of the pool, and the clock must not advance meanwhile.
         until(|| unpublish.is_finished()).await;
         unpublish.await.unwrap().unwrap();
         counts.expect("slow", 2 * times - 1);
 
-        // The volume is still being written, so the next target gets no second flush.
+        // The first flush is still in progress, so NodeUnpublishVolume for the next target does not
+        // start a second flush.
         let busy = send(&bench.service, &bench.volume, Verb::Unstage).await;
         let busy = busy.unwrap_err();
         assert_eq!(busy.code(), Code::Aborted, "{busy}");
@@ -254,7 +256,8 @@ async fn a_disk_that_does_not_answer_keeps_a_pod_for_half_a_minute() {
         assert!(bench.service.jobs.view(&flush).unwrap().is_hung);
         machine.let_go();
         until(|| bench.service.jobs.view(&flush).is_none()).await;
-        // The flush began before the second unpublish, and may lack the data of the second pod.
+        // The flush began before the second NodeUnpublishVolume call, so it may not include the
+        // data of the second pod.
         assert!(is_unsynced(&bench).await);
         for verb in [Verb::Publish(2), Verb::Unpublish(2)] {
             send(&bench.service, &bench.volume, verb).await.unwrap();
@@ -276,7 +279,7 @@ async fn a_flush_that_succeeds_late_ends_the_condition() {
     }
 }
 
-/// The unpublish no longer waits for the flush.
+/// The flush fails after NodeUnpublishVolume has stopped waiting for it.
 #[tokio::test(start_paused = true)]
 async fn a_flush_that_fails_late_is_reported() {
     for flush in FLUSHES {
@@ -295,7 +298,8 @@ async fn a_flush_that_fails_late_is_reported() {
     }
 }
 
-/// The target's directory contains a file that the mount hid, and so cannot be removed.
+/// The target directory contains a file that the mount has hidden, so the directory cannot be
+/// removed.
 #[tokio::test(start_paused = true)]
 async fn an_unpublish_that_fails_after_its_unmount_is_reported() {
     let (counts, _guard) = Counts::begin();
@@ -341,7 +345,7 @@ async fn an_unpublish_that_is_refused_warns_of_no_loss() {
     assert!(!counts.0.handle().render().contains("unflushed"));
 }
 
-/// This also holds for a volume that a killed agent was still writing to its disk.
+/// Also tested with a flush that a killed agent has started.
 #[tokio::test]
 async fn an_unstage_of_a_raw_disk_ends_after_its_data_is_on_the_disk() {
     let bench = published(FLUSHES[1]).await;
@@ -352,7 +356,7 @@ async fn an_unstage_of_a_raw_disk_ends_after_its_data_is_on_the_disk() {
     unstage().await.unwrap();
     let calls = machine.end();
     let at = calls.iter().position(|call| call.name == "fsync").unwrap() + 1;
-    // A disk that fails does not keep a volume staged.
+    // A failing disk must not prevent NodeUnstageVolume.
     send(&bench.service, &bench.volume, Verb::Stage)
         .await
         .unwrap();

@@ -1,5 +1,5 @@
-//! Tests of read-only calls that hang, about volumes and storage: the response to each caller, its
-//! latency, and its cost.
+//! Tests of hung read-only calls for volumes and for the storage: the response to each caller, the
+//! latency and the cost of each response.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::work::Pool;
 use crate::work::READ_DEADLINE as DEADLINE;
 
 const MOMENT: Duration = Duration::from_millis(1);
-/// Longer than a thread ever needs to finish, unless it is stuck.
+/// A timeout after which a thread is considered stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
 const HANGS: (StorageHealthErrorType, &str) =
@@ -35,7 +35,7 @@ const HANGS: (StorageHealthErrorType, &str) =
 
 type Stats = Result<csi::NodeGetVolumeStatsResponse, Status>;
 
-/// An agent whose clock is paused, although threads work.
+/// An agent whose clock is paused, even while threads are running.
 struct Bench {
     world: Simulated,
     service: Arc<NodeService<Fake>>,
@@ -46,7 +46,7 @@ impl Bench {
         let world = Simulated::new();
         let node = world.start_swept();
         world.machine.never_wait_here(true);
-        // With quotas, statistics may wait for the disk.
+        // Enable quotas, so that statistics run on the pool and may block on the disk.
         world.machine.keep_quotas();
         let service = Arc::new(NodeService::new("", Pool::new(), &LOCAL));
         service.come_up(node);
@@ -113,7 +113,8 @@ impl Bench {
         }
     }
 
-    /// Returns the response to a second caller while the check hangs, at one of its deadlines.
+    /// Makes a second call while the health check of the storage hangs, and returns the response at
+    /// the deadline.
     async fn storage_health_again(&self) -> Vec<StorageBackendHealth> {
         self.world.machine.begin(None);
         let caller = tokio::spawn(self.storage_health());
@@ -122,8 +123,8 @@ impl Bench {
         told_within(DEADLINE + MOMENT, caller).await
     }
 
-    /// Returns the position of a system call within a call, found by making the call once without a
-    /// hang.
+    /// Makes a call without a hang, and returns the position of the system call `name` in this
+    /// call.
     async fn position<T>(&self, name: &str, call: impl Future<Output = T>) -> usize {
         self.world.machine.begin(None);
         call.await;
@@ -132,7 +133,8 @@ impl Bench {
         found.unwrap_or_else(|| panic!("no {name} in {calls:?}")) + 1
     }
 
-    /// Returns when the call hangs in the system call with this position and name.
+    /// Makes a call that hangs in the system call with this position and name, and returns when the
+    /// call hangs.
     async fn hang<T: Send + 'static>(
         &self,
         (at, name): (usize, &str),
@@ -155,7 +157,8 @@ impl Bench {
         self.hang((at, "fstatfs"), self.stats(volume)).await
     }
 
-    /// Creates a volume whose unstage has hung in umount2(2) for longer than callers wait.
+    /// Creates a volume for which NodeUnstageVolume hangs in umount2(2), and waits until its
+    /// callers have received a timeout.
     async fn hung_unstage(&self, id: &str) -> Volume {
         let volume = self.published(id).await;
         self.send(&volume, Verb::Unpublish(1)).await.unwrap();
@@ -168,7 +171,7 @@ impl Bench {
         volume
     }
 
-    /// Returns the response of a call that must neither wait nor make a system call.
+    /// Returns the response of a call that must respond immediately and without a system call.
     async fn at_once<T: Send + 'static>(
         &self,
         call: impl Future<Output = T> + Send + 'static,
@@ -196,7 +199,7 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // Release hung calls, or the runtime could not shut down.
+        // Release all hung calls. Otherwise, the runtime could not shut down.
         self.world.machine.kill_all();
         if !std::thread::panicking() {
             assert_eq!(self.world.machine.violations(), [""; 0]);
@@ -204,20 +207,20 @@ impl Drop for Bench {
     }
 }
 
-/// Runs every task that can continue without a thread and without the passing of time.
+/// Runs all tasks that do not wait for a thread or for time to pass.
 async fn settle() {
     for _ in 0..8 {
         yield_now().await;
     }
 }
 
-/// Returns the response to a call that hangs from now on. Checks that it comes at its deadline, and
-/// not earlier.
+/// Returns the response to a call that hangs from now on, and checks that the response is sent at
+/// the deadline and not earlier.
 async fn told_at<T>(deadline: Duration, caller: JoinHandle<T>) -> T {
     advance(deadline.checked_sub(MOMENT).unwrap()).await;
     settle().await;
     assert!(!caller.is_finished(), "answered too early");
-    // One moment remains until the deadline. Add another, since timers round up.
+    // Advance by one moment to the deadline, and by a second moment because timers round up.
     told_within(MOMENT * 2, caller).await
 }
 
@@ -287,7 +290,7 @@ async fn stats_of_a_volume_that_hangs_are_the_ones_from_before_and_say_so() {
     let caller = bench.hang_stats(&volume, at).await;
     assert_old(&told_at(DEADLINE, caller).await, &before);
 
-    // Grow the volume, so that its present usage differs from the earlier usage.
+    // Grow the volume, so that its current usage differs from the earlier usage.
     bench.world.make_file(&volume.file(), GROWN_BYTES);
     bench.send(&volume, Verb::Expand).await.unwrap();
     assert_old(&bench.at_once(bench.stats(&volume)).await, &before);
@@ -314,7 +317,7 @@ async fn stats_of_a_volume_that_hangs_and_was_never_read_are_unknown() {
     assert!(is_well(&bench.stats(&volume).await));
 }
 
-/// The volume starts to hang while its statistics are read.
+/// A health call for the volume hangs while the statistics of this volume are being read.
 #[tokio::test(start_paused = true)]
 async fn stats_of_a_volume_that_hangs_which_have_failed_say_why() {
     let bench = Bench::new();
@@ -363,7 +366,7 @@ async fn statistics_that_count_in_memory_need_no_thread() {
         looks.push(bench.hang((3, "statx"), bench.health(&volume)).await);
     }
     let volume = bench.published("vol-3").await;
-    // Both slots for reads are taken, so a call that needs a slot waits.
+    // Both slots for reads are occupied, so the next call that needs a slot waits.
     bench.world.machine.keep_quotas();
     let waiting = tokio::spawn(bench.stats(&volume));
     settle().await;
@@ -417,7 +420,7 @@ async fn storage_at_which_the_look_hangs_is_unreachable() {
     for words in ["NodeGetStorageHealth has been ", "now in inspect"] {
         assert!(message.contains(words), "{message}");
     }
-    // A second call shares the running check.
+    // A second call shares the job of the check that is still running.
     assert_eq!(reasons(&bench.storage_health_again().await), [HANGS]);
 }
 
@@ -451,7 +454,7 @@ async fn the_space_of_storage_that_hangs_is_the_one_from_before() {
     let caller = bench.hang((at, "statfs"), measure()).await;
     told_at(DEADLINE, caller).await;
     assert_eq!(bench.service.known().storage, before);
-    // A second caller waits for the same thread.
+    // A second caller shares the job of the first caller.
     bench.world.machine.begin(None);
     let caller = tokio::spawn(measure());
     settle().await;

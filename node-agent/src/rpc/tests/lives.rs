@@ -1,6 +1,6 @@
-//! Tests of random histories of the Node service. Calls of a kubelet arrive while other calls hang
-//! in the kernel, arrive twice, or are cancelled by their callers, and an agent is killed at any
-//! time. Results are compared with the model of the operations.
+//! Tests of random sequences of events on the Node service. A kubelet makes calls while other calls
+//! hang in the kernel, repeats calls, and disconnects; the agent may be killed at any time. The
+//! results are compared with the model of the operations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,26 +25,27 @@ use crate::work::Pool;
 const CASES: u32 = 300;
 const CASES_NIGHTLY: u32 = 20_000;
 const STEPS_MAX: usize = 20;
-/// Maximum number of calls that hang at once. It is less than the number of slots for changes.
+/// Maximum number of calls that hang at the same time, which is below the number of slots for
+/// changes.
 const HUNG_MAX: usize = 2;
-/// Longer than a step ever takes, unless the agent is stuck.
+/// A timeout after which the agent is considered stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
-/// An event of a random history.
+/// An event of a random sequence.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A call. With a number, the call hangs in its first system call, from that number on, that
-    /// may wait for a disk.
+    /// A call. If there is a number, the call hangs in its first system call that may block on a
+    /// disk and whose position is at least this number.
     Call(usize, Verb, Option<usize>),
-    /// A call during which the agent is killed, at this system call.
+    /// A call during which the agent is killed; the number is the position of the system call.
     Kill(usize, Verb, usize),
-    /// A repetition of the call for this volume that hangs.
+    /// The kubelet repeats the hung call for this volume.
     Again(usize),
-    /// All callers of the call for this volume disconnect.
+    /// All callers of the hung call for this volume disconnect.
     Leave(usize),
-    /// The call for this volume that hangs continues.
+    /// The hung call for this volume continues.
     LetGo(usize),
-    /// The agent is killed at any time, and started again.
+    /// The agent is killed between two calls and is started again.
     Restart,
 }
 
@@ -81,7 +82,7 @@ struct Life {
 }
 
 fn start(world: &Simulated) -> Arc<NodeService<Fake>> {
-    // The agent may wait in system calls before it serves.
+    // At startup, before it serves calls, the agent may make system calls that block.
     world.machine.never_wait_here(false);
     let node = world.start_swept();
     world.machine.never_wait_here(true);
@@ -119,7 +120,7 @@ impl Life {
         self.check()
     }
 
-    /// Makes a call in a separate task, as if on a connection.
+    /// Makes a call in a separate task, as the gRPC server does.
     fn begin(&self, number: usize, verb: Verb) -> Caller {
         let (service, volume) = (Arc::clone(&self.service), self.volumes[number].clone());
         tokio::spawn(async move { send(&service, &volume, verb).await })
@@ -129,9 +130,9 @@ impl Life {
         if self.hung.contains_key(&number) {
             return self.refused_meanwhile(number, verb).await;
         }
-        // Reads must not hang, since a hung read has a deadline, for which no test waits. Two hung
-        // stages must not happen either, since they would occupy both slots for mkfs, which a third
-        // volume needs.
+        // Do not let read-only calls hang, because the test does not wait for their deadline. Do
+        // not let two NodeStageVolume calls hang at the same time, because they would occupy both
+        // slots for mkfs, and a third volume may need one.
         let stages = self.hung.values().any(|hung| hung.verb == Verb::Stage);
         let may_hang =
             self.hung.len() < HUNG_MAX && !only_looks(verb) && !(stages && verb == Verb::Stage);
@@ -162,7 +163,8 @@ impl Life {
         }
     }
 
-    /// Checks that a different call for the volume is refused at once while its call hangs.
+    /// Checks that a different call for the volume is refused immediately while a call for this
+    /// volume hangs.
     async fn refused_meanwhile(&mut self, number: usize, verb: Verb) -> Result<(), String> {
         // Read-only calls have separate jobs, so they are not refused.
         if only_looks(verb) {
@@ -180,15 +182,15 @@ impl Life {
         }
     }
 
-    /// Checks that an equal call joins the call that hangs.
+    /// Checks that a repetition of a hung call joins the job of the hung call.
     async fn again(&mut self, number: usize) -> Result<(), String> {
         let Some(hung) = self.hung.get(&number) else {
             return Ok(());
         };
         self.world.machine.begin(None);
         let mut caller = self.begin(number, hung.verb);
-        // Yield to the task of the call, to a task that it may spawn, and to the response of that
-        // task.
+        // Yield three times: to the task of the call, to a task that this task may spawn, and to
+        // the response of the spawned task.
         for _ in 0..3 {
             yield_now().await;
         }
@@ -213,7 +215,8 @@ impl Life {
             ..
         } = hung;
         if callers.is_empty() {
-            // No caller remains. The kubelet retries, and joins the same job or gets its result.
+            // No caller remains. The kubelet therefore retries the call, and joins the same job or
+            // receives its result.
             callers.push(self.begin(number, verb));
         }
         let mut told = Vec::new();
@@ -242,7 +245,7 @@ impl Life {
                 Ok(())
             }
             (Err(_), Answer::Refused(_) | Answer::RefusedSomehow | Answer::Either) => Ok(()),
-            // The call that hung may have the volume's former device open.
+            // The call that was hung may still have the volume's former device open.
             (Err(status), _) if is_busy(status) && verb == Verb::Unstage => {
                 self.accept_either(number, verb, expected)
             }
@@ -317,7 +320,8 @@ impl Life {
         Ok(())
     }
 
-    /// Lets all hung calls continue, undoes everything, and checks that nothing is left.
+    /// Lets all hung calls continue, unpublishes and unstages all volumes, and checks that nothing
+    /// is left.
     async fn end(&mut self) -> Result<(), String> {
         for number in 0..self.volumes.len() {
             self.let_go(number).await?;
@@ -362,7 +366,7 @@ fn live(steps: &[Step]) -> Result<(), String> {
             life.end().await
         };
         let ended = tokio::time::timeout(WATCHDOG, all).await;
-        // Release hung calls, or the runtime could not shut down.
+        // Release all hung calls. Otherwise, the runtime could not shut down.
         life.world.machine.kill_all();
         ended.unwrap_or_else(|_| Err("the agent is stuck".to_owned()))
     });

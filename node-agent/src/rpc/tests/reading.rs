@@ -1,4 +1,5 @@
-//! Tests of a stage that reads a whole disk: its visible progress, and the events that end it.
+//! Tests of a NodeStageVolume call that reads a whole disk: the progress that it reports, and the
+//! events that cancel it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::operation::tests::simulated::{DISK_DRIVER, Media, Simulated};
 use crate::rpc::NodeService;
 use crate::work::{Class, Pool};
 
-/// Longer than a thread ever needs to finish, unless it is stuck.
+/// A timeout after which a thread is considered stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 /// An offset in the middle of the disk.
 const READ: u64 = 300 * MIB;
@@ -28,8 +29,8 @@ fn used(world: &Simulated) -> Volume {
     volume
 }
 
-/// Returns the position of the system call that reads the disk at [`READ`], among the calls of a
-/// stage.
+/// Returns the position of the system call that reads the disk at the offset [`READ`], among the
+/// system calls of NodeStageVolume.
 fn call() -> usize {
     let world = Simulated::of(Media::Disks);
     let volume = used(&world);
@@ -79,7 +80,7 @@ async fn a_stage_shows_how_much_it_has_read_and_an_unstage_ends_it() {
     assert_eq!(world.left(), Vec::<String>::new());
     send(&service, &volume, Verb::Unstage).await.unwrap();
 
-    // A later stage succeeds, as if the first stage had never been tried.
+    // A later NodeStageVolume call succeeds, as if there had been no first call.
     send(&service, &volume, Verb::Stage).await.unwrap();
     send(&service, &volume, Verb::Unstage).await.unwrap();
     let since = Instant::now();

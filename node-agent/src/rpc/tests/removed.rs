@@ -1,5 +1,5 @@
-//! Tests that volumes whose disk was removed are unstaged while the agent serves, but never during
-//! a call.
+//! Tests that the agent automatically unmounts volumes whose disk was removed, but never while a
+//! call for the volume is in progress.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::operation::tests::simulated::{DISK_DRIVER, Media, Simulated};
 use crate::rpc::NodeService;
 use crate::work::{Class, Pool};
 
-/// Longer than a thread ever needs to finish, unless it is stuck.
+/// A timeout after which a thread is considered stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 const FORMS: [Form; 2] = [Form::Ext4, Form::Xfs];
 
@@ -72,7 +72,7 @@ impl Bench {
     }
 
     fn is_staged(&self, volume: &Volume) -> bool {
-        // Make no system call here, since system calls are counted.
+        // Do not make a system call here, because the test counts system calls.
         let line = format!("mount {}:", volume.staging_mount().display());
         let picture = self.world.machine.picture();
         !picture.beginning_with(&[&line]).is_empty()
@@ -86,7 +86,8 @@ impl Bench {
         }
     }
 
-    /// Waits until the volume is unmounted after a pause. Time does not pass while a job runs.
+    /// Waits until the volume is unmounted after a pause. The paused clock must not advance while a
+    /// job is running.
     async fn is_unmounted_later(&self, volume: &Volume) {
         let since = Instant::now();
         let change = Key::new(Class::Change, &volume.id);
@@ -115,7 +116,7 @@ impl Drop for Bench {
         if let Some(watch) = &self.watch {
             watch.abort();
         }
-        // Release hung calls, or the runtime could not shut down.
+        // Release all hung calls. Otherwise, the runtime could not shut down.
         self.world.machine.kill_all();
     }
 }
@@ -156,7 +157,7 @@ async fn a_volume_is_unstaged_when_its_last_pod_has_ended() {
             yield_now().await;
         }
         assert!(bench.is_staged(&volume), "a pod has it");
-        // The task may be trying to unstage the volume at the same time.
+        // Retry, because the background task may be trying to unmount the volume at the same time.
         while let Err(busy) = send(&bench.service, &volume, Verb::Unpublish(1)).await {
             assert_eq!(busy.code(), Code::Aborted, "{busy}");
             yield_now().await;
@@ -194,7 +195,7 @@ async fn a_stage_that_waits_for_the_disk_is_not_cancelled() {
     assert_eq!(bench.world.left(), Vec::<String>::new());
 }
 
-/// The data was not on the disk, and can no longer be written to it.
+/// Unsynced data of the volume is lost when its disk is removed.
 #[tokio::test(start_paused = true)]
 async fn lost_data_is_reported_until_the_kubelet_unstages_the_volume() {
     let bench = Bench::new().watched();

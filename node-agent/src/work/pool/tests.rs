@@ -1,5 +1,5 @@
-//! Tests of the pool: which calls get a thread, which calls wait, and the effect of a slow disk on
-//! other calls.
+//! Tests of the pool: which calls run on a thread, which calls wait for a slot, and how a slow disk
+//! affects other calls.
 
 use std::sync::mpsc;
 
@@ -13,7 +13,7 @@ use super::*;
 use crate::work::Phase;
 use crate::work::{Class, Clock, Operation};
 
-/// Jobs on a pool. Their work hangs until it is released.
+/// Jobs on a pool. The work of these jobs hangs until the test releases it.
 struct Bench {
     jobs: Jobs<Class, u64>,
     pool: Arc<Pool>,
@@ -37,7 +37,7 @@ impl Bench {
         }
     }
 
-    /// Starts a job. Returns when the job is on a thread, or waits for one.
+    /// Starts a job. Returns when the job is running on a thread or is waiting for a thread.
     async fn begin(&self, key: &str, lane: Lane) -> Work {
         let (begins, has_begun) = tokio::sync::oneshot::channel();
         let (release, released) = mpsc::channel::<()>();
@@ -46,7 +46,8 @@ impl Bench {
             let work = move |ticket: Ticket| async move {
                 let hang = move |_: &Progress| {
                     begins.send(()).unwrap();
-                    // `recv` fails when the test drops its end, even if the test fails.
+                    // `recv` returns an error when the test drops the sender, even if the test
+                    // fails.
                     assert!(released.recv().is_err());
                     Ok(1)
                 };
@@ -68,8 +69,8 @@ impl Bench {
         self.pool.waiting.load(Ordering::Relaxed)
     }
 
-    /// Returns the gauges: the threads that work, that format and that are slow, and the waiting
-    /// operations.
+    /// Returns the values of the gauges: the threads in the states `working`, `formatting` and
+    /// `slow`, and the number of waiting operations.
     fn shown(&self) -> [u32; 4] {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, || measure(std::slice::from_ref(&self.pool)));
@@ -133,7 +134,8 @@ async fn threads_are_bounded_and_who_finds_none_is_given_up_at_the_deadline() {
     }
     let late = bench.begin("late", Lane::Change).await;
     assert_eq!(bench.waiting(), 1);
-    // Advance the clock by hand: a paused clock does not advance while threads work.
+    // Advance the clock manually, because a paused clock does not advance while threads are
+    // running.
     advance(CHANGE_DEADLINE).await;
     let failure = late.job.await.unwrap().unwrap_err();
     assert!(
@@ -190,7 +192,7 @@ async fn the_gauges_follow_the_threads_and_those_who_wait_for_one() {
     }
     let format = bench.begin("format", Lane::Format).await;
     assert_eq!(bench.shown(), [4, 1, 0, 1]);
-    // The four jobs are slow now, and the waiting job has a slot.
+    // The four running jobs are considered slow now, so the waiting job has received a slot.
     advance(Lane::Change.slow_after() + Duration::from_millis(1)).await;
     let late = changes.pop().unwrap();
     late.has_begun.await.unwrap();

@@ -1,4 +1,5 @@
-//! Tests of the limits, on a simulated machine whose servers do not answer, with a paused clock.
+//! Tests of the limits for helper processes, on a simulated machine whose servers do not respond,
+//! with a paused clock.
 
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
@@ -19,7 +20,7 @@ const MOUNTS: usize = super::MOUNTS.slots;
 const READS: usize = super::READS.slots;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Makes one call to the server, which may wait, for every kind of request.
+/// Handles every kind of request in a helper process with the same system call, which may hang.
 fn work(kernel: &Fake, _: &RemoteCall) -> Answered<Fd> {
     let addresses = kernel.addresses("10.0.0.5");
     addresses.map_err(|why| Failure::new(Kind::System, why))?;
@@ -89,21 +90,22 @@ fn usage() -> RemoteCall {
 }
 
 impl Drop for Bench {
-    /// Releases the hung threads, for which a failed assertion would otherwise wait indefinitely.
+    /// Releases the hung threads. Otherwise, a test with a failed assertion would wait indefinitely
+    /// for these threads.
     fn drop(&mut self) {
         self.machine.let_helpers_die_hard(false);
         self.machine.let_servers_hang(false);
     }
 }
 
-/// Runs all tasks until none can continue.
+/// Runs all tasks until every task is waiting.
 async fn settle() {
     for _ in 0..1000 {
         yield_now().await;
     }
 }
 
-/// Advances the clock while tasks that wait for threads run.
+/// Advances the clock, and lets tasks that wait for threads run.
 async fn pass(time: Duration) {
     settle().await;
     advance(time).await;
@@ -150,7 +152,7 @@ async fn a_dead_server_has_a_bounded_number_of_processes_and_each_kind_its_slots
     let reads = bench.asks("dead", &usage(), 100);
     settle().await;
     assert_eq!(bench.running(), CHANGES + READS);
-    // A second server has its own limit.
+    // For a second server, there is a separate limit.
     let others = bench.asks("other", &usage(), 100);
     settle().await;
     assert_eq!(bench.running(), CHANGES + READS + READS);
@@ -193,7 +195,7 @@ async fn a_server_with_many_killed_processes_is_asked_nothing_until_they_exit() 
     let refused = refused.failure;
     assert_eq!(refused.kind, Kind::Unreachable, "{refused}");
     assert!(refused.message.contains("8 killed processes"), "{refused}");
-    // Only calls to this server are refused.
+    // Calls are refused only for this server.
     bench.machine.let_servers_hang(false);
     bench.ask("10.0.0.5", &mount()).await.unwrap().unwrap();
     while bench.killed() > 0 {
@@ -220,7 +222,7 @@ async fn killed_processes_refuse_no_unmount_and_unmounts_take_no_others_slots() 
     let refused = bench.ask("dead", &mount()).await.unwrap().unwrap_err();
     let refused = refused.failure;
     assert_eq!(refused.kind, Kind::Unreachable, "{refused}");
-    // The helper processes of one server do not prevent calls to another server.
+    // The helper processes of one server must not prevent calls for a different server.
     let reads = bench.asks("other", &usage(), READS);
     settle().await;
     assert_eq!(bench.running(), READS);
@@ -245,7 +247,8 @@ async fn all_servers_together_have_a_bounded_number_of_processes() {
     for asked in asked {
         let Unanswered { failure, by_server } = asked.await.unwrap().unwrap_err();
         assert_eq!(failure.kind, Kind::Timeout, "{failure}");
-        // If the server was not called, the failure is not the server's.
+        // If no helper process was started for the server, the server is not the cause of the
+        // failure.
         assert_eq!(
             !by_server,
             failure.message.contains("none of 64"),
@@ -279,7 +282,7 @@ async fn a_call_begun_late_blames_its_server_only_if_that_has_not_answered_earli
     while bench.running() < 2 {
         pass(Duration::from_millis(1)).await;
     }
-    // Both calls were started with a quarter of their time left.
+    // Both helper processes were started when a quarter of the time limit remained.
     pass(MINUTE / 4).await;
     for (asked, is_blamed) in [(behind, true), (other, false)] {
         let Unanswered { failure, by_server } = asked.await.unwrap().unwrap_err();

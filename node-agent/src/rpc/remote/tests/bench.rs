@@ -1,4 +1,5 @@
-//! An agent on a simulated machine with an NFS server, and its calls.
+//! A test environment with an agent on a simulated machine, an NFS server, and the calls of a
+//! kubelet.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,7 +22,7 @@ use crate::work::Servers;
 /// The address of the server.
 pub(super) const SERVER: &str = "10.0.0.5";
 
-/// A volume, which is a directory of the server.
+/// A volume, which is a directory on the NFS server.
 #[derive(Clone, Debug)]
 pub(super) struct Volume {
     pub(super) id: String,
@@ -40,7 +41,8 @@ impl Volume {
         ];
         let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
         Volume {
-            // The ID is longer than the CSI specification allows, like some IDs of csi-driver-nfs.
+            // Use an ID that is longer than the CSI specification allows, because csi-driver-nfs
+            // has such IDs.
             id: format!("{SERVER}#exports#{directory}#{}#", "x".repeat(200)),
             context: entries.map(owned).into(),
             mode: Mode::MultiNodeMultiWriter,
@@ -89,8 +91,8 @@ pub(super) fn target(pod: u32) -> String {
     format!("/pods/{pod}")
 }
 
-/// Ends all hung calls when dropped: otherwise a failed assertion would wait indefinitely for their
-/// threads.
+/// Ends all hung system calls when dropped. Otherwise, a test with a failed assertion would wait
+/// indefinitely for the hung threads.
 struct Release(Machine);
 
 impl Drop for Release {
@@ -102,7 +104,7 @@ impl Drop for Release {
 
 /// An agent whose clock is paused.
 pub(super) struct Agent {
-    /// Dropped before the runtime, which waits for its threads when it is dropped.
+    /// This field is dropped before `runtime`, which waits for its threads when it is dropped.
     _release: Release,
     pub(super) runtime: Runtime,
     machine: Machine,
@@ -110,12 +112,13 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Starts an agent on the machine. Its calls on this thread must not wait.
+    /// Starts an agent on the machine. On the thread of the test, the agent's system calls must not
+    /// block.
     pub(super) fn new(machine: &Machine) -> Self {
         Agent::lacking(machine, None)
     }
 
-    /// Starts an agent that lacks a condition for serving calls, if `lacking` is set.
+    /// Starts an agent. If `lacking` is set, the agent cannot serve calls for this reason.
     pub(super) fn lacking(machine: &Machine, lacking: Option<String>) -> Self {
         Agent::with(machine, None, lacking)
     }
@@ -148,7 +151,7 @@ impl Agent {
         }
     }
 
-    /// Kills the agent. Its helpers exit with it.
+    /// Kills the agent. The helper processes exit together with the agent.
     pub(super) fn kill(self) {
         self.machine.kill_all();
         drop(self.service);
@@ -158,7 +161,7 @@ impl Agent {
         }
     }
 
-    /// Waits until all helpers have exited.
+    /// Waits until all helper processes have exited.
     pub(super) fn settle(&self) {
         while self.machine.helpers_running() > 0 {
             self.runtime.block_on(tokio::task::yield_now());

@@ -1,5 +1,5 @@
-//! Tests of the conditions under which an unpublish detaches a mount, and of nested mounts, which
-//! are detached with it.
+//! Tests of when NodeUnpublishVolume detaches a mount (`MNT_DETACH`), and of nested mounts, which
+//! are detached together with it.
 
 use std::path::Path;
 
@@ -26,8 +26,8 @@ fn a_volume_in_use_is_not_unmounted_with_mounts_inside_it_except_of_nfs() {
     assert_eq!(machine.picture().difference(&covered), "");
     machine.uncover(inside);
     assert_eq!(machine.picture().difference(&published), "");
-    // Mounts that the kernel makes automatically are detached with the volume, even if the server
-    // refers to another directory.
+    // A nested NFS mount that the kernel has made automatically is detached together with the
+    // volume, even if it shows a different directory of the server.
     machine.mount_nfs(&format!("{SERVER}:/exports/b"), SERVER, inside);
     agent.unpublish(&volume, 1).unwrap();
     assert!(!machine.is_there(Path::new(&target(1))));
@@ -39,7 +39,7 @@ fn a_volume_published_inside_a_volume_in_use_is_not_detached_with_it() {
     let outer = Volume::new("a");
     Agent::new(&machine).publish(&outer, 1).unwrap();
     machine.make_dir(Path::new("/pods/1/inside"));
-    // The next process does not know the outer volume.
+    // After a restart, the agent does not know that the outer volume was published.
     let agent = Agent::new(&machine);
     publish_at(&agent, &Volume::new("b"), "/pods/1/inside").unwrap();
     let both = machine.picture();

@@ -1,10 +1,11 @@
-//! Fault tests: each system call of each CSI call fails, or kills its process, the agent or a
-//! helper. A retry must converge and leave nothing.
+//! Tests in which each system call of each CSI call fails, or in which the agent or a helper
+//! process is killed at each system call. Repeated calls must then succeed, and nothing may be
+//! left.
 
 use super::bench::{Agent, Volume, machine};
 use crate::kernel::fake::{Fault, Machine};
 
-/// Errnos that servers and the kernel return.
+/// The errnos that are injected, which NFS servers and the kernel return.
 const ERRNOS: [&str; 7] = [
     "EIO",
     "EBUSY",
@@ -26,7 +27,7 @@ fn calls(machine: &Machine, verb: impl FnOnce()) -> usize {
     machine.end().len()
 }
 
-/// Counts the system calls of a publish, statistics and an unpublish.
+/// Counts the system calls of NodePublishVolume, NodeGetVolumeStats and NodeUnpublishVolume.
 fn all(machine: &Machine, agent: &Agent) -> usize {
     let volume = volume();
     calls(machine, || {
@@ -36,8 +37,8 @@ fn all(machine: &Machine, agent: &Agent) -> usize {
     })
 }
 
-/// Publishes, reads statistics and unpublishes with the fault, ignoring the results; then does the
-/// same without a fault, and checks that nothing is left.
+/// Publishes a volume, reads its statistics and unpublishes it, all with the fault, and ignores the
+/// results. Then does the same without a fault, and checks that nothing is left.
 fn converges(machine: &Machine, agent: Agent, fault: Fault) {
     let before = machine.picture();
     let volume = volume();

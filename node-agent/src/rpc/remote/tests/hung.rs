@@ -1,5 +1,5 @@
-//! Tests with a server that does not answer: every system call that may wait for the server hangs,
-//! but each caller gets a response.
+//! Tests with an NFS server that does not respond: every system call that may wait for the server
+//! hangs, but each caller must receive a response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use super::bench::{Agent, SERVER, Volume, machine, publish, stats, unpublish};
 use crate::kernel::fake::{Fault, Machine};
 
-/// Longer than the deadline of any call.
+/// A time that is longer than the deadline of any call.
 const LONG: Duration = Duration::from_secs(61);
 
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +20,8 @@ enum Verb {
     Unpublish,
 }
 
-/// Makes the call with a fault, and lets time pass at each hang. Returns the response, and whether
-/// any system call hung.
+/// Makes the call, and advances the clock whenever a system call hangs. Returns the response, and
+/// whether any system call was hung.
 fn send(
     agent: &Agent,
     machine: &Machine,
@@ -75,7 +75,8 @@ fn a_publish_that_hangs_at_any_call_is_answered_and_leaves_nothing() {
             let status = answer.unwrap_err();
             assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
             assert!(status.message().contains(SERVER), "{status}");
-            // The killed helper may have continued, but its mount was never attached.
+            // The helper process may have created its mount although it was killed, but this mount
+            // was never attached to a path.
             machine.let_go();
             let (retried, _) = send(&agent, &machine, Verb::Publish, &volume);
             retried.unwrap();
@@ -105,7 +106,7 @@ fn an_unpublish_that_hangs_ends_with_a_detach_or_an_answer_and_a_retry_converges
                 answer.unwrap();
                 break;
             }
-            // The next helper has detached the mount.
+            // A second helper process has detached the mount.
             answer.unwrap();
             machine.let_go();
             agent.settle();
@@ -128,7 +129,7 @@ fn an_unpublish_that_hangs_is_not_said_to_be_of_a_volume_in_use() {
     machine.end();
     let refused = answer.unwrap_err();
     assert!(has_hung, "{refused}");
-    // The killed helper may still unmount the volume.
+    // The killed helper process may still unmount the volume.
     assert_eq!(refused.code(), Code::Aborted, "{refused}");
     let message = refused.message();
     assert!(message.contains("was not unmounted in time"), "{refused}");
@@ -148,7 +149,7 @@ fn an_unpublish_detaches_however_many_processes_hang_on_the_server() {
     for number in 0.. {
         assert!(number < 100, "the server is asked without a limit");
         let (answer, _) = send(&agent, &machine, Verb::Stats, &volume);
-        // The call fails at once if no further helper is started.
+        // When no further helper process may be started, the call fails immediately.
         if answer.unwrap_err().code() == Code::Unavailable {
             break;
         }
@@ -180,7 +181,7 @@ fn statistics_of_a_dead_server_are_the_last_ones_with_the_reason() {
     let (answer, has_hung) = send(&agent, &machine, Verb::Stats, &volume);
     answer.unwrap();
     assert!(has_hung);
-    // The fourth system call is the first call of the helper.
+    // The fourth system call of the CSI call is the first system call in the helper process.
     machine.begin(Some(Fault::Fail(4, "ESTALE")));
     let old = agent.stats(&volume, 1).unwrap();
     machine.end();

@@ -1,4 +1,5 @@
-//! Tests of paths and calls that are refused, and of responses, which name their volume.
+//! Tests of paths and calls that are refused, and of error messages, which must contain the
+//! volume's ID.
 
 use std::path::Path;
 
@@ -48,7 +49,7 @@ fn the_health_of_a_volume_has_its_id() {
     agent.settle();
 }
 
-/// Otherwise the pod would write to the node's own disk.
+/// If the kubelet does not see the mount, the pod would write to the node's own disk.
 #[test]
 fn a_mount_that_the_kubelet_would_not_see_is_not_made() {
     let machine = machine();
@@ -81,7 +82,7 @@ fn a_target_whose_parent_does_not_exist_is_not_made_and_the_caller_is_named() {
     assert!(status.message().contains("the parent of"), "{status}");
 }
 
-/// A kubelet, or another call for the same target, may remove the target at any time.
+/// The kubelet or a concurrent call for the same target may remove the target at any time.
 #[test]
 fn a_target_that_is_removed_meanwhile_was_unpublished() {
     let machine = machine();

@@ -1,4 +1,4 @@
-//! Tests of the results of calls on a server that answers.
+//! Tests of the results of calls while the NFS server responds.
 
 use std::path::Path;
 
@@ -195,10 +195,10 @@ fn a_mount_that_another_program_made_is_recognised_by_its_source() {
     agent.stats(&a, 1).unwrap();
     assert_eq!(code(agent.publish(&a, 2)), Code::AlreadyExists);
     assert_eq!(code(agent.publish(&a, 3)), Code::AlreadyExists);
-    // The mount is a tmpfs, which is never a volume.
+    // The mount at the third target is a tmpfs, which is never a volume.
     assert_eq!(code(agent.unpublish(&a, 3)), Code::FailedPrecondition);
     agent.unpublish(&a, 1).unwrap();
-    // The volume may have been published by another agent or by a previous one.
+    // A different agent or a previous agent may have published the volume.
     agent.unpublish(&Volume::new("b"), 2).unwrap();
     assert!(!machine.is_there(Path::new(&target(2))));
 }
@@ -220,7 +220,8 @@ fn a_repeated_publish_knows_its_mount_under_another_source() {
         ..a.clone()
     };
     assert_eq!(code(agent.publish(&reader, 1)), Code::AlreadyExists);
-    // Another process compares the mount with a new mount, which it then drops.
+    // A different agent has a new mount created, compares the existing mount with it, and drops the
+    // new mount.
     let next = Agent::new(&machine);
     let before = machine.picture();
     next.publish(&a, 1).unwrap();
@@ -229,11 +230,11 @@ fn a_repeated_publish_knows_its_mount_under_another_source() {
         assert_eq!(code(next.publish(&other, 1)), Code::AlreadyExists);
     }
     agent.unpublish(&a, 1).unwrap();
-    // The same process compares the mounts as well if mounts have no unique IDs.
+    // If mounts have no unique IDs, the same agent also has to compare the mounts.
     machine.number_no_mounts();
     agent.publish(&a, 2).unwrap();
     agent.publish(&a, 2).unwrap();
-    // Two mounts that do not share a root cannot be compared.
+    // Two mounts without a common root cannot be recognized as the same directory.
     let apart = a.flagged("nosharecache");
     agent.publish(&apart, 3).unwrap();
     let refused = agent.publish(&apart, 3).unwrap_err();
@@ -360,7 +361,8 @@ fn a_target_that_another_process_removes_meanwhile_is_unpublished() {
     }
 }
 
-/// Each system call of the statistics fails, up to the call that starts a helper.
+/// Let each system call of NodeGetVolumeStats fail, up to the system call that starts the helper
+/// process.
 #[test]
 fn a_failure_of_the_node_is_not_reported_as_the_servers() {
     let machine = machine();
@@ -379,7 +381,7 @@ fn a_failure_of_the_node_is_not_reported_as_the_servers() {
         assert_eq!(failed.code(), Code::Internal, "{failed}");
         assert!(failed.message().contains("EAGAIN"), "{failed}");
     }
-    // EIO comes from a soft mount whose server does not answer.
+    // A system call on a soft mount fails with EIO if the server does not respond.
     machine.begin(Some(Fault::Fail(starts + 1, "EIO")));
     let stats = agent.stats(&volume, 1).unwrap();
     machine.end();
