@@ -79,10 +79,10 @@ enum Verb {
 }
 
 impl Cli {
-    /// Runs the command and prints its answer.
+    /// Runs the command and prints the result.
     ///
     /// # Errors
-    /// Fails on bad usage, if no driver answers, or if the driver returns an error.
+    /// Fails on bad usage, if no driver responds, or if the driver returns an error.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let target = &self.target;
         let answer = match self.verb {
@@ -168,7 +168,7 @@ mod tests {
         for line in [
             "belayctl --endpoint /a.sock -o json node info",
             "belayctl node info --endpoint unix:///a.sock --output json",
-            // This is the usual form of CSI_ENDPOINT, which the servers accept.
+            // CSI drivers usually get their endpoint in this form, from the variable CSI_ENDPOINT.
             "belayctl node info --endpoint unix://a.sock --output json",
         ] {
             let cli = Cli::try_parse_from(line.split(' ')).unwrap();

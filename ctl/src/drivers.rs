@@ -15,10 +15,12 @@ use crate::failure::Failure;
 use crate::machine::{kubelet, process, sockets};
 use crate::render::{Answer, Cell, Rows};
 
-/// Timeout for the answers of one driver. A driver that takes longer is listed without its name.
+/// Timeout for the responses of one driver. A driver that responds later is listed without its
+/// name.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The plugin capability that reports a controller service, on this socket or another one.
+/// The plugin capability by which a driver reports that it has a controller service, on the same
+/// socket or on a different one.
 const CONTROLLER: &str = "CONTROLLER_SERVICE";
 
 /// Directories to search for sockets.
@@ -32,24 +34,24 @@ pub(crate) struct Search {
     pub(crate) kubelet_dir: PathBuf,
 }
 
-/// A socket, and the driver that answers on it.
+/// A socket, and the driver that listens on the socket.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DriverSocket {
     /// The path of the socket.
     pub(crate) socket: PathBuf,
-    /// The name of the driver; empty if none answers.
+    /// The name of the driver; empty if no driver responds.
     pub(crate) driver: String,
     /// The version of the driver.
     pub(crate) version: String,
     /// The services on the socket: `controller`, `node`, `registration`; empty if no driver
-    /// answers.
+    /// responds.
     pub(crate) serves: Vec<String>,
-    /// Whether the driver reports that it is ready; `None` if it does not answer, or if this is not
-    /// a CSI socket.
+    /// Whether the driver reports that it is ready; `None` if the driver does not respond, or if
+    /// the socket is not a CSI socket.
     pub(crate) ready: Option<bool>,
     /// The ID of the driver's process.
     pub(crate) pid: Option<u32>,
-    /// The reason why no driver answers.
+    /// The reason why no driver responds.
     pub(crate) trouble: String,
 }
 
@@ -63,7 +65,7 @@ impl Search {
         found
     }
 
-    /// Returns a search of the usual directories.
+    /// Returns the options for a search of the usual directories.
     fn usual() -> Self {
         Self {
             directories: Vec::new(),
@@ -81,14 +83,14 @@ impl DriverSocket {
         self.serves.iter().any(is)
     }
 
-    /// Whether a CSI driver may listen on the socket, although no driver has answered. A plugin of
-    /// another kind, such as DRA, answers UNIMPLEMENTED.
+    /// Whether a CSI driver may listen on the socket, although no driver has responded. A kubelet
+    /// plugin that is not a CSI driver, such as a DRA plugin, returns UNIMPLEMENTED.
     fn is_silent(&self) -> bool {
         let has_answered = self.trouble.is_empty() || self.trouble.starts_with("UNIMPLEMENTED");
         !has_answered && !is_registration(&self.socket)
     }
 
-    /// Returns the path of the socket, and the reason why no driver answers.
+    /// Returns the path of the socket, and the reason why no driver responds.
     fn with_trouble(&self) -> String {
         match (self.socket.display(), self.trouble.as_str()) {
             (path, "") => path.to_string(),
@@ -101,7 +103,7 @@ impl DriverSocket {
 /// of this node that may have the service.
 ///
 /// # Errors
-/// Fails if no socket or several may have the service; the message lists the candidates.
+/// Fails unless exactly one socket may have the service; the message lists the candidates.
 pub(crate) async fn default_socket(service: &str) -> Result<PathBuf, Failure> {
     let usual = Path::new("/run/belay").join(format!("{service}.sock"));
     match fs::metadata(&usual) {
@@ -113,8 +115,8 @@ pub(crate) async fn default_socket(service: &str) -> Result<PathBuf, Failure> {
 }
 
 fn choose(service: &str, found: &[DriverSocket]) -> Result<PathBuf, Failure> {
-    // Include drivers that do not answer: the intended driver may be one of them, and another
-    // driver has other storage.
+    // Include drivers that do not respond: the intended driver may be one of them, and a call to a
+    // different driver would use different storage.
     let candidates = found.iter().filter(|it| it.has(service) || it.is_silent());
     let start = "; start the driver, or";
     let (why, cure) = match candidates.collect::<Vec<_>>().as_slice() {
@@ -210,8 +212,8 @@ async fn ask(socket: &Path, found: &mut DriverSocket) -> Result<(), Failure> {
     let info = call("GetPluginInfo").await?;
     found.driver = text(&info["name"]);
     found.version = text(&info["vendor_version"]);
-    // Belay's programs report their service in the manifest. Probe other drivers by calls, although
-    // they may log a call to a missing service as a failure.
+    // Belay's programs report their service in the manifest. Probe the drivers of other projects by
+    // calls, although a driver may log a call to a missing service as a failure.
     match info.pointer("/manifest/service") {
         Some(service) => found.serves.push(text(service)),
         None => {
@@ -326,7 +328,8 @@ mod tests {
         let error = choose("node", &found).unwrap_err().to_string();
         let part = "several sockets may serve node: /a.sock, /b.sock (no answer in 2 s); name";
         assert!(error.contains(part), "{error}");
-        // The only candidate is chosen although it is silent; the call then reports the trouble.
+        // The only candidate is chosen although its driver does not respond; the later call then
+        // returns the error.
         assert_eq!(choose("controller", &found).unwrap(), found[1].socket);
         let dra = DriverSocket {
             trouble: "UNIMPLEMENTED: unknown service csi.v1.Identity".to_owned(),

@@ -8,14 +8,14 @@ use std::process::ExitCode;
 use belay_proto::code::describe;
 use belay_proto::dial::DialError;
 
-/// The exit code of a negative answer: unhealthy, not ready, not confirmed, not conforming.
+/// The exit code of a negative result, such as an unhealthy volume or a driver that is not ready.
 pub(crate) const NO: u8 = 2;
 /// The exit code of bad usage (EX_USAGE of sysexits.h).
 pub(crate) const USAGE: u8 = 64;
-/// The exit code if no driver answers on the socket in time (EX_UNAVAILABLE).
+/// The exit code if no driver responds on the socket in time (EX_UNAVAILABLE).
 pub(crate) const UNAVAILABLE: u8 = 69;
 
-/// An error of belayctl. Its text is shown to the user.
+/// An error of belayctl. The user sees the text of the error.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The command line, or a file that it names, is invalid.
@@ -24,7 +24,7 @@ pub(crate) enum Failure {
     /// There is no connection to the driver.
     #[error("{}", unreachable(.0))]
     Dial(#[from] DialError),
-    /// The driver answered with an error.
+    /// The driver returned an error.
     #[error("{}", describe(.0))]
     Status(Box<tonic::Status>),
     /// The driver does not serve the call.
@@ -33,7 +33,7 @@ pub(crate) enum Failure {
     /// The response lacks a part that the specification requires.
     #[error("the driver's answer {0}")]
     Answer(&'static str),
-    /// The driver did not answer.
+    /// The driver did not respond in time.
     #[error("no answer within {seconds} s; use --timeout to wait longer")]
     NoAnswer {
         /// The timeout, in seconds.
@@ -69,7 +69,7 @@ pub(crate) struct Unserved {
     pub(crate) service: &'static str,
 }
 
-/// Describes why a socket cannot be connected to, with the remedy.
+/// Describes why a connection to a socket failed, and what to do.
 fn unreachable(error: &DialError) -> String {
     let DialError::Connect { path, source } = error else {
         return format!("{error}; `belayctl ls` lists the sockets of this node");
@@ -98,7 +98,7 @@ impl From<tonic::Status> for Failure {
 }
 
 impl Failure {
-    /// Returns the exit code: 64 for bad usage, 69 if no driver answers, else 1.
+    /// Returns the exit code: 64 for bad usage, 69 if no driver responds, else 1.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) => ExitCode::from(USAGE),
@@ -116,8 +116,8 @@ impl Failure {
         }
     }
 
-    /// Whether the reader of the output has exited (`belayctl ... | head -1`), which is not an
-    /// error.
+    /// Whether the process that reads the output has exited (`belayctl ... | head -1`), which is
+    /// not an error.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }

@@ -87,8 +87,8 @@ pub(crate) fn map(pairs: impl IntoIterator<Item = Pair>) -> HashMap<String, Stri
     pairs.into_iter().collect()
 }
 
-/// Maximum size of a secret, saved response or request, in bytes. It limits reads from a device or
-/// an endless pipe.
+/// Maximum size of a secret, saved response or request, in bytes. This limit also ends reads from a
+/// device or an endless pipe.
 const BYTES_MAX: u64 = 4 << 20;
 
 /// Returns the text of a file; `-` is standard input.

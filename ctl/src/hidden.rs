@@ -1,6 +1,6 @@
-//! Secrets in the contexts of volumes. The secret of a format mark, by which the node agent
-//! recognizes a disk that it has begun to format, is printed only with `--show-secrets`, and is not
-//! accepted on the command line.
+//! Secrets in the contexts of volumes. The publish context contains the secret of the format mark,
+//! by which the node agent recognizes a disk that it has begun to format. belayctl prints this
+//! secret only with `--show-secrets`, and does not accept it on the command line.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,8 @@ use crate::failure::Failure;
 
 /// The text printed instead of a secret.
 const HIDDEN: &str = "<secret>";
-/// The keys of contexts whose values are secrets: the format mark of Belay's drivers for disks.
+/// The keys of contexts whose values are secrets: the key of the format mark, which Belay's drivers
+/// for disks use.
 const KEYS: [&str; 1] = ["mark"];
 /// Names of the fields that contain contexts, in the specification and in the JSON mapping of
 /// protobuf.
@@ -110,7 +111,8 @@ mod tests {
 
     const CANARY: [u8; 32] = [0xca; 32];
 
-    /// Returns a publish context with format marks, as a controller with keys returns it.
+    /// Returns a publish context with format marks, as returned by a controller that has keys for
+    /// format marks.
     fn context() -> HashMap<String, String> {
         let attached = PublishContext {
             transport: Transport::Disk(DiskIdentity::Serial("s-1".to_owned())),

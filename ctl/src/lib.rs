@@ -1,4 +1,4 @@
-//! The program belayctl, and the formatting of sizes that the demo uses.
+//! The program belayctl. The demo also uses this crate's formatting of sizes.
 
 mod call;
 mod cli;

@@ -11,7 +11,7 @@ pub(crate) enum Verdict {
     Warn,
     /// The check failed.
     No,
-    /// The check is impossible here, or does not apply.
+    /// The check is impossible on this machine, or does not apply.
     Skip,
 }
 

@@ -26,12 +26,12 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// Reads the secrets. A secret from a separate flag replaces one with the same key from
-    /// `--secrets-from`.
+    /// Reads the secrets. A secret from a separate flag replaces a secret from `--secrets-from`
+    /// with the same key.
     ///
     /// # Errors
-    /// Fails if a file cannot be read or parsed, or if a variable is not set. No message contains a
-    /// value.
+    /// Fails if a file cannot be read or parsed, or if a variable is not set. No error message
+    /// contains the value of a secret.
     pub(crate) fn load(&self) -> Result<HashMap<String, String>, Failure> {
         let mut secrets = match &self.secrets_from {
             None => HashMap::new(),

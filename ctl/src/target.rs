@@ -41,7 +41,8 @@ fn seconds(text: &str) -> Result<u64, String> {
     parsed.ok_or_else(|| "must be a whole number of seconds from 1 to 86400".to_owned())
 }
 
-/// Parses the endpoint of a socket. Unlike the endpoint of a server, it may be a relative path.
+/// Parses the endpoint of a socket. Unlike the endpoint of a server, the endpoint may be a relative
+/// path.
 ///
 /// # Errors
 /// Fails unless the endpoint names a file whose path fits into the address of a Unix socket
@@ -63,7 +64,8 @@ impl Target {
     /// Returns the socket that `--endpoint` names, or else the default socket of a service.
     ///
     /// # Errors
-    /// Fails if `--endpoint` is not set, and this node has no socket with the service, or several.
+    /// Fails if `--endpoint` is not set, and this node does not have exactly one socket with the
+    /// service.
     pub(crate) async fn socket(&self, service: &str) -> Result<PathBuf, Failure> {
         match &self.endpoint {
             Some(path) => Ok(path.clone()),
@@ -74,7 +76,7 @@ impl Target {
     /// Connects to the socket of a service.
     ///
     /// # Errors
-    /// Fails if the socket is not known (bad usage), or if no driver answers.
+    /// Fails if the socket is not known (bad usage), or if no driver responds.
     pub(crate) async fn connect(&self, service: &str) -> Result<Connection, Failure> {
         Connection::open(&self.socket(service).await?, self.timeout).await
     }

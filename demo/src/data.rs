@@ -1,5 +1,5 @@
-//! The data on a volume: a pattern that is read back, writes that must fail, and a pod that keeps
-//! writing.
+//! The data that the demo writes to volumes: a pattern that is read back, writes that must fail,
+//! and the records of a simulated pod that keeps writing.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -21,16 +21,17 @@ use crate::report::Kind;
 
 /// The size of the pattern, in bytes.
 pub(crate) const DATA_BYTES: usize = 4 << 20;
-/// The size of a record in bytes, a block of any filesystem.
+/// The size of a record in bytes, equal to the block size of the filesystems.
 const RECORD_BYTES: usize = 4096;
-/// The maximum number of records, so that a slow machine does not fill its disk.
+/// The maximum number of records, so that a demo on a slow machine does not fill the disk.
 const RECORDS_MAX: u64 = 16 << 10;
 /// The offset that is added to the seed of a record, so that its pattern differs from adjacent
 /// data.
 const RECORD_SEED: u64 = 1 << 41;
 
 /// Returns the path of a volume's data, the path of its records, and the offset of the records in
-/// bytes. In a filesystem, these are two files; on a raw device, two ranges of the device.
+/// bytes. In a filesystem, the data and the records are two files; on a raw device, they are two
+/// ranges of the device.
 fn places(kind: Kind, target: &Path) -> (PathBuf, PathBuf, u64) {
     if kind.is_block() {
         (target.to_owned(), target.to_owned(), DATA_BYTES as u64)
@@ -52,7 +53,8 @@ fn open_to_read(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Writes the pattern of `seed` and makes it durable. Returns the time that this took.
+/// Writes the pattern of `seed` and makes it durable. Returns the duration of the write and the
+/// sync.
 ///
 /// # Errors
 /// Fails if a system call fails.
@@ -66,7 +68,7 @@ pub(crate) fn write(kind: Kind, target: &Path, seed: u64) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// Reads the data and compares it with the pattern of `seed`. Returns the time of the read.
+/// Reads the data and compares it with the pattern of `seed`. Returns the duration of the read.
 ///
 /// # Errors
 /// Fails if a system call fails, or a byte differs.
@@ -88,7 +90,7 @@ pub(crate) fn compare(kind: Kind, target: &Path, seed: u64) -> Result<Duration> 
 /// Proves that nothing can be written below `target`.
 ///
 /// # Errors
-/// Fails if a write succeeds, or fails with another errno than EROFS.
+/// Fails if a write succeeds, or fails with an errno other than EROFS.
 pub(crate) fn refuses_writes(target: &Path) -> Result<()> {
     let path = target.join("must-not-be");
     match File::create(&path) {
@@ -98,16 +100,17 @@ pub(crate) fn refuses_writes(target: &Path) -> Result<()> {
     }
 }
 
-/// A pod that keeps writing numbered records, each durable before the next is begun. Therefore a
-/// copy of the volume must contain all records up to some number, and none after it.
+/// A simulated pod: a thread that keeps writing numbered records, each of which is durable before
+/// the next one is begun. Therefore a copy of the volume must contain all records up to some
+/// number, and no record after that number.
 pub(crate) struct Writer {
-    /// The number of durable records, and whether the thread must stop.
+    /// The number of durable records, and whether the writing thread must stop.
     state: Arc<(AtomicU64, AtomicBool)>,
     thread: JoinHandle<io::Result<()>>,
 }
 
 impl Writer {
-    /// Starts to write to the published volume, next to its other data.
+    /// Starts to write records to the published volume, next to the other data on the volume.
     ///
     /// # Errors
     /// Fails if the file cannot be opened.
@@ -133,8 +136,9 @@ impl Writer {
         Ok(Self { state, thread })
     }
 
-    /// Returns the number of durable records. A copy created after this call contains at least this
-    /// number of records; a copy created before contains at most one more.
+    /// Returns the number of durable records. A copy of the volume that is created after this call
+    /// contains at least this number of records. A copy that was created before this call contains
+    /// at most one more record.
     pub(crate) fn durable(&self) -> u64 {
         self.state.0.load(Ordering::SeqCst)
     }
@@ -185,14 +189,14 @@ pub(crate) fn count(kind: Kind, target: &Path, seed: u64) -> Result<u64> {
     Ok(RECORDS_MAX)
 }
 
-/// Whether the size has grown by at least half. The demo doubles the size of a volume, but a
-/// filesystem uses some of the space itself.
+/// Whether the size has grown by at least half. The demo doubles the size of a volume, but the size
+/// of a filesystem may grow by less, because the filesystem itself uses some of the space.
 pub(crate) fn has_grown(before: u64, after: u64) -> bool {
     after >= before / 2 * 3
 }
 
-/// Whether this process cannot grow a mounted filesystem of this kind: ext4 requires
-/// CAP_SYS_RESOURCE.
+/// Whether this process lacks the permission to grow a mounted filesystem of this kind. For ext4,
+/// this permission is CAP_SYS_RESOURCE.
 ///
 /// # Errors
 /// Fails if a system call fails.

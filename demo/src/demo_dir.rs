@@ -1,5 +1,5 @@
-//! The demo's directory with its disk and all paths in it. The cleanup removes only known names,
-//! and never walks a tree that may be mounted.
+//! The demo's temporary directory, the disk image in the directory, and all paths below the
+//! directory. The cleanup removes only known names, and never walks a tree that may be mounted.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -15,19 +15,20 @@ use belay_bed::mounts::mounts_of;
 
 pub(crate) const CONTROLLER: &str = "belay-controller";
 pub(crate) const NODE: &str = "belay-node";
-/// The two programs in the order of their start: the controller creates the directory that the node
-/// agent needs.
+/// The two programs in the order in which the demo starts them: the controller creates the
+/// directory that the node agent needs.
 pub(crate) const BINARIES: [&str; 2] = [CONTROLLER, NODE];
 
-/// The filesystem of the controller's state directory. It shares blocks, so volumes in use can be
-/// copied.
+/// The filesystem of the controller's state directory. This filesystem can share blocks between
+/// files, so the controller can copy volumes that are in use.
 pub(crate) const STATE_FS: &str = "xfs";
 /// The size of the disk image in bytes; it is sparse.
 const DISK_BYTES: u64 = 1 << 40;
 
 /// Maximum time for releasing the loop devices.
 const CLEAR_MAX: Duration = Duration::from_secs(20);
-/// The pause between two checks of the loop devices, since the kernel has no event for "unbound".
+/// The pause between two checks of the loop devices, because the kernel sends no event when a loop
+/// device is unbound.
 const CHECK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The name of the sparse file that serves as the disk, in the demo's directory.
@@ -36,11 +37,13 @@ const IMAGE: &str = "disk";
 pub(crate) const STATE: &str = "state";
 /// The `--state-dir` of the controller.
 pub(crate) const CONTROLLER_STATE: &str = "state/controller";
-/// The `--loop-dir` of the node agent: the controller's directory of volume files.
+/// The `--loop-dir` of the node agent: the directory in which the controller keeps the files of
+/// volumes.
 pub(crate) const VOLUMES: &str = "state/controller/volumes";
 /// The directory of all pods, laid out as a kubelet lays it out.
 pub(crate) const POD: &str = "state/pods";
-/// The directory for the bare system calls, whose times are compared with Belay's.
+/// The directory in which the demo makes the system calls of Belay's node agent directly, to
+/// compare the times.
 pub(crate) const BARE: &str = "state/bare";
 
 /// Creates a directory with a unique name in `temporary`. Only the current user can access it.
@@ -68,7 +71,8 @@ pub(crate) fn make_disk(demo_dir: &Path) -> Result<()> {
     let image = demo_dir.join(IMAGE);
     fs::create_dir(demo_dir.join(STATE))?;
     File::create_new(&image)?.set_len(DISK_BYTES)?;
-    // Set a small log, since the default for this size would allocate half a gigabyte.
+    // Give the filesystem a small log, since the default log for this size would allocate half a
+    // gigabyte.
     mkfs(STATE_FS, &["-q", "-K", "-l", "size=64m"], &image)?;
     devices::bind(&image, &["--nooverlap"], Stdio::null())?;
     Ok(())
@@ -83,7 +87,7 @@ pub(crate) fn disk(demo_dir: &Path) -> Result<PathBuf> {
     Ok(disk.context("the disk is not bound")?.device)
 }
 
-/// Formats a device or file in a process that Ctrl-C does not reach.
+/// Formats a device or file in a separate process that does not receive the SIGINT of Ctrl-C.
 ///
 /// # Errors
 /// Fails if the tool is missing or fails.
@@ -111,7 +115,7 @@ fn loops(demo_dir: &Path) -> Result<(Vec<Loop>, Vec<Loop>)> {
 /// that were still bound, not counting the disk.
 ///
 /// # Errors
-/// Fails if something could not be removed; the text names it.
+/// Fails if a file or device could not be removed; the error names it.
 pub(crate) async fn clear(demo_dir: &Path) -> Result<usize> {
     let mut seen = BTreeSet::new();
     let deadline = Instant::now() + CLEAR_MAX;
@@ -150,7 +154,7 @@ fn forgive_absence(result: io::Result<()>, path: &Path) -> Result<()> {
     }
 }
 
-/// Proves that no volume has a mount or loop device left.
+/// Proves that no mount or loop device of a volume is left.
 ///
 /// # Errors
 /// Fails with the name of a mount or loop device that is left.
@@ -164,7 +168,8 @@ pub(crate) fn has_no_volume_in_use(demo_dir: &Path) -> Result<()> {
 }
 
 /// Proves that no loop device is left. A single check suffices: losetup reads a device by a single
-/// ioctl, and neither an unstage nor the last umount ends before the device is unbound.
+/// ioctl, and the NodeUnstageVolume call and the last umount return only after the device is
+/// unbound.
 ///
 /// # Errors
 /// Fails with the names of the bound loop devices.

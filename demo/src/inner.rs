@@ -1,5 +1,6 @@
-//! The first process in the namespaces: mounts the state filesystem and runs the two programs and
-//! the lifecycles. When it exits, the kernel kills all processes and removes all mounts there.
+//! The first process in the demo's namespaces. This process mounts the state filesystem, and runs
+//! the two programs and the lifecycles of volumes. When it exits, the kernel kills all processes
+//! and removes all mounts in the namespaces.
 
 use std::fs::File;
 use std::io;
@@ -37,11 +38,11 @@ const LOG_LINES_MAX: usize = 12;
 
 /// The time to wait for a program's exit after a failed call.
 const EXIT_REPORT: Duration = Duration::from_millis(300);
-/// The pause between two checks whether the programs that `--keep` keeps are still running.
+/// The pause between two checks whether the programs are still running, while `--keep` keeps them.
 const WATCH_PAUSE: Duration = Duration::from_millis(100);
 /// The limit of the node agent's resident memory, in KiB (benches/BUDGET.md).
 const NODE_RESIDENT_KIB_MAX: u64 = 5 * 1024;
-/// The metric that counts the node agent's child processes, one mkfs each.
+/// The metric that counts the node agent's child processes, each of which runs mkfs.
 const FORMATS: &str = "belay_formats_total";
 
 /// Runs the demo in the current namespaces.
@@ -49,12 +50,13 @@ const FORMATS: &str = "belay_formats_total";
 /// # Errors
 /// Fails if the demo fails; the error contains the step, the cause and the ends of both logs.
 pub(crate) async fn run(args: &DemoArgs, demo_dir: &Path) -> Result<ExitCode> {
-    // The outer process ends the demo by closing this pipe; the kernel closes it if that process is
-    // killed.
+    // The outer process ends the demo by closing this pipe; the kernel closes the pipe if the outer
+    // process is killed.
     let stdin = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let mut leash = pipe::Receiver::from_file(stdin)?;
     let played = tokio::select! {
-        // The pipe carries no data: end of file and an error both mean that it was closed.
+        // The pipe carries no data: end of file and an error both mean that the outer process has
+        // closed the pipe.
         _ = leash.read_u8() => Ok(()),
         played = play(args, demo_dir) => played,
     };
@@ -77,7 +79,7 @@ async fn play(args: &DemoArgs, demo_dir: &Path) -> Result<()> {
         now: String::new(),
     };
     if let Err(error) = all(&mut steps, copied, &mut agents).await {
-        // If a call failed because its program exited, report the exit.
+        // If a call failed because the called program exited, report the exit.
         tokio::time::sleep(EXIT_REPORT).await;
         let exit = agents.both_run().err();
         let exit = exit.map_or(String::new(), |exit| format!("{exit}; "));
@@ -97,7 +99,8 @@ async fn play(args: &DemoArgs, demo_dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs the lifecycles of every kind, then copies, refusals and kills.
+/// Runs the lifecycles of every kind of volume, and then the trials with copies, refused calls and
+/// a killed node agent.
 async fn all(steps: &mut Steps<'_>, copied: &[Kind], agents: &mut Agents) -> Result<()> {
     for kind in steps.report.kinds.clone() {
         steps.rounds(kind).await?;
@@ -107,7 +110,7 @@ async fn all(steps: &mut Steps<'_>, copied: &[Kind], agents: &mut Agents) -> Res
     }
     steps.foreign_byte_is_refused().await?;
     steps.second_writer_is_refused().await?;
-    // Measure the agent's memory after all these calls, before it is killed.
+    // Measure the memory of the node agent after all these calls, before the agent is killed.
     weigh(&mut steps.report, agents)?;
     steps.killed(agents).await?;
     has_no_volume_in_use(steps.demo_dir)
@@ -133,7 +136,7 @@ fn weigh(report: &mut Report, agents: &Agents) -> Result<()> {
         let (threads, resident) = (status(pid, "Threads")?, status(pid, "VmRSS")?);
         let (name, shown) = (agent.name, size::show(resident << 10));
         weights.push(format!("{name} {shown}, {threads} threads"));
-        // Debug builds of the programs are several times as large.
+        // Debug builds of the programs use several times as much memory.
         let is_release = !cfg!(debug_assertions);
         let is_heavy = is_release && name == NODE && resident > NODE_RESIDENT_KIB_MAX;
         ensure!(!is_heavy, "{name} has {shown}: see benches/BUDGET.md");
@@ -177,7 +180,8 @@ pub(crate) struct Agents {
     pub(crate) node: Agent,
 }
 
-/// The controller or the node agent. Its process is running, unless it was killed.
+/// The controller or the node agent. The process of the program is running, unless the demo has
+/// killed the process.
 pub(crate) struct Agent {
     name: &'static str,
     command: Command,

@@ -1,5 +1,6 @@
-//! The complete lifecycle of a volume, as a cluster runs it: the calls in order, each followed by a
-//! check of the kernel's state. The node calls are also measured as bare system calls.
+//! The complete lifecycle of a volume, as in a cluster: the CSI calls in order, each followed by a
+//! check of the kernel's state. For comparison, the demo also makes the system calls of the node
+//! calls directly, without Belay, and measures them.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -27,7 +28,8 @@ use crate::steps::{Life, Steps};
 pub(crate) const BYTES: (i64, i64) = (1 << 30, 2 << 30);
 
 impl Steps<'_> {
-    /// Runs all rounds of a kind, each followed by the bare system calls.
+    /// Runs all rounds for one kind of volume. After each round, makes the same system calls
+    /// directly, without Belay.
     ///
     /// # Errors
     /// Fails with the first step that fails.
@@ -52,7 +54,7 @@ impl Steps<'_> {
         self.create(&mut life, "create", BYTES.0, None).await?;
         self.fill(&life).await?;
         self.stats(&life).await?;
-        // Measure the cost of a call that does nothing, among the other calls, as in
+        // Between the other calls, measure the cost of a call that does nothing, as described in
         // benches/BUDGET.md.
         let request = csi::ProbeRequest {};
         let _: csi::ProbeResponse = self.call(&life, PROBE, "Identity/Probe", request).await?;
@@ -80,7 +82,8 @@ impl Steps<'_> {
         bytes: i64,
         source: Option<Source>,
     ) -> Result<()> {
-        // In CSI, the caller creates the staging directory and the parent of a target.
+        // In CSI, the caller creates the staging directory and the parent directory of the target
+        // path.
         fs::create_dir_all(&life.staging)?;
         let name = format!("demo-{}-{}", life.name, life.round);
         let request = csi::CreateVolumeRequest {
@@ -205,8 +208,9 @@ impl Steps<'_> {
     }
 }
 
-/// Measures the kernel's own time for stage, publish, unpublish and unstage of a formatted
-/// filesystem: makes them as bare system calls on a similar device, as benches/BUDGET.md defines.
+/// Measures the time that the kernel itself needs to stage, publish, unpublish and unstage a
+/// formatted filesystem. For this, makes the system calls directly on a similar device, as
+/// benches/BUDGET.md describes.
 ///
 /// # Errors
 /// Fails if a system call or a tool fails.
@@ -234,8 +238,8 @@ fn bare(demo_dir: &Path, kind: Kind, report: &mut Report) -> Result<()> {
         } else {
             time(STAGE_AGAIN, &stage)?;
         }
-        // The kernel defers the detach until the last user closes the device. Therefore the umount
-        // releases the device, as it does with the node agent.
+        // The kernel defers the detach of a loop device until the last user closes the device.
+        // Therefore the umount releases the device here, too, as in the node agent.
         devices::detach(&device)?;
         time(PUBLISH, &|| floor::publish(kind.name(), &staging, &target))?;
         // Write the same data as in Belay's rounds, since an umount flushes dirty pages.

@@ -70,7 +70,7 @@ async fn main() -> ExitCode {
     })
 }
 
-/// Returns the path of a program in the directory of this one.
+/// Returns the path of a program in the directory of the running program.
 fn binary(name: &str) -> io::Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name(name))
 }

@@ -35,8 +35,8 @@ const INTERRUPTED: u8 = 130;
 /// Fails if a requirement is missing, or if the demo fails.
 pub(crate) async fn run(args: &DemoArgs) -> Result<ExitCode> {
     check_needs()?;
-    // From here on, signals are handled; by default they would end this process.
-    // SIGHUP, like SIGKILL, ends this process, and the reaper cleans up.
+    // From here on, signals are handled; by default they would end this process. SIGHUP still ends
+    // this process, as SIGKILL does, and the reaper then cleans up.
     let mut int = signal(SignalKind::interrupt())?;
     let mut term = signal(SignalKind::terminate())?;
     let interrupt = async move { tokio::select!(_ = int.recv() => {}, _ = term.recv() => {}) };
@@ -51,8 +51,8 @@ pub(crate) async fn run(args: &DemoArgs) -> Result<ExitCode> {
         count => format!("{count} bound loop devices were released"),
     };
     let code = shown.map_err(|error| anyhow!("{error:#}\n  cleaned up: {cleared}"))?;
-    // The directory is removed, so no mount is left in it. The reaper has exited, so no process of
-    // the demo is left.
+    // The demo's directory is removed, so no mount is left in the directory. The reaper has exited,
+    // so no process of the demo is left.
     ended.context("left behind: a process of the demo")??;
     let mut progress = Progress::new(args.verbose);
     let nothing = "0 mounts, 0 loop devices, 0 processes, 0 files".to_owned();
@@ -75,7 +75,8 @@ fn check_needs() -> Result<()> {
 }
 
 /// Starts the reaper, and returns the end of a pipe that this process and all its later child
-/// processes keep open. The reaper's input ends when all of them have exited for any reason.
+/// processes keep open. The reaper reads end of file from the pipe when all these processes have
+/// exited, for any reason.
 fn start_reaper(demo_dir: &Path) -> Result<(Child, PipeWriter)> {
     let (input, lifeline) = std::io::pipe()?;
     let reaper = Command::new(std::env::current_exe()?)
@@ -91,7 +92,7 @@ fn start_reaper(demo_dir: &Path) -> Result<(Child, PipeWriter)> {
 /// leftovers, which only exist if the outer process was killed. Ctrl-C does not reach the reaper.
 ///
 /// # Errors
-/// Fails if something could not be removed; the text names it.
+/// Fails if a file or device could not be removed; the error names it.
 pub(crate) async fn reap(demo_dir: &Path) -> Result<ExitCode> {
     // setsid(2) fails only for the leader of a process group, which Ctrl-C does not reach either.
     rustix::process::setsid().ok();
@@ -110,7 +111,8 @@ async fn show(
 ) -> Result<ExitCode> {
     make_disk(demo_dir).context("cannot set up the demo's disk")?;
     let mut inner = start_inner(demo_dir).context("unshare")?;
-    // Closing the pipe stops the inner process, also if this process is killed.
+    // Closing the pipe stops the inner process. If this process is killed, the kernel closes the
+    // pipe.
     let leash = inner.stdin.take();
     tokio::select! {
         status = inner.wait() => {
@@ -137,9 +139,10 @@ async fn show(
     }
 }
 
-/// Starts the inner process with this process's arguments. `unshare` creates the namespaces,
-/// becomes the parent of the first process in them, and kills that process at its own exit. It has
-/// a separate process group, so that only this process receives Ctrl-C.
+/// Starts the inner process with the arguments of this process. The program `unshare` creates the
+/// namespaces, starts the first process in them, and kills that process when `unshare` itself
+/// exits. The inner process has a separate process group, so that only this process receives the
+/// SIGINT of Ctrl-C.
 fn start_inner(demo_dir: &Path) -> Result<Child> {
     let mut unshare = Command::new("unshare");
     unshare

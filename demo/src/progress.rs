@@ -1,5 +1,5 @@
-//! The output of the demo: a screen that is drawn in place on a terminal, plain lines elsewhere,
-//! and a line per step with `--verbose`.
+//! The output of the demo. On a terminal, this is a screen that is drawn in place; elsewhere, plain
+//! lines. With `--verbose`, each step has a line.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::screen::{self, WIDTHS};
 /// The minimum time between two updates of the screen, except for updates with a new result.
 const DRAW_PAUSE: Duration = Duration::from_millis(100);
 
-/// The output of the outer or the inner process.
+/// The output of the demo's outer or inner process.
 pub(crate) struct Progress {
     verbose: bool,
     /// Whether the screen is drawn in place.
@@ -49,7 +49,7 @@ impl Progress {
         }
     }
 
-    /// Prints a line about a completed part, unless the screen already shows the part.
+    /// Prints a line about a completed part of the demo, unless the screen already shows this part.
     pub(crate) fn passed(&mut self, text: &str) {
         if !self.in_place {
             self.line(text);
@@ -93,7 +93,7 @@ impl Progress {
         self.replace(&screen::section(label, lines));
     }
 
-    /// Overwrites the lines that were drawn before.
+    /// Draws the screen over the lines that were drawn before.
     fn replace(&mut self, lines: &[String]) {
         let mut text = match self.drawn {
             0 => String::new(),
@@ -104,7 +104,8 @@ impl Progress {
             if self.colour {
                 line = screen::paint(&line);
             }
-            // Erase before the text: after a full line, this would erase its last character.
+            // Erase the line before printing its text: erasing after a full line would erase the
+            // last character.
             let erase = if self.in_place { "\x1b[2K" } else { "" };
             text.push_str(&format!("{erase}{line}\n"));
         }
@@ -125,7 +126,7 @@ fn size() -> (usize, usize) {
 }
 
 /// Writes to the terminal. Ignores errors, so that a closed terminal does not stop a step half-way;
-/// SIGHUP ends the outer process in that case.
+/// SIGHUP ends the outer process if the terminal closes.
 fn write(text: &str) {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes());

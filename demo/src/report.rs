@@ -1,4 +1,4 @@
-//! The results of the demo so far: the times of all steps, with Belay and with bare system calls,
+//! The results of the demo so far: the times of all steps, with Belay and with direct system calls,
 //! and facts. Independent of the terminal.
 
 use std::collections::BTreeMap;
@@ -9,9 +9,9 @@ use clap::ValueEnum;
 /// The name of a step.
 pub(crate) type Step = &'static str;
 
-/// The step of the first stage of a volume, which formats a filesystem.
+/// The step with the first NodeStageVolume call for a volume, which formats the filesystem.
 pub(crate) const STAGE_FIRST: Step = "stage (first)";
-/// The step of a further stage of a volume, which already holds data.
+/// The step with a later NodeStageVolume call for a volume, which already contains data.
 pub(crate) const STAGE_AGAIN: Step = "stage (again)";
 pub(crate) const PUBLISH: Step = "publish";
 pub(crate) const READ_ONLY: Step = "publish read-only";
@@ -23,10 +23,11 @@ pub(crate) const NODE_EXPAND: Step = "expand, node";
 pub(crate) const UNPUBLISH: Step = "unpublish";
 pub(crate) const UNSTAGE: Step = "unstage";
 
-/// Maximum number of kinds with bars, which compare Belay's times with bare system calls.
+/// Maximum number of kinds of volumes for which the screen shows bars, which compare Belay's times
+/// with the times of direct system calls.
 const BARS_KINDS_MAX: usize = 2;
 
-/// A kind of volume, in the order of the demo.
+/// The kinds of volumes, in the order in which the demo uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Kind {
     /// A filesystem, ext4
@@ -50,7 +51,7 @@ impl Kind {
     }
 }
 
-/// The side whose time was measured: Belay, or bare system calls.
+/// The side whose time was measured: Belay, or the kernel by direct system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
     Belay,
@@ -64,11 +65,12 @@ pub(crate) struct Report {
     /// The kinds of volumes, in the order of the demo.
     pub(crate) kinds: Vec<Kind>,
     times: BTreeMap<(Kind, Step, Side), Vec<Duration>>,
-    /// Whether this machine cannot grow a mounted ext4, for lack of CAP_SYS_RESOURCE.
+    /// Whether this machine cannot grow a mounted ext4, because CAP_SYS_RESOURCE is missing.
     pub(crate) cannot_grow_ext4: bool,
-    /// Lines, each with the name of its section.
+    /// The lines with facts on the screen, each with the name of its section.
     facts: Vec<(&'static str, String)>,
-    /// The number of filesystems staged blank, each of which needs one mkfs.
+    /// The number of filesystem volumes that were blank when they were staged, each of which needs
+    /// one mkfs.
     pub(crate) blank_stages: u32,
 }
 
@@ -86,22 +88,22 @@ impl Report {
     }
 
     /// Returns a percentile of the times of a step (nearest rank): the smallest time that at least
-    /// 1/`part` of the times do not exceed. It is always a time that was measured. Returns `None`
-    /// if the step was never measured. benches/BUDGET.md compares the 25th percentile.
+    /// 1/`part` of the times do not exceed. The result is always one of the measured times. Returns
+    /// `None` if the step was never measured. benches/BUDGET.md compares the 25th percentile.
     pub(crate) fn rank(&self, kind: Kind, step: Step, side: Side, part: usize) -> Option<Duration> {
         let mut sorted = self.times.get(&(kind, step, side))?.clone();
         sorted.sort_unstable();
         sorted.get(sorted.len().checked_sub(1)? / part).copied()
     }
 
-    /// Returns the kinds that have bars. A raw device has no bars: its stage consists of ioctls,
-    /// which are not measured separately.
+    /// Returns the kinds of volumes for which the screen shows bars. A raw device has no bars:
+    /// NodeStageVolume makes only ioctls for it, which are not measured separately.
     pub(crate) fn kinds_with_bars(&self) -> impl Iterator<Item = Kind> {
         let filesystems = self.kinds.iter().copied().filter(|kind| !kind.is_block());
         filesystems.take(BARS_KINDS_MAX)
     }
 
-    /// Records a line of a section.
+    /// Adds a line to a section of the screen.
     pub(crate) fn fact(&mut self, topic: &'static str, text: &str) {
         self.facts.push((topic, text.to_owned()));
     }
@@ -117,7 +119,7 @@ impl Report {
 pub(crate) fn show(time: Duration) -> String {
     let us = time.as_micros();
     match us {
-        // Show enough digits to compute the same ratios by hand.
+        // Show enough digits for users to compute the displayed ratios by hand.
         0..100 => format!("{}.{} µs", us, time.as_nanos() % 1_000 / 100),
         100..1_000 => format!("{us} µs"),
         1_000..1_000_000 => format!("{}.{:02} ms", us / 1_000, us % 1_000 / 10),

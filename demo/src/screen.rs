@@ -1,5 +1,5 @@
-//! The screen of the demo, as lines of text for a width. Independent of the terminal; only `paint`
-//! adds colours.
+//! The screen of the demo, as lines of text for a given width. The lines do not depend on the
+//! terminal; only `paint` adds colours.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::report::{
 /// The minimum and maximum width of the screen, in columns.
 pub(crate) const WIDTHS: (usize, usize) = (80, 120);
 
-/// The columns of the matrix, in the order of a lifecycle, with their steps.
+/// The columns of the matrix of volume kinds and steps, in the order of a lifecycle, with the steps
+/// of each column.
 const COLUMNS: [(&str, Step); 12] = [
     ("create", "create"),
     ("stage", STAGE_FIRST),
@@ -29,18 +30,18 @@ const COLUMNS: [(&str, Step); 12] = [
 ];
 /// The width of the section names at the left, in columns.
 const LABEL: usize = 9;
-/// The width of a column of the matrix, without and with times.
+/// The width of a column of the matrix, without times and with times.
 const COLUMN: (usize, usize) = (5, 8);
 
-/// The calls shown as bars, for a volume that is already formatted.
+/// The calls that the screen shows as bars, for a volume that is already formatted.
 const BARS: [(&str, Step); 4] = [
     ("stage", STAGE_AGAIN),
     ("publish", PUBLISH),
     ("unpublish", UNPUBLISH),
     ("unstage", UNSTAGE),
 ];
-/// The marks for the time of bare system calls, for the time of a Probe (the cost of gRPC), and for
-/// the rest.
+/// The characters of a bar: for the time of the direct system calls, for the time of a Probe call
+/// (the cost of gRPC), and for the rest of the time.
 const MARKS: [char; 3] = ['█', '▒', '░'];
 
 /// The characters with a colour, and the SGR code of each colour (ECMA-48).
@@ -56,7 +57,8 @@ pub(crate) fn render(report: &Report, width: usize) -> Vec<String> {
     )];
     lines.extend(matrix(report, width));
     for topic in ["Copies", "Refused", "Killed"] {
-        // A fact is the result of a check, and has a tick unless it continues the previous line.
+        // Each fact is the result of a check. Its line has a tick, unless the line continues the
+        // previous one.
         let facts = report.facts(topic).into_iter();
         let ticked = facts.map(|text| match text.strip_prefix(' ') {
             Some(more) => format!("  {more}"),
@@ -69,8 +71,8 @@ pub(crate) fn render(report: &Report, width: usize) -> Vec<String> {
     lines.iter().map(|line| fit(line, width)).collect()
 }
 
-/// Returns an empty line and the lines, the first with a name at the left. Returns nothing if there
-/// are no lines.
+/// Returns an empty line and then the given lines. The first of these has the name of the section
+/// at the left. Returns nothing if there are no lines.
 pub(crate) fn section(label: &str, lines: &[String]) -> Vec<String> {
     let names = std::iter::once(label).chain(std::iter::repeat(""));
     let named = names.zip(lines);
@@ -80,7 +82,7 @@ pub(crate) fn section(label: &str, lines: &[String]) -> Vec<String> {
 }
 
 /// Renders the matrix of kinds of volumes and steps. The names of the columns are wider than the
-/// columns, so they alternate between two lines.
+/// columns, so the names alternate between two lines.
 fn matrix(report: &Report, width: usize) -> Vec<String> {
     let has_times = LABEL + COLUMNS.len() * COLUMN.1 <= width + 1;
     let column = if has_times { COLUMN.1 } else { COLUMN.0 };
@@ -114,7 +116,8 @@ fn matrix(report: &Report, width: usize) -> Vec<String> {
     lines
 }
 
-/// Renders the parts of the time of each call, and its ratio to the floor of benches/BUDGET.md.
+/// Renders the parts of the time of each call, and the ratio of this time to the floor: the
+/// smallest possible time, which benches/BUDGET.md defines.
 fn bars(report: &Report, width: usize) -> Vec<String> {
     let [kernel, grpc, belay] = MARKS;
     let legend = format!("{kernel} kernel  {grpc} gRPC, both ends (Probe)  {belay} Belay");
@@ -143,14 +146,14 @@ fn bars(report: &Report, width: usize) -> Vec<String> {
         lines.push("below 1.0, the disk or other processes slowed the bare calls".to_owned());
     }
     match lines.len() {
-        // Without any bar, omit the explanation.
+        // Omit the explanation of the bars if there is no bar.
         1 => Vec::new(),
         _ => section("Time", &lines),
     }
 }
 
-/// Renders a time as a bar of `cells` characters: each part with its mark, and the rest with the
-/// last mark.
+/// Renders a time as a bar of `cells` characters: each part of the time with its own character, and
+/// the rest with the last character.
 fn bar(whole: Duration, parts: [Duration; 2], cells: usize) -> String {
     let whole = whole.as_nanos().max(1);
     let ends = [parts[0], parts[0] + parts[1]].map(|sum| {

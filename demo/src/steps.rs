@@ -1,6 +1,6 @@
 //! The steps of a volume's lifecycle, each named, timed, recorded and printed. Each node call opens
-//! a new connection, as the kubelet does, and its time includes the connection. All controller
-//! calls use one connection, as a sidecar does.
+//! a new connection, as the kubelet does. The measured time of a node call includes opening the
+//! connection. All controller calls use one connection, as a sidecar does.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,10 +23,10 @@ use crate::demo_dir::{NODE, POD, socket};
 use crate::progress::Progress;
 use crate::report::{Kind, Report, Side, Step, show};
 
-/// The timeout of a call, far above the time of any call of the demo.
+/// The timeout of a call, much longer than any call of the demo takes.
 const CALL_MAX: Duration = Duration::from_secs(60);
-/// The pause before the first retry of a call. Each further pause is twice as long. The kubelet
-/// begins with half a second.
+/// The pause before the first retry of a call. Each further pause is twice as long. The first pause
+/// of the kubelet is half a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The maximum time for which a call that returns ABORTED is repeated.
 const REPEAT_MAX: Duration = Duration::from_secs(10);
@@ -44,10 +44,10 @@ pub(crate) struct Steps<'a> {
 /// A volume and its paths, laid out as the kubelet lays them out.
 pub(crate) struct Life {
     pub(crate) kind: Kind,
-    /// The name of the volume and its pod; differs between simultaneous lifecycles.
+    /// The name of the volume and its pod. Simultaneous lifecycles have different names.
     pub(crate) name: String,
-    /// The number of the round, from 1; 0 outside the rounds. Only the first round is printed step
-    /// by step.
+    /// The number of the measured round, from 1; 0 if the lifecycle is not part of a round. Only
+    /// the first round is printed step by step.
     pub(crate) round: u32,
     /// Whether the times of the steps are added to the report.
     pub(crate) is_counted: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// Returns a new volume for one pod, which is not created yet.
+    /// Returns the description of a new volume for one pod. The volume is not created yet.
     pub(crate) fn new(demo_dir: &Path, kind: Kind, name: String, round: u32) -> Self {
         let pod = demo_dir.join(POD).join(&name);
         Self {
@@ -94,7 +94,7 @@ struct Refusal(Status);
 impl Steps<'_> {
     /// Makes one RPC and records it as a step of the demo. Calls to the node agent each open a new
     /// connection. Repeats the call while it returns ABORTED, as the kubelet does, since another
-    /// process, such as udev, may have the device open. The time includes all attempts.
+    /// process, such as udev, may have the device open. The recorded time includes all attempts.
     ///
     /// # Errors
     /// Fails if the program cannot be reached, or returned an error.
@@ -175,7 +175,7 @@ impl Steps<'_> {
     /// Checks that a step was refused with FAILED_PRECONDITION, and prints the driver's message.
     ///
     /// # Errors
-    /// Fails if the step was not refused, or refused for another reason.
+    /// Fails if the step was not refused, or was refused with a different code.
     pub(crate) fn must_be_refused(&mut self, life: &Life, result: Result<()>) -> Result<()> {
         let error = result.err().context("was not refused")?;
         match error.downcast_ref::<Refusal>() {
@@ -191,7 +191,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Records a fact for the screen.
+    /// Records the result of a check, which the screen shows.
     pub(crate) fn fact(&mut self, topic: &'static str, text: &str) {
         self.progress.passed(&format!("{topic}: {text}"));
         self.report.fact(topic, text);

@@ -1,6 +1,6 @@
-//! Tests that Belay refuses to format a disk that is not blank, and a second writer; that killing
-//! the node agent during writes changes no data; and that a snapshot, a larger volume restored from
-//! it, and a clone, all in use at the same time as their source, have the right data.
+//! Tests that Belay refuses to format a disk that is not blank, and refuses a second writer. Tests
+//! that killing the node agent during writes changes no data. Tests that a snapshot, a larger
+//! volume restored from the snapshot, and a clone have the right data while their source is in use.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -18,10 +18,11 @@ use crate::life::BYTES;
 use crate::report::{Kind, PUBLISH, STAGE_AGAIN, STAGE_FIRST};
 use crate::steps::{Life, Steps};
 
-/// A byte that is not zero, in the middle of the disk, where no filesystem has a superblock.
+/// A byte that is not zero, and its offset in the middle of the disk, where no filesystem has a
+/// superblock.
 const FOREIGN: ([u8; 1], u64) = ([0x2A], (512 << 20) + 12_345);
 /// The number of records to write before a copy is created, and in each of three phases: before the
-/// kill, without an agent, and with the next agent.
+/// node agent is killed, while no agent runs, and after the agent was started again.
 const RECORDS: u64 = 50;
 
 /// The bit that distinguishes the seed of the second pattern from the seed of the first.
@@ -38,7 +39,8 @@ impl Steps<'_> {
         let life = self.new_life(Kind::Ext4, "foreign-byte").await?;
         let path = self.demo_dir.join(VOLUMES).join(&life.id);
         let (byte, at) = FOREIGN;
-        // The file is closed before the stage, which refuses a file that another process has open.
+        // Close the file before NodeStageVolume, which refuses a file that a different process has
+        // open.
         let write = |disk: File| disk.write_all_at(&byte, at).and_then(|()| disk.sync_all());
         let disk = File::options().write(true).open(&path);
         let written = disk.and_then(write);
@@ -105,7 +107,7 @@ impl Steps<'_> {
     }
 
     /// Kills the node agent during writes to one volume, and starts it again. Returns the number of
-    /// records written without an agent, and the number of all records.
+    /// records that were written while no agent was running, and the number of all records.
     async fn kill(&mut self, kind: Kind, agents: &mut Agents) -> Result<(u64, u64)> {
         self.progress.heading(&format!("kill -9 ({})", kind.name()));
         let name = format!("{}-killed", kind.name());
@@ -114,11 +116,11 @@ impl Steps<'_> {
         let writer = Writer::start(kind, &life.target, life.seed())?;
         writer.wait_for(RECORDS).await;
         agents.node.kill()?;
-        // The writer may have begun a further record before the kill.
+        // The writer may have begun a further record before the agent was killed.
         let before = writer.durable() + 1;
         let meanwhile = writer.wait_for(RECORDS).await.saturating_sub(before);
         agents.node.start_again()?;
-        // Repeat the same calls, as the kubelet does after its connection broke.
+        // Repeat the same calls, as the kubelet does after a broken connection.
         self.mount(&life, STAGE_AGAIN).await?;
         writer.wait_for(RECORDS).await;
         let total = writer.stop()?;
@@ -132,7 +134,7 @@ impl Steps<'_> {
         Ok((meanwhile, total))
     }
 
-    /// Creates a volume outside the rounds.
+    /// Creates a volume that is not part of a measured round.
     async fn new_life(&mut self, kind: Kind, name: &str) -> Result<Life> {
         let mut life = Life::new(self.demo_dir, kind, name.to_owned(), 0);
         self.create(&mut life, "create", BYTES.0, None).await?;
@@ -213,8 +215,8 @@ impl Steps<'_> {
         Ok([of_restored, of_clone])
     }
 
-    /// Creates a snapshot of the volume. It is ready at once, since it shares blocks with the
-    /// volume.
+    /// Creates a snapshot of the volume. The snapshot is ready at once, since it shares blocks with
+    /// the volume.
     async fn snapshot(&mut self, source: &Life) -> Result<String> {
         let name = format!("demo-snapshot-{}", source.round);
         let request = requests::cut(&name, &source.id);

@@ -1,6 +1,6 @@
-//! Protobuf descriptors of methods and messages. The descriptors of CSI 1.13 are built in. A
-//! driver's descriptors are read by gRPC reflection, v1 or else v1alpha; the two versions differ
-//! only in their names.
+//! Protobuf descriptors of methods and messages. The descriptors of CSI 1.13 are built in. belayctl
+//! reads a driver's descriptors by gRPC reflection: by version v1, or by v1alpha if the driver does
+//! not serve v1. The two versions of the protocol differ only in their names.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -25,8 +25,8 @@ pub(crate) fn own() -> Result<&'static DescriptorPool, Failure> {
     own.map_err(|error| Failure::Machine(format!("the built-in descriptors: {error}")))
 }
 
-/// Finds a method by `Method`, `Service/Method` or `package.Service/Method`. The last separator may
-/// be a dot.
+/// Finds a method by `Method`, `Service/Method` or `package.Service/Method`. The separator before
+/// the method's name may also be a dot.
 ///
 /// # Errors
 /// Fails if no method has the name, if several have it, or if the method takes a stream of
@@ -62,8 +62,8 @@ pub(crate) fn method(pool: &DescriptorPool, name: &str) -> Result<MethodDescript
     }
 }
 
-/// Maximum number of files in a driver's descriptors, more than any driver has. Without a limit, a
-/// server could name further files endlessly.
+/// Maximum number of descriptor files that are read from a driver; real drivers have fewer. Without
+/// this limit, a malicious driver could name further files endlessly.
 const FILES_MAX: usize = 256;
 
 /// A query of the reflection protocol.

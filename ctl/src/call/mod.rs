@@ -1,5 +1,5 @@
 //! Calls a method of a driver, with the messages as JSON. All commands call drivers through this
-//! module; it does not know any method by name.
+//! module, which handles every method by its descriptor.
 
 mod descriptors;
 
@@ -34,14 +34,14 @@ pub(crate) struct Connection {
     seconds: u64,
 }
 
-/// A method and the request message.
+/// A method, and the request message of a call.
 pub(crate) struct Call {
     /// The method to call.
     pub(crate) method: MethodDescriptor,
     message: DynamicMessage,
 }
 
-/// The messages of a stream. The timeout of a call applies to each message.
+/// The messages of a stream. The timeout of a call limits the wait for each message.
 pub(crate) struct Stream {
     messages: Streaming<DynamicMessage>,
     seconds: u64,
@@ -72,7 +72,7 @@ impl Connection {
         self.unary(&call).await
     }
 
-    /// Returns whether a service lists a capability in its answer to `method`.
+    /// Returns whether a service lists a capability in its response to `method`.
     ///
     /// # Errors
     /// Fails if the driver returns an error, or the call times out.
@@ -195,10 +195,10 @@ impl Call {
         Ok(call)
     }
 
-    /// Adds the secrets of the flags to the message.
+    /// Adds the secrets that the flags name to the request.
     ///
     /// # Errors
-    /// Fails if the secrets cannot be read, or the message has no field for them.
+    /// Fails if the secrets cannot be read, or if the request has no field for secrets.
     pub(crate) fn add_secrets(&mut self, secrets: &Secrets) -> Result<(), Failure> {
         let secrets = secrets.load()?;
         if secrets.is_empty() {
@@ -272,10 +272,10 @@ pub(crate) fn to_json(
     value.map_err(|error| Failure::Machine(format!("the answer cannot be shown: {error}")))
 }
 
-/// Waits for the work for at most `seconds`.
+/// Waits at most `seconds` until the future completes.
 ///
 /// # Errors
-/// Fails with the error of the work, or if the work takes longer.
+/// Fails with the error of the future, or if the future takes longer.
 async fn within<T>(
     seconds: u64,
     work: impl Future<Output = Result<T, Failure>>,
@@ -286,8 +286,8 @@ async fn within<T>(
     }
 }
 
-/// Codec for messages that descriptors define, instead of Rust types. It contains the descriptor of
-/// the response.
+/// gRPC codec for messages whose types are defined by descriptors and not by Rust types. Contains
+/// the descriptor of the response message.
 #[derive(Clone, Debug)]
 struct Dynamic(MessageDescriptor);
 

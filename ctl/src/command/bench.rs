@@ -43,10 +43,10 @@ pub(crate) struct Bench {
 /// Prefixes of the names of read-only methods, without a leading `Controller` or `Node`.
 const READS: [&str; 5] = ["Get", "List", "Probe", "Validate", "GroupControllerGet"];
 
-/// The measurement of one socket.
+/// The measurement of the driver on one socket.
 struct Runner {
     socket: PathBuf,
-    /// The name of the driver, known after the calls.
+    /// The name of the driver; set after the calls.
     driver: String,
     connection: Connection,
     pid: Option<u32>,
@@ -58,7 +58,7 @@ impl Bench {
     /// Makes the calls, and returns the measurements.
     ///
     /// # Errors
-    /// Fails if no driver answers, or if the method changes something and `--allow-changes` is not
+    /// Fails if no driver responds, or if the method changes something and `--allow-changes` is not
     /// set.
     pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
         let call = Call::read(call::method(call::own()?, &self.method)?, &self.message)?;
@@ -174,7 +174,7 @@ fn micros(time: Duration) -> Cell {
     reason = "the command line allows ten million times at most, and no share is negative"
 )]
 fn quantile(sorted: &[Duration], percent: f64) -> Duration {
-    // Rounding errors must not increase the rank: 99 percent of 200 is the 198th.
+    // Rounding errors must not increase the rank: for 99 percent of 200 times, the rank is 198.
     let rank = (sorted.len() as f64 * percent / 100.0 - 1e-9).ceil() as usize;
     let last = sorted.len().saturating_sub(1);
     let index = rank.saturating_sub(1).min(last);

@@ -52,7 +52,7 @@ impl Jobs {
 }
 
 /// Parses a line of the page: age in seconds, state, call, volume and phase, separated by tabs.
-/// Returns `None` for a line of another form.
+/// Returns `None` for a line with a different format.
 fn row(line: &str) -> Option<Vec<Cell>> {
     let (age, rest) = line.split_once('\t')?;
     let age = Cell::Micros(pages::whole(age.parse::<f64>().ok()? * 1e6));

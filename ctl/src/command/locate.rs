@@ -1,4 +1,4 @@
-//! `belayctl where`: everything on this node that belongs to a volume.
+//! `belayctl where`: shows everything on this node that belongs to a volume.
 
 use std::path::PathBuf;
 
@@ -24,8 +24,8 @@ pub(crate) struct Where {
 }
 
 impl Where {
-    /// Searches the kubelet's directory, mountinfo and sysfs. If they do not contain the volume,
-    /// asks a controller for the ID of the volume with this name, and searches for this ID.
+    /// Searches the kubelet's directory, mountinfo and sysfs. If nothing is found, requests from a
+    /// controller the ID of the volume with this name, and searches again for that ID.
     ///
     /// # Errors
     /// Fails if /proc cannot be read, if nothing on this node belongs to the volume, or if several

@@ -1,5 +1,6 @@
-//! `belayctl rpc`: any call of any gRPC service, with the message as JSON. The descriptors come
-//! from the driver by gRPC reflection, or else, for CSI 1.13, from this program.
+//! `belayctl rpc`: any call of any gRPC service, with the message as JSON. The command gets the
+//! descriptors from the driver by gRPC reflection. If the driver does not serve reflection, the
+//! command uses its built-in descriptors of CSI 1.13.
 
 use clap::Args;
 use prost_reflect::{DescriptorPool, DynamicMessage, Kind, MessageDescriptor, Value as Field};
@@ -40,8 +41,8 @@ impl Rpc {
     /// # Errors
     /// Fails with [`Failure`] if the request is invalid or the call fails.
     pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
-        // The list of methods and a template need no driver, so the socket is optional.
-        // A method that only the driver knows is on a socket that the user must name.
+        // The list of methods and a template need no driver, so the socket is optional. For a
+        // method without a built-in descriptor, the user must name the socket.
         let service = match (&target.endpoint, &self.method) {
             (None, Some(name)) => call::service(&call::method(call::own()?, name)?),
             _ => "identity",
@@ -108,8 +109,8 @@ fn list(pool: &DescriptorPool) -> Answer {
 /// Maximum nesting of messages in a template; CSI has four levels.
 const DEPTH: usize = 5;
 
-/// Returns a message with empty messages in its fields, nested to `depth`. Of a oneof, only the
-/// last field is set, such as `mount` in a volume capability.
+/// Returns a message with empty messages in its fields, nested to `depth`. Of the fields of a
+/// oneof, only the last is set, for example `mount` in a volume capability.
 fn template(descriptor: &MessageDescriptor, depth: usize) -> DynamicMessage {
     let mut message = DynamicMessage::new(descriptor.clone());
     for field in descriptor.fields() {

@@ -31,17 +31,20 @@ impl Device {
         Some(Path::new(file.trim_end_matches(" (deleted)")))
     }
 
-    /// Whether the mount shows the device: its filesystem, or the device node itself.
+    /// Whether the device is mounted by this mount: either the filesystem on the device, or the
+    /// device node itself.
     pub(crate) fn is_on(&self, mount: &Mount) -> bool {
         let node = mount.source.rsplit('/').next().unwrap_or_default();
         let raw = mount.fs_type == "devtmpfs" && mount.root == format!("/{}", self.name);
-        // Compare names, too: some filesystems, such as btrfs, have a separate device number.
+        // Also compare the names of the devices: on some filesystems, such as btrfs, a mount has a
+        // device number that differs from that of the block device.
         let by_name = mount.source.starts_with("/dev/") && node == self.name;
         raw || by_name || (mount.fs_type != "devtmpfs" && mount.dev == self.dev)
     }
 
-    /// Whether the device belongs to the volume with this ID: the name of its file, or its serial
-    /// number, is the ID.
+    /// Whether the device belongs to the volume with this ID: the ID is either the name of the file
+    /// behind the device, or the serial number of the device. For a virtio disk, the beginning of
+    /// the ID suffices, because virtio cuts serial numbers.
     pub(crate) fn is_of(&self, id: &str) -> bool {
         let name = self.file().and_then(Path::file_name);
         let by_file = name.is_some_and(|name| name == id);

@@ -1,6 +1,6 @@
 //! The kubelet's directory: the volumes that the kubelet has staged, and the pods for which it has
-//! published them. The kubelet writes one vol_data.json for each use of a volume. The names of pods
-//! are taken from the names of their log directories.
+//! published them. The kubelet writes one vol_data.json for each use of a volume. belayctl takes
+//! the names of pods from the names of the pods' log directories.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use super::children;
 pub(crate) const DIRECTORY: &str = "/var/lib/kubelet";
 const LOGS: &str = "/var/log/pods";
 
-/// A use of a volume: a stage, or a publish for a pod.
+/// A use of a volume on this node: the volume is staged, or it is published for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Use {
     /// The name of the driver.
@@ -23,9 +23,9 @@ pub(crate) struct Use {
     pub(crate) volume_id: String,
     /// The name of the PersistentVolume, if vol_data.json has it.
     pub(crate) pv: Option<String>,
-    /// The UID of the pod; `None` for a stage.
+    /// The UID of the pod; `None` for a staged volume.
     pub(crate) pod: Option<String>,
-    /// The path at which the volume is mounted for the kubelet.
+    /// The path at which the volume is staged or published.
     pub(crate) path: PathBuf,
 }
 
@@ -33,8 +33,8 @@ pub(crate) struct Use {
 pub(crate) fn uses(kubelet: &Path) -> Vec<Use> {
     let csi = kubelet.join("plugins/kubernetes.io/csi");
     let mut found = Vec::new();
-    // The file of a stage is <driver>/<hash>/vol_data.json, or pv/<name>/vol_data.json with older
-    // kubelets.
+    // The path of a staged volume's file is <driver>/<hash>/vol_data.json, or
+    // pv/<name>/vol_data.json with older kubelets.
     for directory in children(&csi).iter().flat_map(|driver| children(driver)) {
         let staged = directory.join("globalmount");
         found.extend(read(&directory.join("vol_data.json"), None, staged));

@@ -9,16 +9,16 @@ use crate::failure::Failure;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mount {
     /// The device number of the filesystem, as `major:minor`. On some filesystems, such as btrfs,
-    /// it is not the number of a block device.
+    /// this is not the number of a block device.
     pub(crate) dev: String,
-    /// The directory of the filesystem that is mounted; for a bind mount of a device node, its path
-    /// in devtmpfs.
+    /// The directory within the filesystem that is mounted; for a bind mount of a device node, its
+    /// path in devtmpfs.
     pub(crate) root: String,
     /// The mount point.
     pub(crate) point: PathBuf,
     /// Whether the mount is read-only.
     pub(crate) is_readonly: bool,
-    /// Whether mounts below it propagate to other namespaces.
+    /// Whether mounts below the mount point propagate to other namespaces.
     pub(crate) is_shared: bool,
     /// The type of the filesystem.
     pub(crate) fs_type: String,
@@ -27,8 +27,9 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// Returns the driver and the volume if the mount's source, or the root of a raw device's
-    /// mount, has Belay's name for the volume's device: `/dev/belay/<driver>/<volume>@<diskseq>`.
+    /// Returns the driver and the volume from Belay's name for the volume's device,
+    /// `/dev/belay/<driver>/<volume>@<diskseq>`. This name is the source of the mount or, if a raw
+    /// device is mounted, the root. Returns `None` for other mounts.
     pub(crate) fn volume(&self) -> Option<(&str, &str)> {
         let source = self.source.strip_prefix("/dev");
         let root = (self.fs_type == "devtmpfs").then_some(self.root.as_str());

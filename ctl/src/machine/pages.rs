@@ -26,7 +26,7 @@ pub(crate) struct Page(Vec<Sample>);
 /// Fetches /metrics.
 ///
 /// # Errors
-/// Fails if no program responds in time, or if it has no such page.
+/// Fails if no program responds in time, or if the program has no such page.
 pub(crate) fn metrics(address: SocketAddr) -> io::Result<Page> {
     Ok(Page::parse(&get(address, "/metrics")?))
 }
@@ -34,7 +34,7 @@ pub(crate) fn metrics(address: SocketAddr) -> io::Result<Page> {
 /// Fetches a page.
 ///
 /// # Errors
-/// Fails if no program responds in time, or if it has no such page.
+/// Fails if no program responds in time, or if the program has no such page.
 pub(crate) fn get(address: SocketAddr, path: &str) -> io::Result<String> {
     match fetch(address, path)? {
         (200, body) => Ok(body),
@@ -148,7 +148,8 @@ fn sample(line: &str) -> Option<Sample> {
     let mut found = BTreeMap::new();
     let mut rest = labels;
     while let Some((label, after)) = rest.split_once("=\"") {
-        // Cut a value with escapes at its first quote; Belay has no such values.
+        // A label value with an escaped quote would be cut at that quote; Belay's metrics have no
+        // such values.
         let (value, after) = after.split_once('"')?;
         found.insert(label.trim_start_matches(',').to_owned(), value.to_owned());
         rest = after;

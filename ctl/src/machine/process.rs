@@ -46,15 +46,16 @@ pub(crate) fn words(pid: u32) -> Vec<String> {
 /// (USER_HZ, fixed on all architectures that Belay supports).
 pub(crate) fn cpu(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name may contain any characters, but the last `)` ends it.
+    // In the stat files of /proc, the program's name may contain any characters, and ends at the
+    // last `)`.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut times = fields.split(' ').skip(11);
     let ticks: u64 = times.next()?.parse::<u64>().ok()? + times.next()?.parse::<u64>().ok()?;
     Some(Duration::from_millis(ticks * 10))
 }
 
-/// Returns the TCP addresses on which a process listens; empty if it is in another network
-/// namespace.
+/// Returns the TCP addresses on which a process listens; empty if the process is in a different
+/// network namespace.
 pub(crate) fn listens(pid: u32) -> Vec<SocketAddr> {
     let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/net")).ok();
     if namespace(&pid.to_string()) != namespace("self") {

@@ -4,11 +4,12 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// Directories in which Belay's programs listen, outside of pods or in containers. The kubelet's
-/// directory is searched in addition.
+/// Directories in which Belay's programs listen, outside of pods or in containers. In addition,
+/// belayctl searches the kubelet's directory.
 const DIRECTORIES: [&str; 4] = ["/run/belay", "/run/csi", "/csi", "/var/run/csi"];
 
-/// Maximum depth of a socket below a searched directory; 1 means in the directory itself.
+/// Maximum depth of a socket below a searched directory; 1 means that the socket is in the
+/// directory itself.
 const DEPTH: usize = 3;
 
 /// Returns the sockets in these directories, sorted by path. Searches the default directories if

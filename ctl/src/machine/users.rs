@@ -1,6 +1,7 @@
-//! The users of a mount, as fuser(1) shows them: processes that have a file or directory in it open
-//! or mapped (proc(5)), mounts below it, and other mount namespaces that contain it. Reads links
-//! and tables, but never accesses the mount itself, which may hang.
+//! The users of a mount, as fuser(1) shows them: processes that have a file or directory in the
+//! mount open or mapped (proc(5)), mounts below the mount, and other mount namespaces that contain
+//! the mount. The search reads links and tables in /proc, but never accesses the mount itself,
+//! which may hang.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,9 +15,9 @@ const USERS_MAX: usize = 8;
 /// Maximum duration of the search, in case the machine has many processes.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Returns the users of the mount at a path, such as `17 (bash: cwd)`. If there are none, returns
-/// processes of other mount namespaces that contain the mount. `own` are the mounts of this
-/// namespace.
+/// Returns the users of the mount at a path, such as `17 (bash: cwd)`. If the mount has no users in
+/// this mount namespace, returns processes of other mount namespaces that contain the mount. `own`
+/// is the mount table of this process's own namespace.
 pub(crate) fn of(path: &Path, own: &[Mount]) -> Vec<String> {
     let end = Instant::now() + PATIENCE;
     let mount = own.iter().rfind(|mount| mount.point == path);
@@ -49,8 +50,9 @@ pub(crate) fn of(path: &Path, own: &[Mount]) -> Vec<String> {
     if users.is_empty() { elsewhere } else { users }
 }
 
-/// Returns how a process uses files at or below a path. Returns `None` if it uses none, or if it is
-/// in another mount namespace, where the path may refer to another mount.
+/// Returns how a process uses files at or below a path. Returns `None` if the process uses no such
+/// file, or if the process is in a different mount namespace, where the path may refer to a
+/// different mount.
 fn used(process: &Path, path: &Path) -> Option<&'static str> {
     if namespace(process) != namespace(Path::new("/proc/self")) {
         return None;
@@ -84,7 +86,8 @@ fn used(process: &Path, path: &Path) -> Option<&'static str> {
 /// Whether a thread is in uninterruptible sleep, state D.
 fn is_stuck(thread: &Path) -> bool {
     let stat = fs::read(thread.join("stat")).unwrap_or_default();
-    // The program's name may contain any characters, but the last `)` ends it.
+    // In the stat files of /proc, the program's name may contain any characters, and ends at the
+    // last `)`.
     let state = stat.rsplit(|byte| *byte == b')').next();
     state.is_some_and(|state| state.starts_with(b" D"))
 }

@@ -29,7 +29,7 @@ pub(crate) enum Cell {
     Pairs(BTreeMap<String, String>),
     /// The condition of a volume.
     Condition {
-        /// Whether there is a problem.
+        /// Whether the volume has a problem.
         abnormal: bool,
         /// A description for users.
         message: String,

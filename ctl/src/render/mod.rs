@@ -13,7 +13,7 @@ pub(crate) use cell::Cell;
 use crate::failure::NO;
 use crate::report::Report;
 
-/// The output format of an answer.
+/// The output format of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     /// Aligned columns, sizes for people
@@ -67,7 +67,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Creates rows with all columns in a narrow table, and without a further page.
+    /// Creates rows of which a narrow table also has all columns. The list has no further page.
     pub(crate) fn new(
         name: &'static str,
         columns: &[&'static str],
@@ -113,7 +113,7 @@ impl Rows {
 }
 
 impl Answer {
-    /// Adds a value to the answer, if there is one.
+    /// Adds a named value to the output, unless `cell` is `None`.
     pub(crate) fn with(mut self, name: &'static str, cell: Option<Cell>) -> Self {
         let Some(cell) = cell else { return self };
         if let Self::Record(fields) = &mut self {
@@ -123,13 +123,13 @@ impl Answer {
         Self::With(Box::new(self), name, cell)
     }
 
-    /// Marks the answer as negative if `yes` is false.
+    /// Marks the result as negative if `yes` is false.
     pub(crate) fn verdict(self, yes: bool) -> Self {
         if yes { self } else { Self::No(Box::new(self)) }
     }
 
-    /// Returns 2 if there are health conditions, if the answer is negative, or if a check failed;
-    /// else 0.
+    /// Returns the exit code: 2 if there are health conditions, if the result is negative, or if a
+    /// check failed; else 0.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Conditions(rows) if !rows.rows.is_empty() => ExitCode::from(NO),

@@ -1,4 +1,4 @@
-//! Tests of the text of an answer in each output format.
+//! Tests of the output text in each output format.
 
 use std::collections::BTreeMap;
 

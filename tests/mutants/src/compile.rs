@@ -9,10 +9,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The source of the module that reads the switch. It is added to each crate with mutants.
+/// The source of the module that reads the switch, which selects a mutant at run time. This module
+/// is added to each crate with mutants.
 const SWITCH: &str = include_str!("../switch.rs");
 
-/// The result of a build.
+/// The result of a build with all mutants.
 #[derive(Default)]
 pub(crate) struct Built {
     /// Mutants that do not compile, such as `Default::default()` for a type without `Default`.
@@ -24,8 +25,9 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// Reads the names of the mutants that earlier builds have removed, since each round of errors
-    /// takes minutes. A mutant with the same name stays removed, even if it would compile now.
+    /// Reads the names of the mutants that earlier builds have removed, since every build that
+    /// finds compiler errors takes minutes. A mutant with the same name stays removed, even if it
+    /// would compile now.
     fn read(&mut self, kept: &Path, mutants: &[Mutant]) {
         let text = fs::read_to_string(kept).unwrap_or_default();
         let ids: BTreeMap<&str, u32> = mutants
@@ -116,7 +118,7 @@ pub(crate) fn compile(tree: &Path, mutants: &[Mutant], cargo: &[String]) -> Resu
         sources.insert(*file, read(&tree.join(file))?);
     }
     let mut built = Built::default();
-    // A main.rs is the root of a separate crate, which has no switch.
+    // A main.rs is the root of a separate crate, to which no switch module is added.
     let of_programs = mutants
         .iter()
         .filter(|mutant| mutant.file.ends_with("/main.rs"));
@@ -262,7 +264,7 @@ pub(crate) fn program(message: &Value) -> Option<[String; 4]> {
     ])
 }
 
-/// Removes the mutants that caused the error. Returns whether any mutant caused it.
+/// Removes the mutants that caused the compiler error. Returns whether any mutant caused the error.
 fn take_out(error: &Value, woven: &BTreeMap<&str, Woven>, built: &mut Built) -> bool {
     let message = &error["message"];
     let code = message["code"]["code"].as_str().unwrap_or_default();
@@ -282,15 +284,15 @@ fn take_out(error: &Value, woven: &BTreeMap<&str, Woven>, built: &mut Built) -> 
     found
 }
 
-/// Returns the mutants at the position of an error, or else at the call of the macro that contains
-/// the position.
+/// Returns the mutants at the position of an error. If the position is in an expanded macro,
+/// returns the mutants at the call of the macro.
 fn blamed<'a>(span: &Value, woven: &'a BTreeMap<&str, Woven>) -> Vec<&'a Mark> {
     let here = || {
         let woven = woven.get(span["file_name"].as_str()?)?;
         let byte = |end: &str| usize::try_from(span[end].as_u64()?).ok();
         let (start, end) = (byte("byte_start")?, byte("byte_end")?);
         let around = |mark: &&Mark| mark.range.start <= start && end <= mark.range.end;
-        // Select the smallest range, and all mutants of that range.
+        // Select the smallest range around the error, and all mutants of that range.
         let size = |mark: &&Mark| (!mark.own, mark.range.len());
         let around: Vec<&Mark> = woven.marks.iter().filter(around).collect();
         let least = around.iter().map(size).min()?;

@@ -1,4 +1,4 @@
-//! Runs the tests that reach a mutant, with the mutant switched on.
+//! Runs the tests that reach (execute) the code of a mutant, with the mutant switched on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The numbers of the tests that reach each mutant.
+/// For each mutant, the numbers of the tests that reach the mutant.
 pub(crate) type Reached = BTreeMap<u32, Vec<usize>>;
 
 /// A test program.
@@ -17,10 +17,11 @@ pub(crate) struct Program {
     /// A directory for the program's output, and for the numbers of the mutants that a test
     /// reaches.
     pub(crate) scratch: PathBuf,
-    /// A program that runs the test program, such as in another environment; `None` to run it
-    /// directly.
+    /// A program that runs the test program, for example in a different environment; `None` to run
+    /// the test program directly.
     pub(crate) runner: Option<PathBuf>,
-    /// Whether to run the tests that are marked `#[ignore]`, instead of the others.
+    /// Whether to run the tests that are marked `#[ignore]`, instead of the tests without this
+    /// attribute.
     pub(crate) ignored: bool,
 }
 
@@ -41,27 +42,27 @@ impl Test {
 
 /// The result of the tests for a mutant.
 pub(crate) enum Verdict {
-    /// A test failed: this one, or one that ran in the same process.
+    /// A test failed: the named test, or a different test that ran in the same process.
     Noticed(String),
-    /// The tests did not end within their time limit. Contains the name of the first one.
+    /// The tests did not end within their time limit. Contains the name of the first test.
     Endless(String),
     Missed,
     /// No test runs the mutated code.
     Unreached,
     /// The compiler rejects the mutant.
     Rejected,
-    /// There was no time left for the mutant.
+    /// No time was left to run the tests of the mutant.
     Late,
 }
 
 /// The maximum total time of tests that one process runs.
 const AT_ONCE: Duration = Duration::from_millis(500);
-/// The time that tests may take on a busy machine, in addition to five times their usual time.
+/// The time limit of tests is five times their usual time plus this duration, for a busy machine.
 const GRACE: Duration = Duration::from_secs(20);
 
 impl Program {
     /// Returns the program's tests, the fastest first, and the tests that reach each mutant. Both
-    /// are stored in `kept` for the next run.
+    /// results are stored in `kept` for the next run.
     ///
     /// # Errors
     /// Fails if the program cannot be run.
@@ -123,7 +124,7 @@ impl Program {
         let mut runs = Vec::new();
         for name in self.names()? {
             let record = self.scratch.join("reached");
-            // Empty the record: a test that reaches no mutant writes nothing.
+            // Empty the record file: a test that reaches no mutant does not write the file.
             fs::write(&record, "").map_err(|error| error.to_string())?;
             let start = Instant::now();
             let names = [name.as_str()];
@@ -199,7 +200,7 @@ impl Program {
     fn run(&self, names: &[&str], id: Option<u32>, limit: Duration) -> Result<Option<i32>, String> {
         let output = File::create(self.output()).map_err(|error| error.to_string())?;
         let errors = output.try_clone().map_err(|error| error.to_string())?;
-        // timeout(1) also ends the processes that a test has started.
+        // Run the tests under timeout(1), which also ends the processes that a test has started.
         let mut command = Command::new("timeout");
         command
             .arg("--kill-after=1")
@@ -210,7 +211,8 @@ impl Program {
             .args(self.ignored.then_some("--ignored"))
             .args(names)
             .current_dir(&self.directory)
-            // libtest accepts --fail-fast only with this variable, which does not affect the tests.
+            // libtest accepts --fail-fast only with this environment variable, which does not
+            // affect the tests.
             .env("RUSTC_BOOTSTRAP", "1")
             .stdin(Stdio::null())
             .stdout(output)

@@ -6,7 +6,8 @@ use std::ops::Range;
 /// A mutant.
 #[derive(Debug, Clone)]
 pub(crate) struct Mutant {
-    /// The number, from 1, in the order of the list. 0 selects no mutant.
+    /// The number of the mutant, from 1, in the order of the list. As a switch, 0 selects no
+    /// mutant.
     pub(crate) id: u32,
     /// The name, as cargo-mutants prints it: `file:line:column: change in function`.
     pub(crate) name: String,

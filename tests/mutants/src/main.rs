@@ -1,12 +1,12 @@
-//! Runs the tests against all mutants of cargo-mutants with a single build. Only the names of the
-//! stages are specific to this workspace.
+//! Runs the tests against all mutants of cargo-mutants with a single build. In this program, only
+//! the names of the stages (groups of tests that run together) are specific to Belay.
 //!
 //! `belay-mutants build LIST TREE OUT CARGO-ARGUMENT...` writes all mutants of the list into the
 //! tree, each behind a switch, and builds its tests.
 //!
 //! `belay-mutants judge OUT PACKAGE TARGET STAGE [NUMBER...]` runs, for each mutant that no test
 //! has noticed yet, the tests of the target (`lib`, or the name of an integration test) that reach
-//! it. `record` only prints which tests reach which mutants.
+//! it. With `record` instead of `judge`, the program only prints which tests reach which mutants.
 //!
 //! After the time in BELAY_MUTANTS_UNTIL, in seconds since 1970, the remaining mutants are only
 //! listed as late.
@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The stages, which are the names of the files with verdicts in OUT.
+/// The names of the stages, which are also the names of the files with verdicts in OUT.
 const STAGES: [&str; 12] = [
     "unit",
     "slow",
@@ -53,7 +53,8 @@ const GUEST: &str = "mounts";
 
 /// Tests that take longer than this run in the second stage.
 const SLOW: Duration = Duration::from_millis(500);
-/// Tests of a program that take longer than this are omitted: some wait for the limits of a cloud.
+/// Tests of a program that take longer than this are omitted: some tests wait until a cloud's rate
+/// limit is reset.
 const LONG: Duration = Duration::from_secs(30);
 /// The time limit of a build with one mutant, which takes one or two minutes; a mutant that causes
 /// an endless loop in a constant would never finish.
@@ -145,7 +146,8 @@ fn judge(out: &Path, package: &str, target: &str, stage: &str, ids: &[&str]) -> 
         }
         let numbers = by_mutant.get(&id).map_or(&[][..], Vec::as_slice);
         let reaching = numbers.iter().map(|number| &tests[*number]);
-        // Most mutants are noticed in milliseconds; run the slow tests only for the other mutants.
+        // For most mutants, a fast test fails within milliseconds; run the slow tests only for the
+        // other mutants.
         let reaching: Vec<_> = match stage {
             "unit" => reaching.filter(|test| test.time < SLOW).collect(),
             "slow" => reaching.filter(|test| test.time >= SLOW).collect(),
@@ -172,7 +174,8 @@ fn reached(out: &Path, package: &str, target: &str, stage: &str) -> PathBuf {
     out.join(format!("reached-{package}-{target}{kind}"))
 }
 
-/// Prints which tests reach which mutants. Used in a guest, whose files are lost when it ends.
+/// Prints which tests reach which mutants. This is used in a guest (a virtual machine), whose files
+/// are lost when the guest ends.
 fn record(out: &Path, package: &str, target: &str, stage: &str) -> Result<(), String> {
     let kept = std::env::temp_dir().join("reached-by-tests");
     program(out, package, target, stage)?.reached(&kept)?;
@@ -193,7 +196,7 @@ fn print(text: &str) -> Result<(), String> {
     written.map_err(|error| error.to_string())
 }
 
-/// Whether the time for the whole run is over.
+/// Whether the time limit of the whole run has passed.
 fn is_late() -> bool {
     let until = std::env::var("BELAY_MUTANTS_UNTIL").ok();
     let until = until.and_then(|until| until.parse().ok());
@@ -243,11 +246,12 @@ fn judge_alone(
         } else {
             let programs: Vec<_> = messages.iter().filter_map(compile::program).collect();
             save(&out.join("programs-alone"), &lines(&programs))?;
-            // Run the tests of the same module first.
+            // Run the tests in the module of the mutant first.
             let module = mutant.file.split_once("/src/").map_or("", |(_, file)| file);
             let module = module.trim_end_matches(".rs").replace('/', "::");
             tests.sort_by_key(|test| (test.distance(&module), test.time));
-            // The slow tests of all layers together would take minutes for each mutant.
+            // Run only the fast tests: the slow tests of all layers together would take minutes for
+            // each mutant.
             let fast: Vec<_> = tests.iter().filter(|test| test.time < SLOW).collect();
             program(out, package, "lib", "alone")?.judge(0, &fast)?
         };
@@ -256,7 +260,7 @@ fn judge_alone(
     Ok(())
 }
 
-/// Returns the mutants of the package in a list of OUT.
+/// Returns the mutants of the package from a list file in the directory OUT.
 fn mutants(out: &Path, list: &str, package: &str) -> Result<Vec<(u32, String)>, String> {
     let list = text(&out.join(list))?;
     let entries = list.lines().filter_map(|line| {
@@ -291,7 +295,7 @@ fn program(out: &Path, package: &str, target: &str, stage: &str) -> Result<Progr
     })
 }
 
-/// The verdicts of a stage, and the mutants that need no further test in this stage.
+/// The verdicts of a stage, and the mutants for which this stage needs no further test.
 struct Verdicts {
     file: File,
     known: BTreeSet<u32>,

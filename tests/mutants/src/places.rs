@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use syn::visit::{self, Visit};
 
-/// The genre of mutants in which a checked call is deleted, which cargo-mutants does not create.
+/// The genre (kind) of mutants in which a checked call is deleted. cargo-mutants does not create
+/// such mutants.
 pub(crate) const CALL: &str = "Call";
 
 /// An operator with its operands.
@@ -18,21 +19,21 @@ pub(crate) struct Arm {
     /// The pattern without its guard.
     pub(crate) pattern: Range<usize>,
     pub(crate) guard: Option<Range<usize>>,
-    /// The expression that is matched, at which the compiler reports a missing case.
+    /// The expression after `match`, at which the compiler reports a missing case.
     pub(crate) matched: Range<usize>,
 }
 
 /// The places in a file that mutants can change.
 #[derive(Default)]
 pub(crate) struct Places {
-    /// The operators, by their first byte.
+    /// The operators, by the position of their first byte.
     pub(crate) operators: HashMap<usize, Operator>,
-    /// The first bytes of the `&&` operators in let chains, such as `a && let Some(b) = c`. No
-    /// other operator is valid there.
+    /// The positions of the `&&` operators in let chains, such as `a && let Some(b) = c`. No other
+    /// operator is valid there.
     pub(crate) joints: HashSet<usize>,
-    /// The match arms, by their first byte.
+    /// The match arms, by the position of their first byte.
     pub(crate) arms: HashMap<usize, Arm>,
-    /// The guards of match arms, by their first byte.
+    /// The guards of match arms, by the position of their first byte.
     pub(crate) guards: HashMap<usize, Range<usize>>,
     /// The statements `call()?;`, which discard the result of a call and return its error.
     pub(crate) calls: Vec<Range<usize>>,
@@ -41,7 +42,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Finds these places in the source of a file.
+    /// Finds the places that mutants can change in the source of a file.
     ///
     /// # Errors
     /// Fails if the source is not Rust.

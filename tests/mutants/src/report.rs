@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Returns a pseudo-random sample of `count` lines. The seed and the text of a line, without the
-/// mutant's number and position, decide whether the line is in the sample. Therefore moved code
-/// does not change the sample.
+/// mutant's number and position, decide whether the line is in the sample. Therefore the sample
+/// does not change if code is moved.
 pub(crate) fn sample(lines: &str, seed: &str, count: usize) -> String {
     let mut lines: Vec<(u64, &str)> = lines
         .lines()
@@ -55,7 +55,7 @@ pub(crate) fn verdicts(out: &Path) -> Result<String, String> {
 fn combined<'a>(results: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let mut mutants: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
     for (stage, lines) in results {
-        // A run that resumes judges late mutants again, on a later line.
+        // A resumed run judges late mutants again, and writes the new verdict on a later line.
         let last: BTreeMap<&str, Vec<&str>> = lines
             .lines()
             .map(|line| line.split('\t').collect::<Vec<_>>())

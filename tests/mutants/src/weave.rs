@@ -14,8 +14,8 @@ pub(crate) struct Woven {
     pub(crate) text: String,
     /// The ranges of the text in which a compiler error is due to a mutant.
     pub(crate) marks: Vec<Mark>,
-    /// Mutants left out of the text because no runtime switch can select them, such as those in
-    /// constants; they are built separately.
+    /// Mutants that are left out of the text because no runtime switch can select them, such as
+    /// those in constants; these mutants are built separately.
     pub(crate) left: Vec<u32>,
     /// Mutants that are not valid Rust.
     pub(crate) rejected: Vec<u32>,
@@ -25,7 +25,7 @@ pub(crate) struct Woven {
 pub(crate) struct Mark {
     pub(crate) range: Range<usize>,
     pub(crate) id: u32,
-    /// Whether the range contains the mutant's own text, and not the text around it.
+    /// Whether the range contains the mutant's own text, rather than the text around the mutant.
     pub(crate) own: bool,
 }
 
@@ -37,11 +37,11 @@ struct Edit {
     after: &'static str,
     /// The ranges of `before` that contain the text of mutants, each with its mutant.
     own: Vec<(Range<usize>, u32)>,
-    /// Further ranges of the source to which errors may point.
+    /// Further ranges of the source to which compiler errors due to these mutants may point.
     also: Option<Range<usize>>,
 }
 
-/// Returns the source with all these mutants, which must be mutants of this source.
+/// Returns the source with all the given mutants, which must be mutants of this source.
 ///
 /// # Errors
 /// Fails if the source is not Rust, or if the code at a mutant's position does not match the
@@ -49,7 +49,8 @@ struct Edit {
 pub(crate) fn weave(source: &str, mutants: &[&Mutant]) -> Result<Woven, String> {
     let places = Places::of(source)?;
     let (mut left, mut rejected) = (Vec::new(), Vec::new());
-    // Group by kind and position, so that one edit contains all mutants of an expression.
+    // Group the mutants by kind and position, so that one edit contains all mutants of an
+    // expression.
     let mut groups: BTreeMap<(usize, &str), Vec<&Mutant>> = BTreeMap::new();
     for mutant in mutants {
         let at = mutant
@@ -173,10 +174,10 @@ impl Edit {
     }
 }
 
-/// Applies the edits, of which one may contain another.
+/// Applies the edits. An edit may contain other edits.
 fn applied(source: &str, edits: &[Edit]) -> Woven {
-    // Sort by position; ends precede starts, inner ends precede outer ends, and outer starts
-    // precede inner starts.
+    // Sort the insertions by position. At the same position, ends precede starts, inner ends
+    // precede outer ends, and outer starts precede inner starts.
     let mut inserted = Vec::new();
     for (number, edit) in (0_isize..).zip(edits) {
         let Range { start, end } = edit.range;
@@ -264,8 +265,8 @@ fn least(a: u64, b: Option<u64>) -> u64 {
 
     fn woven(mutants: &[Mutant]) -> Woven {
         let woven = weave(SOURCE, &mutants.iter().collect::<Vec<_>>()).unwrap();
-        // A mark contains the text of its mutant, to which the compiler's errors at the mark are
-        // due.
+        // The range of a mark must contain the text of its mutant, because compiler errors in the
+        // range are attributed to this mutant.
         for mark in woven.marks.iter().filter(|mark| mark.own) {
             let text = &woven.text[mark.range.clone()];
             assert!(text.contains(&format!("on({})", mark.id)), "{text}");

@@ -1,5 +1,5 @@
 //! The parts of HTTP/1.1 (RFC 9112) that cloud clients use: requests with a Content-Length on
-//! persistent connections. Independent of the requests' meaning.
+//! persistent connections. This module does not depend on the meaning of the requests.
 
 use std::io::{self, BufRead, Read as _, Write};
 
@@ -39,7 +39,7 @@ pub struct Response {
 }
 
 impl Request {
-    /// Reads the next request of a connection; `None` at its end.
+    /// Reads the next request of a connection; `None` at the end of the connection.
     ///
     /// # Errors
     /// Fails if the connection broke, or if the input is not a request.
@@ -128,7 +128,7 @@ impl Response {
         }
     }
 
-    /// Creates a response as a proxy sends it in place of the service: with an HTML page, or
+    /// Creates a response like that of a proxy that cannot reach the service: with an HTML page, or
     /// without a body.
     #[must_use]
     pub fn of_proxy(status: u16, has_page: bool) -> Self {
@@ -141,7 +141,7 @@ impl Response {
     }
 
     /// Replaces the values at these JSON pointers (RFC 6901) in the body. Ignores pointers to
-    /// values that the body lacks.
+    /// values that are missing in the body.
     #[must_use]
     pub fn altered(self, values: &[(&str, Value)]) -> Self {
         let mut body: Value = serde_json::from_str(&self.body).unwrap_or_default();

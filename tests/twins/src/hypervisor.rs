@@ -12,8 +12,8 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Maximum time for a response: plugging a disk takes a moment, but a minute if the guest has
-/// stopped.
+/// Maximum time for a response: plugging a disk takes a moment, but it takes a minute if the guest
+/// has stopped.
 const ANSWER_MAX: Duration = Duration::from_secs(90);
 
 /// The SCSI vendor and product that a guest sees for a disk. `_` represents a space.
@@ -25,7 +25,7 @@ pub struct Model {
     pub product: &'static str,
 }
 
-/// The disks of a twin. Makes one change at a time.
+/// The disks of a twin. The hypervisor makes one change at a time.
 #[derive(Debug)]
 pub struct Hypervisor {
     socket: PathBuf,
@@ -42,7 +42,7 @@ struct Plugged {
 
 impl Hypervisor {
     /// Creates a hypervisor that controls guests by the operator's socket of `belay-guest-cloud`.
-    /// The disks' files will be in `directory`.
+    /// The files of the disks will be in `directory`.
     #[must_use]
     pub fn new(socket: PathBuf, directory: PathBuf, model: Model) -> Self {
         Self {

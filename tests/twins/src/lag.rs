@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A state, with its recent history.
+/// The state of a twin, with its recent history.
 #[derive(Debug, Default)]
 pub struct Lag<T> {
     now: T,
     lag: Duration,
-    /// Earlier states, each with the time until which it was the latest.
+    /// Earlier states, each with the time at which a later state replaced it.
     earlier: VecDeque<(Instant, T)>,
 }
 
@@ -44,7 +44,7 @@ impl<T: Clone> Lag<T> {
         &self.now
     }
 
-    /// Returns the actual state for a change, and keeps the old one for readers.
+    /// Returns the actual state for a change, and keeps the previous state for readers.
     pub fn change(&mut self) -> &mut T {
         self.forget();
         if !self.lag.is_zero() {

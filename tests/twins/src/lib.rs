@@ -15,7 +15,7 @@ pub use server::{Call, Fault, Server, Service};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks the state of a twin, even after a test that failed while holding the lock.
+/// Locks the state of a twin, even if an earlier test has failed while holding the lock.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -134,7 +134,7 @@ fn of_digitalocean(settings: &Settings) -> io::Result<DigitalOcean> {
         let listener = TcpListener::bind(address)?;
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // Ignore errors: a client may break its connection.
+                // Ignore errors: a client may close its connection at any time.
                 drop(describe(&stream, &droplets));
             }
         });

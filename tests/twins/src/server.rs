@@ -13,14 +13,16 @@ use std::time::{Duration, Instant};
 
 /// The API of a cloud.
 pub trait Service: Send + Sync + 'static {
-    /// Returns the response to a request. The change may complete after the response.
+    /// Returns the response to a request. A change that the request begins may complete after the
+    /// response.
     fn answer(&self, request: &Request) -> Response;
 
     /// Returns the kind of a call, such as `POST /v2/volumes`: the method, and the path with words
-    /// in place of IDs. Calls are counted, and faults are set, by kind.
+    /// in place of IDs. The server counts calls, and injects faults, by kind.
     fn kind(&self, request: &Request) -> String;
 
-    /// Adds the service's headers to a response that the server sends in place of the service.
+    /// Adds the headers of the cloud service to a response that the server sends in place of the
+    /// twin.
     fn dress(&self, response: Response) -> Response {
         response
     }
@@ -35,13 +37,13 @@ pub enum Fault {
     Cut,
     /// The call gets this response, and is not processed.
     Refused(Response),
-    /// The call is processed, but gets this response nevertheless.
+    /// The call is processed, but gets this response in place of the real one.
     Denied(Response),
     /// The call gets this response from a proxy, without the service's headers, and is not
     /// processed.
     Astray(Response),
-    /// The call is processed, and these values replace others in the JSON of its response (RFC
-    /// 6901), such as the ID of another object.
+    /// The call is processed, but in the JSON of its response, the values at these JSON pointers
+    /// (RFC 6901) are replaced, for example by the ID of a different object.
     Altered(Vec<(&'static str, Value)>),
     /// The call is processed after this time.
     Late(Duration),
@@ -62,7 +64,7 @@ pub struct Call {
     pub at: Instant,
 }
 
-/// A server of a twin, which serves until the test's process exits.
+/// A server for a twin. It serves until the process of the test exits.
 pub struct Server<S> {
     shared: Arc<Shared<S>>,
     address: SocketAddr,
@@ -90,7 +92,8 @@ struct Planned {
 }
 
 impl Fault {
-    /// Returns two faults with a proxy's response of this status: with a page, and without a body.
+    /// Returns two faults with responses of a proxy that have this status: one response with a
+    /// page, and one without a body.
     #[must_use]
     pub fn of_proxies(status: u16) -> [Self; 2] {
         [true, false].map(|has_page| Self::Astray(Response::of_proxy(status, has_page)))
@@ -124,7 +127,7 @@ impl<S: Service> Server<S> {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&shared);
-                // Ignore errors: a client that is killed breaks its connection.
+                // Ignore errors: the connection breaks if a client is killed.
                 std::thread::spawn(move || drop(shared.converse(&stream)));
             }
         });
@@ -172,7 +175,8 @@ impl<S: Service> Server<S> {
         kinds
     }
 
-    /// Sets the fault of the next `times` calls of this kind; an empty kind means any.
+    /// Sets the fault of the next `times` calls of this kind; an empty kind means calls of any
+    /// kind.
     pub fn disturb(&self, kind: &str, times: usize, fault: Fault) {
         self.shared.state().faults.push(Planned {
             kind: kind.to_owned(),
@@ -192,8 +196,8 @@ impl<S: Service> Server<S> {
         self.shared.changed.notify_all();
     }
 
-    /// Waits until this many calls wait because of [`Self::hold`], or have been logged since the
-    /// log was emptied. Returns false if that takes longer than `within`.
+    /// Waits until the calls that [`Self::hold`] delays and the calls in the log are together at
+    /// least this number. Returns false if this does not happen within `within`.
     #[must_use]
     pub fn wait_for(&self, calls: usize, within: Duration) -> bool {
         let short = |state: &mut State| state.held + state.log.len() < calls;

@@ -12,7 +12,7 @@ pub fn utc(time: SystemTime) -> String {
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year = (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146_096) / 365;
     let day = day_of_era - (365 * year + year / 4 - year / 100);
-    // Months are counted from March.
+    // This algorithm counts months from March.
     let month = (5 * day + 2) / 153;
     let (day, month) = (day - (153 * month + 2) / 5 + 1, (month + 2) % 12 + 1);
     let year = year + era * 400 + u64::from(month <= 2);

@@ -40,8 +40,8 @@ impl Umount {
         let driver = Driver::connect(on, &record.sockets).await?;
         let id = &record.volume_id;
         let unpublish = json!({"volume_id": id, "target_path": record.target});
-        // Read the mounts before the calls: an unstage that fails because of mounts in other
-        // namespaces may already have removed its own mount.
+        // Read the mount table before the calls: a NodeUnstageVolume call that fails because of
+        // mounts in other namespaces may already have unmounted the staging path.
         let mounts = mounts::all()?;
         let unpublished = driver.call("NodeUnpublishVolume", unpublish, "").await;
         unpublished.map_err(|failure| with_users(failure, &record.target, &mounts))?;
@@ -74,8 +74,8 @@ impl Umount {
     }
 }
 
-/// Adds the users of a mount to an error that says that the mount is in use. `mounts` is the mount
-/// table from before the call.
+/// If an error says that a mount is in use, adds the users of the mount, such as processes.
+/// `mounts` is the mount table from before the call.
 fn with_users(mut failure: Failure, path: &Path, mounts: &[Mount]) -> Failure {
     let text = failure.to_string().to_lowercase();
     let is_busy = ["busy", "in use", "still mounted"];

@@ -1,5 +1,5 @@
-//! `belayctl mount` and `belayctl umount`: create and mount a volume, and undo this, by the calls
-//! that Kubernetes makes.
+//! `belayctl mount` and `belayctl umount`: create and mount a volume, or undo this, with the same
+//! CSI calls that Kubernetes makes.
 
 mod down;
 mod place;
@@ -66,7 +66,8 @@ impl Driver {
     /// find the volume.
     ///
     /// # Errors
-    /// Fails with both sockets and drivers, or if a driver does not return its name.
+    /// Fails if the drivers differ; the message names both sockets and drivers. Also fails if a
+    /// driver does not return its name.
     async fn refuse_two_drivers(&self, sockets: &[PathBuf; 2]) -> Result<(), Failure> {
         let name = async |on: &Connection| {
             let info = on.call("GetPluginInfo", json!({})).await;
@@ -86,7 +87,8 @@ impl Driver {
         )))
     }
 
-    /// Makes a call on the socket of its service. An error names the call and the remedy.
+    /// Makes a call on the socket of its service. If the call fails, the error names the call and
+    /// says what to do.
     async fn call(
         &self,
         method: &'static str,
@@ -116,7 +118,7 @@ impl Driver {
     }
 }
 
-/// Adds the name of a call and the remedy to its error.
+/// Adds the name of the call, and the advice on what to do, to the error of a call.
 fn step(method: &'static str, cause: Failure, advice: &str) -> Failure {
     Failure::Step {
         step: method,

@@ -1,6 +1,6 @@
 //! The directory on which a volume is mounted: checks its contents before the mount, and creates it
-//! again after the unmount. NodeUnpublishVolume removes its target path, even if it has not created
-//! it.
+//! again after the unmount. NodeUnpublishVolume removes its target path, even if NodePublishVolume
+//! has not created the path.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
@@ -28,8 +28,8 @@ impl Place {
     /// is an empty file for a block device.
     ///
     /// # Errors
-    /// Fails if the path has something that a mount would hide, such as a directory with files, or
-    /// that prevents the unmount, such as a symbolic link.
+    /// Fails if a mount would hide existing data, such as the files of a directory. Also fails if
+    /// the path is something that prevents the unmount, such as a symbolic link.
     pub(super) fn inspect(path: &Path, block: bool) -> Result<Option<Self>, Failure> {
         let refuse = |why: &str| Err(Failure::Usage(format!("{}: {why}", path.display())));
         let found = match fs::symlink_metadata(path) {
@@ -92,7 +92,8 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o2710)).unwrap();
         let place = Place::inspect(&path, false).unwrap().unwrap();
         fs::remove_dir(&path).unwrap();
-        // Restore it twice: if another umount has already restored the directory, nothing changes.
+        // Restore the directory twice: if a concurrent `umount` has already restored the directory,
+        // nothing must change.
         for _ in 0..2 {
             place.restore(&path).unwrap();
             let now = Place::inspect(&path, false).unwrap();

@@ -18,10 +18,11 @@ const SUFFIX: &str = ".json";
 /// Maximum length of a file name, in bytes (NAME_MAX of limits.h).
 const NAME_BYTES_MAX: usize = 255;
 
-/// A record: the volume that `mount` has mounted on a directory, or has begun to mount.
+/// A record of a mount: the volume that `belayctl mount` has mounted on a directory, or has begun
+/// to mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// The path at which the volume is published.
+    /// The path at which the driver publishes the volume.
     pub(super) target: PathBuf,
     /// The name passed to `mount`.
     pub(super) name: String,
@@ -29,7 +30,7 @@ pub(super) struct Record {
     pub(super) node_id: String,
     /// The sockets of the controller and of the node agent.
     pub(super) sockets: [PathBuf; 2],
-    /// Whether the volume was attached, and whether it was staged.
+    /// Whether the driver requires the volume to be attached, and whether it requires staging.
     pub(super) needs: (bool, bool),
     /// The directory that existed at `target` before the mount.
     pub(super) place: Option<Place>,
@@ -45,12 +46,12 @@ impl Record {
         state.join("staging").join(file_name(target))
     }
 
-    /// Creates the record of a mount. If another `mount` of the same volume has created it at the
-    /// same time, returns that record.
+    /// Creates the record of a mount. If a concurrent `mount` of the same volume has already
+    /// created the record, returns that record.
     ///
     /// # Errors
-    /// Fails if the directory has a record of another volume, or if the state directory cannot be
-    /// written.
+    /// Fails if the directory has a record of a different volume, or if the state directory cannot
+    /// be written.
     pub(super) fn begin(self, state: &Path) -> Result<Self, Failure> {
         let file = Self::path(state, &self.target);
         match self.write(state, |aside| fs::hard_link(aside, &file)) {
@@ -94,7 +95,7 @@ impl Record {
     }
 
     /// Writes the record to a temporary file, whose name no other process uses, not even in another
-    /// container. Then `publish` gives the file its final name.
+    /// container. The function `publish` then gives the file its final name.
     fn write(&self, state: &Path, publish: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
         let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
         let aside = state.join(format!("{}-{now}.new", std::process::id()));
@@ -111,7 +112,7 @@ impl Record {
     /// Returns the record of a directory, if there is one.
     ///
     /// # Errors
-    /// Fails if the record is damaged, or is of another volume.
+    /// Fails if the record is damaged, or describes a different volume.
     pub(super) fn of_same(
         state: &Path,
         target: &Path,
@@ -176,8 +177,8 @@ impl Record {
     }
 }
 
-/// Returns the absolute path of a directory. It is the same before and after the directory is
-/// created.
+/// Returns the absolute path of a directory. The result is the same before and after the directory
+/// is created.
 ///
 /// # Errors
 /// Fails if the path is empty, is not UTF-8, contains an unresolvable `..`, or is too long for the
@@ -212,7 +213,7 @@ pub(super) fn state(directory: &Path) -> Result<PathBuf, Failure> {
 fn resolved(directory: &Path) -> Result<PathBuf, Failure> {
     let path = whole(directory)?;
     // Do not access the directory itself, since a mount on it may hang. Resolve the nearest
-    // directory above it that exists; `mount` creates the missing ones.
+    // directory above it that exists; `mount` creates the missing directories.
     let mut above = path.ancestors().skip(1);
     let found = above.find_map(|above| {
         let real = above.canonicalize().ok()?;
@@ -228,7 +229,7 @@ fn resolved(directory: &Path) -> Result<PathBuf, Failure> {
     Ok(found)
 }
 
-/// Returns an absolute path without empty components and `.`.
+/// Returns an absolute path without empty components and without `.` components.
 fn whole(directory: &Path) -> Result<PathBuf, Failure> {
     let refused =
         |why: &dyn std::fmt::Display| Failure::Usage(format!("{}: {why}", directory.display()));
@@ -294,8 +295,8 @@ mod tests {
             assert!(refused.contains(part), "{refused}");
         }
         assert_eq!(Record::load(dir.path(), &first.target).unwrap(), first);
-        // A second `mount` at the same time gets the record of the first one, which has inspected
-        // the directory before the mount.
+        // A concurrent second `mount` gets the record of the first `mount`, which has inspected the
+        // directory before mounting on it.
         let again = record("first", None).begin(dir.path()).unwrap();
         assert_eq!(again.place, place);
         let mut moved = record("first", None);

@@ -45,7 +45,8 @@ impl Mount {
     /// Creates, attaches, stages and publishes the volume.
     ///
     /// # Errors
-    /// Fails with [`Failure`], which names the failed step; `umount` undoes the steps before it.
+    /// Fails with [`Failure`], which names the failed step; `belayctl umount` undoes the steps
+    /// before the failed one.
     pub(crate) async fn run(self, on: &Target) -> Result<Answer, Failure> {
         let target = record::target(&self.dir)?;
         let state = record::state(&self.sockets.state_dir)?;
@@ -107,7 +108,8 @@ impl Mount {
     }
 }
 
-/// Attaches, stages and publishes the volume. `common` has the fields that these calls share.
+/// Attaches, stages and publishes the volume. `common` has the request fields that these calls
+/// share.
 async fn climb(
     driver: &Driver,
     record: &Record,

@@ -1,13 +1,13 @@
-//! Checks that the drivers on this node answer and are ready, that Belay's programs have the same
-//! version, and have the capabilities that they need.
+//! Checks that the drivers on this node respond and are ready. Also checks that Belay's programs
+//! have the same version, and the Linux capabilities that they need.
 
 use crate::drivers::DriverSocket;
 use crate::machine::process;
 use crate::report::{Report, Verdict};
 
-/// The capability to mount (capabilities(7)), and its number.
+/// The Linux capability that mount(2) requires (capabilities(7)), and its number.
 const SYS_ADMIN: (&str, u32) = ("CAP_SYS_ADMIN", 21);
-/// The capability to grow an ext4 filesystem while it is mounted, and its number.
+/// The Linux capability that growing a mounted ext4 filesystem requires, and its number.
 const SYS_RESOURCE: (&str, u32) = ("CAP_SYS_RESOURCE", 24);
 
 pub(super) fn check(report: &mut Report, found: &[DriverSocket]) {

@@ -1,5 +1,5 @@
-//! `belayctl status`: the drivers of this node, from their sockets, their metrics and the mount
-//! table.
+//! `belayctl status`: shows the drivers of this node, from their sockets, their metrics and the
+//! mount table.
 
 mod view;
 
@@ -59,7 +59,7 @@ impl Status {
         let mut of_process: BTreeMap<u32, Page> = BTreeMap::new();
         let mut drivers = Vec::new();
         for mut found in self.search.look().await {
-            // Skip the registration socket: the row of the driver's CSI socket shows the driver.
+            // Skip the registration socket: the driver already has a row, for its CSI socket.
             if found.has("registration") {
                 continue;
             }
@@ -76,7 +76,8 @@ impl Status {
             };
             let own = found.pid.map(own).filter(|page| *page != Page::default());
             let page = own.unwrap_or_else(|| named(&pages, &found));
-            // Use the mounts of the driver's namespace if its process is visible and may be read.
+            // Use the mount table of the driver's mount namespace if /proc shows the driver's
+            // process and allows reading its mounts.
             let mounts = found.pid.and_then(|pid| mounts::of(pid).ok());
             let mounts = mounts.map_or_else(mounts::all, Ok)?;
             let is_node = found.has("node");

@@ -30,22 +30,24 @@ pub(super) const COLUMNS: [&str; 14] = [
     "trouble",
 ];
 pub(super) const NARROW: usize = 7;
-/// Maximum length of a socket's path in the column for the driver's name, so that the others fit.
+/// Maximum length of a socket's path in the column for the driver's name, so that the other columns
+/// fit.
 const NAME: usize = 25;
 
 /// A driver in the table.
 pub(super) struct Driver {
-    /// Whether the driver is ready, and nothing is hung or unhealthy.
+    /// Whether the driver is ready and has no hung calls and no unhealthy volumes.
     pub(super) is_good: bool,
-    /// The reasons why the driver is not good, for a line below the table; `None` if none is known.
+    /// The reasons why the driver is not ready or healthy, for a line below the table; `None` if
+    /// none is known.
     pub(super) note: Option<String>,
     /// The values in the order of [`COLUMNS`].
     pub(super) cells: Vec<Cell>,
 }
 
 impl Driver {
-    /// Describes a driver by its socket, its metrics, and the number of its staged volumes. A
-    /// latency is the upper bound of a bucket of the histogram.
+    /// Describes a driver by its socket, its metrics, and the number of its staged volumes. Each
+    /// displayed latency is the upper bound of a bucket of the histogram of call durations.
     pub(super) fn new(found: &DriverSocket, page: &Page, staged: Option<i64>) -> Self {
         let label = ("driver", found.driver.as_str());
         let own = |name: &str| page.sum(name, Some(label)).map(whole);
@@ -125,7 +127,7 @@ fn unhealthy_by_reason(found: &DriverSocket, page: &Page) -> String {
     }
 }
 
-/// Returns the end of a path, at most as long as a driver's name.
+/// Returns the end of a socket's path, cut to the width of the column for the driver's name.
 fn end_of(path: &Path) -> String {
     let path = path.to_string_lossy();
     match path.char_indices().nth_back(NAME - 2) {
@@ -134,9 +136,9 @@ fn end_of(path: &Path) -> String {
     }
 }
 
-/// Counts the mounted volumes of a driver. Recognizes them by Belay's name of the device, by the
-/// kubelet's staging path, or by the file behind a loop device. The directory of the file must be
-/// in the arguments or environment of the driver's process.
+/// Counts the mounted volumes of a driver. Recognizes a volume by Belay's name of the device, by
+/// the kubelet's staging path, or by the file behind a loop device. The directory of the file must
+/// be in the arguments or environment of the driver's process.
 pub(super) fn staged(found: &DriverSocket, mounts: &[Mount], devices: &[Device]) -> i64 {
     let driver = &found.driver;
     let words = found.pid.map(process::words).unwrap_or_default();

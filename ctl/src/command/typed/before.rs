@@ -1,6 +1,6 @@
-//! The state of an object before a call. CSI calls are idempotent, so the deletion of a volume that
-//! does not exist succeeds, as does an expansion to a smaller size; belayctl reports both as
-//! errors.
+//! The state of a volume or other object before a call that changes it. CSI calls are idempotent,
+//! so the deletion of a volume that does not exist succeeds, as does an expansion to a smaller
+//! size; belayctl reports both as errors.
 
 use belay_contract::drivers::VOLUME_NAME;
 use serde_json::{Value, json};
@@ -16,10 +16,11 @@ use crate::size;
 pub(super) const IGNORE: &str = "ignore-not-found";
 
 /// The minimum difference, in bytes, by which a volume must exceed the required size to count as
-/// larger. Clouds round sizes up to whole GiB, so that a repeated expansion finds a larger volume.
+/// larger. Clouds round sizes up to whole GiB, so a repeated expansion may find a volume that is
+/// larger than the requested size.
 const ROUNDING: u64 = 1 << 30;
 
-/// The state of a call's object before the call, as the driver reports it.
+/// The state of the object that a call refers to, as the driver reports it before the call.
 pub(super) enum Before {
     /// The driver cannot report the state, or the state does not matter.
     Unknown,

@@ -41,7 +41,8 @@ const STARTING_TOKEN: Flag = option(
 .optional();
 
 const ID: Column = Column::new("volume_id", "/volume/volume_id", Form::Text);
-/// The pointer ends with the contract's key `VOLUME_NAME`, escaped.
+/// The JSON pointer ends with the key of the volume context that belay-contract defines as
+/// `VOLUME_NAME`, escaped.
 const NAME: Column =
     Column::new("name", "/volume/volume_context/belay.dev~1name", Form::Text).if_sent();
 const CAPACITY: Column = Column::new("capacity_bytes", "/volume/capacity_bytes", Form::Bytes);
@@ -81,7 +82,8 @@ const fn class_parameters(help: &'static str) -> Flag {
     option("parameter", Pairs, &["parameters"], help).optional()
 }
 
-/// `belayctl volume`: calls about volumes that the sidecars make on the controller socket.
+/// `belayctl volume`: the calls about volumes, which in a cluster the CSI sidecars make to the
+/// controller.
 #[rustfmt::skip] // Keep one row per flag.
 pub(super) const VOLUME: &[Verb] = &[
     verb("create", "CreateVolume", "Create a volume, or find the one with this name",
@@ -216,7 +218,8 @@ const SNAPSHOT: &[Column] = &[
 ];
 const ONE_SNAPSHOT: View = View::Record(SNAPSHOT, "/snapshot", "has no snapshot");
 
-/// `belayctl snapshot`: calls about snapshots that the sidecars make on the controller socket.
+/// `belayctl snapshot`: the calls about snapshots, which in a cluster the CSI sidecars make to the
+/// controller.
 #[rustfmt::skip] // Keep one row per flag.
 pub(super) const SNAPSHOTS: &[Verb] = &[
     verb("create", "CreateSnapshot", "Create a snapshot, or find the one with this name",

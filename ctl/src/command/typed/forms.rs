@@ -1,5 +1,5 @@
 //! Displays responses that need a special form: health conditions, usage, capabilities, and
-//! responses that can be negative.
+//! responses that mean yes or no.
 
 use serde_json::Value;
 
@@ -10,14 +10,14 @@ use crate::render::{Answer, Cell, Rows};
 /// Shows the health of one volume.
 ///
 /// # Errors
-/// Fails if the response has no health; the health is then unknown.
+/// Fails if the response does not contain the health, which is then unknown.
 pub(super) fn health_of_one(answer: &Value) -> Result<Answer, Failure> {
     let health = answer.get("volume_health");
     let health = health.ok_or(Failure::Answer("has no volume_health"))?;
     Ok(health_of(std::slice::from_ref(health)))
 }
 
-/// Shows the health of the volumes of a list.
+/// Shows the health of the volumes that the response lists.
 pub(super) fn health_of_list(answer: &Value) -> Result<Answer, Failure> {
     Ok(health_of(list(answer, "/entries")))
 }
@@ -53,8 +53,8 @@ pub(super) fn storage_health(answer: &Value) -> Result<Answer, Failure> {
     )))
 }
 
-/// Returns the uses of volumes that a condition affects, such as `mount xfs
-/// MULTI_NODE_READER_ONLY`, or `all`.
+/// Returns the access types and modes of volumes that a health condition affects, such as `mount
+/// xfs MULTI_NODE_READER_ONLY`, or `all`.
 fn concerned(capability: Option<&Value>) -> String {
     let Some(capability) = capability else {
         return "all".to_owned();
@@ -66,8 +66,8 @@ fn concerned(capability: Option<&Value>) -> String {
     words.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-/// Shows the usage in one row per unit, and the condition if the driver reports one. Bytes are
-/// formatted as sizes, and inodes as numbers.
+/// Shows the usage of a volume, with one row per unit. Also shows the condition of the volume, if
+/// the driver reports one. Bytes are formatted as sizes, and inodes as numbers.
 pub(super) fn usage(answer: &Value) -> Result<Answer, Failure> {
     let rows = list(answer, "/usage").iter().map(|usage| {
         let unit = usage["unit"].as_str().unwrap_or("UNKNOWN");
@@ -117,7 +117,7 @@ pub(super) fn readiness(answer: &Value) -> Result<Answer, Failure> {
     Ok(Answer::Record(shown).verdict(ready))
 }
 
-/// Shows whether the driver confirms the capability.
+/// Shows whether the driver confirms the requested volume capability.
 pub(super) fn confirmation(answer: &Value) -> Result<Answer, Failure> {
     let confirmed = answer.get("confirmed").is_some();
     let shown = Answer::Record(vec![

@@ -1,5 +1,5 @@
 //! The typed commands `belayctl volume`, `snapshot`, `controller`, `node` and `identity`. Each
-//! command makes one call, which a row of the tables of verbs describes.
+//! command makes one CSI call. The tables of verbs (subcommands) have one row per command.
 
 mod before;
 mod controller;
@@ -24,7 +24,7 @@ use controller::{SNAPSHOTS, VOLUME};
 use node::{IDENTITY, NODE};
 use verb::Verb;
 
-/// The options that select one page of a list. Without these options, all pages are read.
+/// The options that select one page of a list. Without these options, belayctl reads all pages.
 const ONE_PAGE: [&str; 2] = ["max-entries", "starting-token"];
 
 const VOLUME_EXAMPLE: &str = "\
@@ -99,7 +99,7 @@ impl Group {
         groups.find(|group| group.name == name)
     }
 
-    /// Returns all verbs, each with its name in this group.
+    /// Returns all verbs of this group, each with its name in the group.
     fn verbs(&self) -> impl Iterator<Item = (&'static str, &'static Verb)> {
         let own = self.verbs.iter().map(|verb| (verb.name, verb));
         own.chain(self.renamed.iter().copied())
@@ -239,7 +239,8 @@ async fn attempt(
         true => on.call(verb.method, request.clone()).await?,
         false => all_pages(on, verb.method, request.clone()).await?,
     };
-    // Make the call even for an absent object: it may complete an earlier call.
+    // Make the call even if the object does not exist: the call may complete the work of an earlier
+    // call.
     before.refuse_absent(request)?;
     Ok(answer)
 }
@@ -298,8 +299,8 @@ async fn all_pages(on: &Connection, method: &str, request: Value) -> Result<Valu
 /// Requests pages until the last one, and returns a response with the entries of all pages.
 ///
 /// # Errors
-/// Fails if a page cannot be read, or if a page names itself as the next one, which would never
-/// end.
+/// Fails if a page cannot be read. Also fails if a page has its own token as the token of the next
+/// page, because the list would never end.
 async fn joined(
     mut page: impl AsyncFnMut(String) -> Result<Value, Failure>,
 ) -> Result<Value, Failure> {

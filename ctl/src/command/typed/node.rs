@@ -16,7 +16,7 @@ const PATH: Flag = option(
 )
 .required();
 
-/// `belayctl node`: calls that the kubelet makes on the node socket.
+/// `belayctl node`: the calls that in a cluster the kubelet makes to the node plugin.
 #[rustfmt::skip] // Keep one row per flag.
 pub(super) const NODE: &[Verb] = &[
     verb("stage", "NodeStageVolume",

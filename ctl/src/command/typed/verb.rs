@@ -27,7 +27,8 @@ pub(crate) struct Verb {
 /// A flag, or a group of flags, and the fields of the request that it sets. A path to a field
 /// consists of field names, separated by slashes; `0` is the first element of a list.
 pub(super) enum Flag {
-    /// A required argument: the path of its field, its placeholder in the help, and its help text.
+    /// A required argument. Contains the path of the request field, the placeholder of the argument
+    /// in the help, and the help text.
     Word(&'static str, &'static str, &'static str),
     /// An option.
     Option(Setting),
@@ -51,7 +52,7 @@ pub(super) struct Setting {
     fields: &'static [&'static str],
     help: &'static str,
     is_required: bool,
-    /// The option that conflicts with this one; empty if there is none.
+    /// The name of an option that cannot be combined with this option; empty if there is none.
     conflicts: &'static str,
 }
 
@@ -105,18 +106,18 @@ pub(super) const fn verb(
 }
 
 impl Setting {
-    /// Returns an optional flag with this setting.
+    /// Returns an optional flag that sets these fields of the request.
     pub(super) const fn optional(self) -> Flag {
         Flag::Option(self)
     }
 
-    /// Returns a required flag with this setting.
+    /// Returns a required flag that sets these fields of the request.
     pub(super) const fn required(mut self) -> Flag {
         self.is_required = true;
         Flag::Option(self)
     }
 
-    /// Returns a flag that excludes another option.
+    /// Returns a flag that cannot be combined with the option `other`.
     pub(super) const fn without(mut self, other: &'static str) -> Flag {
         self.conflicts = other;
         Flag::Option(self)
@@ -148,7 +149,7 @@ impl Setting {
         }
     }
 
-    /// Returns the value for the fields; `None` if the option is not given.
+    /// Returns the value that the option sets in the request; `None` if the option is not given.
     fn value(&self, matches: &ArgMatches) -> Option<Value> {
         match self.value {
             Kind::Text(_) => matches.get_one::<String>(self.name).map(|it| json!(it)),
@@ -229,13 +230,13 @@ impl Verb {
         self
     }
 
-    /// Returns the clap command of the verb under a name. The alias is added only to the verb's own
-    /// name, since groups may rename a verb.
+    /// Returns the clap command of the verb, with the given name. The alias is added only to the
+    /// verb's own name, since groups may rename a verb.
     pub(super) fn command(&self, name: &'static str) -> Command {
         let flags = self.flags.iter();
         let command = Command::new(name);
         let command = flags.fold(command, |command, flag| flag.add_to(command));
-        // Override the descriptions that clap has copied from the groups of flags.
+        // Override the descriptions of the command, which clap has copied from the groups of flags.
         command
             .about(format!("{} ({})", self.about, self.method))
             .long_about(None)

@@ -9,11 +9,11 @@ use crate::render::{Answer, Cell, Rows};
 pub(super) enum View {
     /// The response has no data to display.
     Done,
-    /// A record with these values. Contains also the JSON pointer to a required message, and the
-    /// error if the response lacks that message.
+    /// The response is one object, of which these values are displayed. Also contains the JSON
+    /// pointer to a required message, and the error if the response lacks that message.
     Record(&'static [Column], &'static str, &'static str),
-    /// The entries of a list in the response. Contains the values of an entry, and the kind of the
-    /// entries in the plural, such as "volumes".
+    /// The entries of a list in the response. Contains the values to show of each entry, and a
+    /// plural noun for the entries, such as "volumes".
     Rows(&'static [Column], &'static str),
     /// A function that displays the response.
     Other(fn(&Value) -> Result<Answer, Failure>),
@@ -45,7 +45,7 @@ pub(super) enum Form {
     Topologies,
     /// The condition of a volume (`VolumeCondition`, since CSI 1.3).
     Condition,
-    /// The snapshot or volume that a volume was created from.
+    /// The snapshot or volume from which a volume was created.
     Source,
 }
 

@@ -25,8 +25,7 @@ const CHECKSUM_AT: usize = 0x3fc;
 /// The only value of `s_checksum_type`.
 const CRC32C: u8 = 1;
 
-/// `s_state` of a filesystem that mke2fs has created, that was unmounted cleanly, or whose journal
-/// the kernel replays.
+/// `s_state` of a new filesystem, one unmounted cleanly, or one whose journal the kernel replays.
 const STATE_VALID: u16 = 0x1;
 /// `s_state` if the kernel has found errors, or a tool was interrupted in the middle of a change.
 const STATE_ERROR: u16 = 0x2;
@@ -95,8 +94,7 @@ pub(in crate::filesystem) enum Verdict {
     Damaged(String),
 }
 
-/// Judges a superblock on a device of `device_bytes` bytes. A superblock is sound if the kernel can
-/// mount it.
+/// Judges a superblock on a device of `device_bytes` bytes; sound if the kernel can mount it.
 pub(in crate::filesystem) fn judge(block: &[u8], device_bytes: u64) -> Verdict {
     if block.len() < BYTES || !block[0x38..].starts_with(MAGIC) {
         return Verdict::Absent;

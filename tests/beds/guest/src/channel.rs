@@ -1,11 +1,11 @@
-//! The command channel of a guest: sends scripts to its process 1, and returns their output and
-//! exit codes. The protocol consists of lines on a socket.
+//! The command channel of a guest: sends scripts to process 1 of the guest, and returns the output
+//! and exit codes of the scripts. The protocol consists of lines on a socket.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// The error if the guest has ended, by itself or by a power cut.
+/// The error of a command to a guest that has ended, by itself or by a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
@@ -14,7 +14,7 @@ pub struct Gone;
 pub struct Output {
     /// The exit code of the script.
     pub code: i32,
-    /// The whole output, without white space at the ends.
+    /// The whole output of the script, without white space at the ends.
     pub text: String,
 }
 

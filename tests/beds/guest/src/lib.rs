@@ -1,5 +1,6 @@
 //! User-mode Linux guests as a test bed: a separate kernel for each test, with disks that can be
-//! plugged, grown, made to fail, and cut from power. Independent of the code under test.
+//! plugged, grown, made to fail, and cut from power. This crate does not depend on the code under
+//! test.
 
 #![expect(
     clippy::expect_used,

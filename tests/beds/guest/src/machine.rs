@@ -1,5 +1,6 @@
 //! A machine for guests: slots for disks, and a User-mode Linux that boots in it. A power cut is a
-//! SIGKILL to its process group: everything that the guest had in memory is lost.
+//! SIGKILL to the process group of User-mode Linux: everything that the guest had in memory is
+//! lost.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -33,9 +34,10 @@ const VIRTIO_SCSI: u32 = 8;
 /// The hardware of a machine.
 #[derive(Clone, Debug)]
 pub struct Hardware {
-    /// The number of virtio-blk slots. They have the first slot numbers.
+    /// The number of virtio-blk slots. These slots have the first slot numbers.
     pub blocks: usize,
-    /// The number of SCSI slots. Their numbers follow the numbers of the virtio-blk slots.
+    /// The number of SCSI slots. The numbers of these slots follow the numbers of the virtio-blk
+    /// slots.
     pub scsis: usize,
     /// The memory, in MiB.
     pub memory: u64,
@@ -55,7 +57,7 @@ impl Default for Hardware {
     }
 }
 
-/// A machine: slots and a kernel. Guests boot in it one after the other.
+/// A machine: slots for disks, and the kernel of the guests. Guests boot in it one after the other.
 #[derive(Debug)]
 pub struct Machine {
     hardware: Hardware,
@@ -65,7 +67,7 @@ pub struct Machine {
     boots: AtomicUsize,
 }
 
-/// A running guest. Its power is cut when it is dropped.
+/// A running guest. When this value is dropped, the power of the guest is cut.
 #[derive(Debug)]
 pub struct Guest<'a> {
     machine: &'a Machine,
@@ -75,7 +77,7 @@ pub struct Guest<'a> {
     console: PathBuf,
 }
 
-/// The power switch of one guest. A clone can cut the power from another thread.
+/// The power switch of one guest. A clone of the switch can cut the power from a different thread.
 #[derive(Clone, Debug)]
 pub struct Power {
     child: Arc<Mutex<Child>>,
@@ -85,7 +87,7 @@ impl Machine {
     /// Creates a machine with empty slots.
     ///
     /// # Panics
-    /// Panics if its directory or sockets cannot be created.
+    /// Panics if the directory or the sockets of the machine cannot be created.
     #[must_use]
     pub fn new(kernel: Kernel, hardware: Hardware) -> Self {
         let directory = tempfile::Builder::new().prefix("belay-guest-").tempdir();
@@ -172,8 +174,8 @@ impl Machine {
     }
 
     /// Returns the directory for the file with the guest's memory, which User-mode Linux maps as
-    /// executable and unlinks: /dev/shm, unless that is mounted noexec or too small, as in many
-    /// containers.
+    /// executable and unlinks: /dev/shm, unless /dev/shm is mounted noexec or is too small, as in
+    /// many containers.
     fn directory_for_memory(&self) -> &Path {
         let memory = Path::new("/dev/shm");
         let is_fit = statvfs(memory).is_ok_and(|shm| {
@@ -284,7 +286,7 @@ impl Guest<'_> {
         self.run_within(CALL_MAX, script)
     }
 
-    /// Makes the kernel detect the disk in a slot, as a hypervisor's hot-plug does.
+    /// Makes the guest's kernel detect the disk in a slot, like the hot-plug of a hypervisor.
     ///
     /// # Panics
     /// Panics if the slot is empty.
@@ -293,7 +295,7 @@ impl Guest<'_> {
         self.driver("bind", slot);
     }
 
-    /// Removes the disk in a slot from the kernel.
+    /// Makes the guest's kernel release the disk in a slot.
     ///
     /// # Panics
     /// Panics if the kernel does not release the disk.
@@ -319,7 +321,7 @@ impl Guest<'_> {
         drop(self);
     }
 
-    /// Returns the end of the kernel's console.
+    /// Returns the last part of the output on the guest's console.
     #[must_use]
     pub fn console(&self) -> String {
         let text = fs::read(&self.console).unwrap_or_default();

@@ -13,8 +13,8 @@ use belay_guest::{Disk, Gone, Hardware, Kernel, Machine, Medium};
 const MEMORY_MIB: u64 = 1024;
 /// The size of the disk with the tests' temporary files, in bytes. Its file is sparse.
 const STATE_BYTES: u64 = 8 << 30;
-/// The exit code if the program has crashed the guest. A panic after the time limit has the same
-/// code. cargo-mutants counts both as noticed.
+/// The exit code if the program has crashed the guest. If the program exceeds the time limit, this
+/// process panics with the same exit code. cargo-mutants counts both as noticed.
 const LOST: u8 = 101;
 
 fn main() -> ExitCode {
@@ -71,8 +71,9 @@ fn format(file: &Path) -> Result<(), String> {
     }
 }
 
-/// Returns a script that runs the program as root in a private mount namespace, in this process's
-/// directory, with its variables `BELAY_*`, `CARGO_*` and `RUST*`.
+/// Returns a script that runs the program as root in a private mount namespace, in the directory of
+/// this process, with the environment variables of this process that are named `BELAY_*`, `CARGO_*`
+/// and `RUST*`.
 fn script(program: &str, arguments: &[String]) -> String {
     let directory = std::env::current_dir().unwrap_or_default();
     let passed = std::env::vars().filter(|(name, _)| {

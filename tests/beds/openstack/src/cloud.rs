@@ -1,5 +1,5 @@
-//! A client of the cloud's APIs, which it calls through the proxy: servers for attachments, and the
-//! volumes that Cinder shows.
+//! A client of the cloud's APIs. It calls the APIs through the fault proxy, creates servers for
+//! attachments, and reads the volumes from Cinder.
 
 use belay_bed::patience::until;
 use serde_json::{Value, json};
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use crate::Bed;
 use crate::http::{Answer, Cut, send};
 
-/// The API versions in requests. They allow extending volumes in use (Cinder), and attaching a
-/// volume to several servers (Nova).
+/// The API versions in requests. These versions allow extending volumes in use (Cinder), and
+/// attaching a volume to several servers (Nova).
 const VERSIONS: [(&str, &str); 2] = [("volumev3", "volume 3.71"), ("compute", "compute 2.60")];
 
-/// A client that has logged in, with the endpoints in its catalog.
+/// A client that has logged in, with the service endpoints from Keystone's catalog.
 #[derive(Clone, Debug)]
 pub struct Cloud {
     bed: Bed,
@@ -21,7 +21,7 @@ pub struct Cloud {
     about: (Value, Value),
 }
 
-/// A volume, as Cinder shows it.
+/// A volume, as returned by Cinder's API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
     /// The UUID.
@@ -36,7 +36,8 @@ pub struct Volume {
     pub servers: Vec<String>,
 }
 
-/// A server without an operating system, for attaching volumes. Deleted when this is dropped.
+/// A server without an operating system, for attaching volumes. The server is deleted when this
+/// value is dropped.
 #[derive(Debug)]
 pub struct Server {
     cloud: Cloud,
@@ -45,7 +46,7 @@ pub struct Server {
 }
 
 impl Cloud {
-    /// Logs in as the driver's user, with its password.
+    /// Logs in as the driver's user, with the user's password.
     ///
     /// # Panics
     /// Panics if Keystone refuses the login.
@@ -134,8 +135,8 @@ impl Cloud {
         drop(admin.expect(202, "volumev3", ("POST", &path), &reset));
     }
 
-    /// Creates a trust by which the driver's user may act in its project as a member, impersonating
-    /// itself. Returns the trust's ID.
+    /// Creates a trust in which the driver's user is both trustor and trustee. With the trust, the
+    /// user may act as a member of its project, with impersonation. Returns the trust's ID.
     ///
     /// # Panics
     /// Panics if Keystone refuses the request.
@@ -213,7 +214,7 @@ impl Cloud {
         }
     }
 
-    /// Returns all volumes, or the volumes with this name.
+    /// Returns the volumes with this name; if `name` is `None`, returns all volumes.
     ///
     /// # Panics
     /// Panics if Cinder does not respond.
@@ -243,7 +244,7 @@ impl Cloud {
         volume.expect("the volume exists")
     }
 
-    /// Creates a server in a zone, and waits until it runs.
+    /// Creates a server in a zone, and waits until the server runs.
     ///
     /// # Panics
     /// Panics if Nova cannot create the server.
@@ -291,7 +292,8 @@ impl Volume {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The servers are removed with the bed; deleting them here only isolates the next test.
+        // The bed removes all servers when it ends; deleting a server here only isolates the next
+        // test.
         drop(
             self.cloud
                 .call("compute", "DELETE", &format!("/servers/{}", self.id), None),

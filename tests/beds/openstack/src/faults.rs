@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::http::send;
 
-/// The proxy of a bed. Its rules are removed when this is dropped.
+/// The fault proxy of a bed. The rules of the proxy are removed when this value is dropped.
 #[derive(Debug)]
 pub struct Fronts {
     control: String,
@@ -27,7 +27,7 @@ impl Fronts {
         self.command("PUT", "/rules", Some(rules));
     }
 
-    /// Returns how often each rule was applied, in the order of the rules.
+    /// Returns the number of times that each rule was applied, in the order of the rules.
     ///
     /// # Panics
     /// Panics if the proxy does not respond.
@@ -90,7 +90,7 @@ impl Drop for Fronts {
     }
 }
 
-/// The control files of a bed's drivers. All are removed when this is dropped.
+/// The control files of a bed's drivers. All control files are removed when this value is dropped.
 #[derive(Debug)]
 pub struct Faults {
     directory: PathBuf,
@@ -112,7 +112,7 @@ impl Faults {
         fs::rename(&new, self.directory.join(operation)).expect("a control file");
     }
 
-    /// Whether the fault of an operation is still set. A fault for one time is cleared when it
+    /// Whether the fault of an operation is still set. A one-time fault is cleared when the fault
     /// occurs.
     #[must_use]
     pub fn is_set(&self, operation: &str) -> bool {
@@ -121,7 +121,7 @@ impl Faults {
 
     /// Ends the fault of an operation.
     pub fn clear(&self, operation: &str) {
-        // Ignore the error if the file is missing: a fault for one time clears itself.
+        // Ignore the error if the file is missing: a one-time fault clears itself.
         drop(fs::remove_file(self.directory.join(operation)));
     }
 }

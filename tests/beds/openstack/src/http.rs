@@ -1,4 +1,5 @@
-//! Sends one request on one connection, in HTTP/1.1 as the bed's proxy supports it. Does not retry.
+//! Sends HTTP/1.1 requests, each on a separate connection, with the features that the bed's proxy
+//! supports. Does not retry.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
@@ -30,7 +31,7 @@ impl Answer {
     }
 }
 
-/// The error if the connection could not be made, or if it ended before the end of the response.
+/// The error if the connection failed, or if the connection ended before the end of the response.
 #[derive(Debug)]
 pub struct Cut(pub io::Error);
 

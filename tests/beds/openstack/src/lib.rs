@@ -1,6 +1,6 @@
 //! The OpenStack bed (test environment) for tests in Rust: a client of its cloud, the fault proxy,
-//! and the drivers' control files. Its functions panic on errors, since only tests call them.
-//! Independent of Belay.
+//! and the drivers' control files. The functions of this crate panic on errors, since only tests
+//! call them. Independent of Belay.
 
 #![expect(
     clippy::expect_used,
@@ -33,7 +33,7 @@ impl Bed {
     /// Opens the bed in the directory that `BELAY_OPENSTACK` names.
     ///
     /// # Panics
-    /// Panics if there is no bed, or if it is not running.
+    /// Panics if there is no bed, or if the bed is not running.
     #[must_use]
     pub fn open() -> Self {
         let root = std::env::var_os("BELAY_OPENSTACK")
@@ -44,7 +44,7 @@ impl Bed {
     /// Opens the bed in this directory.
     ///
     /// # Panics
-    /// Panics if there is no bed, or if it is not running.
+    /// Panics if there is no bed, or if the bed is not running.
     #[must_use]
     pub fn at(root: &Path) -> Self {
         let root = root.to_owned();

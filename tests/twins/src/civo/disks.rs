@@ -13,7 +13,7 @@ pub const MODEL: Model = Model {
     product: "QEMU_HARDDISK",
 };
 
-/// The delay of a change that ends when its disk has changed: longer than any test.
+/// The delay of a change that ends when the volume's disk has changed: longer than any test.
 const NOT_YET: Duration = Duration::from_secs(24 * 3600);
 
 /// The hypervisor of a twin, which completes the twin's changes.
@@ -45,7 +45,7 @@ impl Civo {
 }
 
 impl Twin {
-    /// Returns the time at which a change that begins now will end.
+    /// Returns the time at which a change that begins now is due to end.
     pub(super) fn end(&self) -> Instant {
         let delay = match self.disks {
             Some(_) => NOT_YET,
@@ -78,7 +78,7 @@ impl Twin {
         let (id, delay) = (id.to_owned(), self.settings.delay);
         let bytes = volume.later_disk_bytes();
         std::thread::spawn(move || {
-            // A real hypervisor takes time, too.
+            // A real hypervisor also takes time to change a disk.
             #[expect(clippy::disallowed_methods, reason = "no event comes before it")]
             std::thread::sleep(delay);
             let done = match change {

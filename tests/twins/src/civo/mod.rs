@@ -1,5 +1,6 @@
-//! Civo: volumes, snapshots, quota, a cluster and its instances, in regions. Follows the facts in
-//! the README of this crate. Behaviour that is not known is a switch in [`Settings`].
+//! The twin of Civo's API: volumes, snapshots, quota, a cluster and its instances, in regions. The
+//! twin follows the facts in the README of this crate. If the behaviour of the real cloud is not
+//! known, a switch in [`Settings`] selects the behaviour of the twin.
 
 mod disks;
 mod objects;
@@ -33,7 +34,7 @@ pub const CLUSTER: &str = "c1u57e12-0000-4000-8000-000000000001";
 /// The volume type of the cluster.
 pub const VOLUME_TYPE: &str = "standard";
 
-/// The settings, which a test can change at any time.
+/// The settings of the twin, which a test can change at any time.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The accepted key.
@@ -52,15 +53,16 @@ pub struct Settings {
     pub has_nulls: bool,
     /// Whether a volume remains visible, unchanged, for [`Self::delay`] after its deletion.
     pub lingers: bool,
-    /// The status of all refusals; `None` for the status that the code suggests.
+    /// The status of all refusals; `None` for the usual status of each refusal.
     pub refusal_status: Option<u16>,
     /// Whether changes of volumes never end.
     pub is_stuck: bool,
-    /// Whether a creation is accepted but ends with [`Status::Error`].
+    /// Whether the creation of a volume is accepted but ends with [`Status::Error`].
     pub creation_fails: bool,
     /// Maximum number of clusters in a page of the list.
     pub clusters_a_page: usize,
-    /// Whether the API does not find an instance of a cluster by the instance's ID.
+    /// Whether the API reports that an instance does not exist if it belongs to a cluster and is
+    /// requested by its ID.
     pub hides_instances_of_clusters: bool,
     /// Maximum number of calls per second; further calls get 429.
     pub calls_per_second: Option<usize>,
@@ -74,10 +76,11 @@ pub struct Twin {
     /// The settings.
     pub settings: Settings,
     state: Lag<State>,
-    /// IDs of volumes that a caller has created, and has not asked to delete.
+    /// The IDs of the volumes that callers have created, and for which they have not requested the
+    /// deletion.
     pub kept: BTreeSet<String>,
-    /// For each volume in use, the instance to which a caller has attached the volume, and from
-    /// which the caller has not asked to detach it.
+    /// For each volume that a caller has attached, the instance, until a caller requests to detach
+    /// the volume.
     pub in_use: BTreeMap<String, String>,
     /// Violations of the rules by the code under test.
     pub broken: Vec<String>,
@@ -185,7 +188,7 @@ impl Twin {
             return Refusal::Authentication.response(self.settings.refusal_status);
         }
         let region = match is_other {
-            // No object exists in this region.
+            // In a region with this name, no object exists.
             true => "of another account".to_owned(),
             false => request.asked("region").unwrap_or(REGION).to_owned(),
         };

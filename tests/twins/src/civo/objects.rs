@@ -51,20 +51,20 @@ pub struct Volume {
     pub name: String,
     /// The size in GiB, `size_gb`.
     pub gib: u64,
-    /// The code of its region.
+    /// The code of the object's region.
     pub region: String,
-    /// The ID of its cluster; empty if it belongs to no cluster.
+    /// The ID of the volume's cluster; empty if the volume belongs to no cluster.
     pub cluster: String,
-    /// The ID of its network.
+    /// The ID of the volume's network.
     pub network: String,
-    /// The name of its type.
+    /// The name of the volume type.
     pub volume_type: String,
     /// Whether an instance may boot from the volume.
     pub bootable: bool,
     /// The state of the volume.
     pub status: Status,
-    /// The ID of the instance to which the volume is attached. It is kept while the volume is being
-    /// detached.
+    /// The ID of the instance to which the volume is attached. The volume keeps this ID while it is
+    /// being detached.
     pub instance: Option<String>,
     /// The snapshot from which the volume was created.
     pub from: Option<String>,
@@ -72,8 +72,8 @@ pub struct Volume {
     pub created: String,
     /// Whether the creation ends with [`Status::Error`].
     pub fails: bool,
-    /// The time at which the current change ends, and the size in GiB from then on. The status
-    /// determines the other effects of the change.
+    /// The time at which the current change ends, and the size of the volume in GiB after the
+    /// change. The status of the volume determines the other effects of the change.
     pub next: Option<(Instant, u64)>,
     /// The time at which the volume is removed.
     pub removed: Option<Instant>,
@@ -95,8 +95,8 @@ impl Volume {
         })
     }
 
-    /// Returns the size of the disk in bytes: 0.945 of the volume's size, as observed with 10 GiB,
-    /// rounded up to whole sectors.
+    /// Returns the size of the disk in bytes: 0.945 of the volume's size, as observed with a volume
+    /// of 10 GiB, rounded up to whole sectors.
     #[must_use]
     pub fn disk_bytes(&self) -> u64 {
         disk_bytes(self.gib)
@@ -119,7 +119,7 @@ impl Volume {
         self.next = Some((at, gib));
     }
 
-    /// Ends the current change if it is due.
+    /// Ends the current change if its time has come.
     pub(super) fn settle(&mut self, now: Instant) {
         let Some((_, gib)) = self.next.take_if(|(at, _)| *at <= now) else {
             return;
@@ -156,7 +156,7 @@ pub struct Snapshot {
     pub volume_name: String,
     /// The size of the volume when the snapshot was created, in GiB.
     pub gib: u64,
-    /// The code of its region.
+    /// The code of the object's region.
     pub region: String,
     /// The time of the creation, as the API writes it.
     pub created: String,
@@ -202,7 +202,7 @@ impl Instance {
     }
 }
 
-/// By default, a volume belongs to the cluster.
+/// By default, a new volume belongs to the twin's cluster.
 impl Default for Volume {
     fn default() -> Self {
         Self {

@@ -1,6 +1,6 @@
-//! Error responses of the API. Each has a code, which determines the meaning, and a reason; both
-//! are texts, never null. Only the status of a duplicate name has been observed; the other statuses
-//! follow convention.
+//! Error responses of the API. Each error response has a code, which determines the meaning, and a
+//! reason. Both are texts, never null. Only the status of a duplicate name has been observed; the
+//! other statuses follow convention.
 
 use crate::http::Response;
 use serde_json::json;
@@ -16,7 +16,7 @@ pub enum Refusal {
     NoSuchPath,
     /// The name of a new volume is already taken.
     DuplicateName,
-    /// A limit of the account would be exceeded.
+    /// The call would exceed a limit of the account.
     Quota,
     /// A size is missing.
     NoSize,
@@ -26,7 +26,7 @@ pub enum Refusal {
     NoVolume,
     /// No volume can have this ID.
     BadVolumeId,
-    /// The volume is not free.
+    /// The volume cannot be attached, since its status is not `available`.
     AttachedElsewhere,
     /// The instance does not exist.
     NoInstance,
@@ -50,12 +50,12 @@ pub enum Refusal {
     NoCluster,
     /// No volume can have this name.
     BadName,
-    /// The twin itself has failed.
+    /// An operation of the twin itself has failed.
     Broken,
 }
 
 impl Refusal {
-    /// Returns the value of `code` in the body.
+    /// Returns the value of `code` in the body of the response.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {

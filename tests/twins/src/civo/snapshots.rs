@@ -1,5 +1,5 @@
-//! Calls about snapshots of volumes. Names may repeat, since no error code for a duplicate snapshot
-//! name is known.
+//! Calls about snapshots of volumes. Two snapshots may have the same name, since no error code for
+//! a duplicate name is known.
 
 use super::objects::{Snapshot, Status};
 use super::state::now;
@@ -26,7 +26,7 @@ impl Twin {
     }
 
     /// Handles `/v2/snapshots`. Without `resource_type=volume`, the list contains only snapshots of
-    /// instances, of which there are none.
+    /// instances, and the twin has none of these.
     pub(super) fn snapshots(
         &mut self,
         method: &str,

@@ -63,7 +63,8 @@ impl State {
         is_own || self.other_clusters.values().flatten().any(|it| it == id)
     }
 
-    /// Returns an ID that no object has had. IDs do not sort in the order of creation.
+    /// Returns an ID that no object has had. The IDs of objects do not sort in the order in which
+    /// the objects were created.
     pub(super) fn id(&mut self) -> String {
         self.made += 1;
         let first = self.made.wrapping_mul(0x9e37_79b9) & 0xffff_ffff;

@@ -11,7 +11,7 @@ impl Client {
         Self(Civo::new(Duration::ZERO, 3))
     }
 
-    /// Creates a twin whose changes take long.
+    /// Creates a twin in which changes take a long time.
     fn slow() -> Self {
         Self(Civo::new(Duration::from_secs(3600), 2))
     }
@@ -123,7 +123,7 @@ fn a_region_has_its_own_volumes_and_without_one_the_default_is_meant() {
     let code = client.refused("GET", &path, &Value::Null);
     assert_eq!(code, "database_volume_not_found");
     client.get(&format!("/v2/volumes/{id}?region={REGION}"));
-    // In another region, the same name belongs to another volume.
+    // A volume in a different region may have the same name.
     let body = json!({"name": "pvc-1", "size_gb": 1, "network_id": "n-2"});
     client.done("POST", &format!("/v2/volumes{elsewhere}"), &body);
 }
@@ -203,7 +203,7 @@ fn a_creation_is_refused_by_code() {
         ("pvc-2", Value::Null, CLUSTER, "parameter_size_missing"),
         ("pvc-2", json!(5), CLUSTER, "quota_limit_reached"),
         ("pvc 2", json!(1), CLUSTER, "parameter_name_invalid"),
-        // Without a cluster, the network must be named.
+        // A request that names no cluster must name a network.
         (
             "pvc-2",
             json!(1),

@@ -1,4 +1,4 @@
-//! Calls about volumes. A change takes effect some time after the response.
+//! Calls about volumes. A change of a volume takes effect some time after the response.
 
 use super::disks::Change;
 use super::objects::{Status, Volume};
@@ -72,7 +72,7 @@ impl Twin {
             return Err(Refusal::Quota);
         }
         let cluster = text(body, "cluster_id").unwrap_or_default();
-        // The network must be named, unless the cluster's network is used.
+        // A request that does not name the twin's cluster must name a network.
         let network = match (text(body, "network_id"), cluster == CLUSTER) {
             (Some(network), _) => network,
             (None, true) => "n-1".to_owned(),
@@ -95,7 +95,7 @@ impl Twin {
         let from = volume.from.clone();
         let id = self.state.change().insert(volume);
         self.make_disk(&id, bytes, from.as_deref())?;
-        // A real response may have an empty result and a null status.
+        // A response of the real API may have an empty result and a null status.
         Ok(json!({"id": id, "name": name, "result": "", "status": null}))
     }
 
@@ -114,7 +114,7 @@ impl Twin {
         made
     }
 
-    /// Returns the volume, if it is in this region and not being removed.
+    /// Returns the volume, if the volume is in this region and is not being removed.
     fn at_rest(&self, id: &str, region: &str) -> Result<Volume, Refusal> {
         let volume = self.state.latest().volumes.get(id);
         let volume = volume.filter(|volume| volume.region == region && volume.removed.is_none());
@@ -210,7 +210,8 @@ impl Twin {
     }
 }
 
-/// Returns the refusal for an ID of no volume. IDs that are not UUIDs have a separate refusal.
+/// Returns the refusal for an ID that no volume has. For an ID that is not a UUID, the refusal is a
+/// different one.
 fn no_volume(id: &str) -> Refusal {
     match id.split('-').map(str::len).eq([8, 4, 4, 4, 12]) {
         true => Refusal::NoVolume,

@@ -53,7 +53,7 @@ impl DigitalOcean {
         let server = droplet.map_or_else(String::new, |droplet| droplet.name.clone());
         let (state, delay) = (Arc::clone(&self.state), self.settings().delay);
         std::thread::spawn(move || {
-            // A real hypervisor takes time, too.
+            // A real hypervisor also takes time to change a disk.
             #[expect(clippy::disallowed_methods, reason = "no event comes before it")]
             std::thread::sleep(delay);
             let Action { volume, fails, .. } = action;

@@ -31,7 +31,7 @@ impl Window {
         self.most.saturating_sub(self.served.len())
     }
 
-    /// Returns the time until the oldest call no longer counts.
+    /// Returns the time until the oldest call no longer counts towards the limit.
     fn reset(&self, now: Instant) -> Duration {
         let oldest = self.served.front();
         oldest.map_or(Duration::ZERO, |first| {
@@ -68,7 +68,8 @@ impl Limits {
             429,
             &json!({"id": "too_many_requests", "message": "API Rate limit exceeded."}),
         );
-        // Omit retry-after for the hourly limit, for which clients use the time of the reset.
+        // Omit retry-after for the hourly limit, for which clients use the reset time in the other
+        // headers.
         if hour > 0 {
             let seconds = self.minute.reset(now).as_secs_f32().ceil();
             response.headers.push(("retry-after", format!("{seconds}")));

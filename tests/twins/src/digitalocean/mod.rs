@@ -1,5 +1,5 @@
-//! DigitalOcean: volumes, their actions and snapshots, droplets, tags and the account (API v2,
-//! docs.digitalocean.com/reference/api), and the metadata service of a droplet.
+//! The twin of DigitalOcean's API: volumes, their actions and snapshots, droplets, tags and the
+//! account (API v2, docs.digitalocean.com/reference/api), and the metadata service of a droplet.
 
 mod actions;
 mod disks;
@@ -28,7 +28,7 @@ const TEAM: &str = "5df3e3004a17e242b7c20ca6c9fc25b701a47ece";
 /// The token that is accepted initially.
 pub const TOKEN: &str = "dop_v1_token-of-the-twin";
 
-/// The settings, which a test may change at any time.
+/// The settings of the twin, which a test may change at any time.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The duration of an action.
@@ -39,16 +39,17 @@ pub struct Settings {
     pub volume_limit: usize,
     /// Maximum total size of volumes and snapshots, in GiB.
     pub capacity: u64,
-    /// The status of a refusal because the capacity is exhausted: 403 or 429.
+    /// The status code of refusals due to exhausted capacity: 403 or 429.
     pub capacity_status: u16,
     /// The maximum size of a volume, in GiB.
     pub size_max: u64,
     /// The minimum time between two snapshots of a volume.
     pub snapshot_rest: Duration,
-    /// Whether a volume shows its droplet once an attach is accepted, and not only when it is
-    /// complete.
+    /// Whether the API reports the droplet of a volume as soon as an attach is accepted, rather
+    /// than when the attach is complete.
     pub shows_at_accept: bool,
-    /// Whether a volume from a snapshot has the requested size if that is larger than the snapshot.
+    /// Whether a volume that is created from a smaller snapshot has the requested size, rather than
+    /// the size of the snapshot.
     pub restores_larger: bool,
     /// The number of further actions that end as `errored`.
     pub errored: usize,
@@ -144,19 +145,19 @@ impl DigitalOcean {
         };
     }
 
-    /// Sets the lag: from now on, GET shows each change only after this delay.
+    /// Sets the lag: from now on, GET requests return each change only after this delay.
     pub fn lag(&self, lag: Duration) {
         self.state().set(lag);
     }
 
-    /// Turns the droplet on or off, as its owner does.
+    /// Turns the droplet on or off, as the user does.
     pub fn power(&self, droplet: u64, is_on: bool) {
         if let Some(droplet) = self.state().change().droplets.get_mut(&droplet) {
             droplet.is_on = is_on;
         }
     }
 
-    /// Deletes the droplet, as its owner does; its volumes become detached.
+    /// Deletes the droplet, as the user does, and thereby detaches its volumes.
     pub fn delete_droplet(&self, id: u64) {
         let mut state = self.state();
         let state = state.change();
@@ -166,22 +167,22 @@ impl DigitalOcean {
         }
     }
 
-    /// Runs an event of another actor on the droplet for this time.
+    /// Keeps the droplet busy for this time with an event that another program has caused.
     pub fn occupy(&self, droplet: u64, time: Duration) {
         if let Some(droplet) = self.state().change().droplets.get_mut(&droplet) {
             droplet.foreign = after(time);
         }
     }
 
-    /// Attaches or detaches the volume at once, as another actor does.
+    /// Attaches or detaches the volume at once, as if another program had done so.
     pub fn interfere(&self, volume: &str, droplet: Option<u64>) {
         if let Some(volume) = self.state().change().volumes.get_mut(volume) {
             volume.droplet = droplet;
         }
     }
 
-    /// Adds an attach to the volume's actions, as if another program had attached the volume to the
-    /// droplet, and then undone the attach.
+    /// Adds an attach action to the volume's actions, as if another program had attached the volume
+    /// to the droplet and later detached it.
     pub fn pass_by(&self, volume: &str, droplet: u64) {
         let mut state = self.state();
         let Some(region) = state
@@ -229,7 +230,7 @@ impl DigitalOcean {
             let body = json!({
                 "name": format!("other-{n}"), "region": self.regions.first(), "size_gigabytes": 1,
             });
-            // Ignore the error for a volume that exists.
+            // Ignore the error if the volume already exists.
             drop(self.create_volume(&body));
         }
     }
@@ -272,7 +273,7 @@ impl DigitalOcean {
             volume: volume.to_owned(),
             change,
             region: region.to_owned(),
-            // With disks, the action ends when its disk has changed.
+            // If the twin has disks, the action ends when the disk has changed.
             due: after(settings.delay).filter(|_| !settings.is_stuck && self.disks.is_none()),
             fails,
             status: state::Status::Running,

@@ -15,8 +15,8 @@ pub(super) fn region(slug: &str) -> Value {
 }
 
 impl State {
-    /// Returns the JSON of a volume. If `at_accept` is set, the volume shows its droplet while it
-    /// is still being attached.
+    /// Returns the JSON of a volume. If `at_accept` is set, the JSON contains the droplet while the
+    /// volume is still being attached.
     pub(super) fn volume(&self, id: &str, volume: &Volume, at_accept: bool) -> Value {
         let coming = self.running(id).and_then(|action| match action.change {
             Change::Attach(droplet) if at_accept && !action.fails => Some(droplet),
@@ -65,7 +65,8 @@ pub(super) fn snapshot(id: &str, snapshot: &Snapshot) -> Value {
     })
 }
 
-/// Returns a page of a list, with links to the other pages that keep the filters.
+/// Returns a page of a list, with links to the other pages. The links keep the filters of the
+/// request.
 pub(super) fn page(request: &Request, key: &str, all: Vec<Value>) -> Response {
     let number = |name, default| {
         let asked = request.asked(name).and_then(|text| text.parse().ok());

@@ -1,4 +1,5 @@
-//! Snapshots of volumes. Lists without a filter also contain one snapshot of a droplet.
+//! Snapshots of volumes. A list of snapshots without a filter also contains one snapshot of a
+//! droplet.
 
 use super::state::{Snapshot, now};
 use super::{Answer, DigitalOcean, given, not_found, refused, show, texts};
@@ -9,7 +10,7 @@ use std::time::Instant;
 /// Maximum number of snapshots of a volume.
 const MOST: usize = 25;
 
-/// The ID of the droplet's snapshot.
+/// The ID of the droplet's snapshot, which every list without a filter contains.
 const OF_A_DROPLET: &str = "119192817";
 
 impl DigitalOcean {

@@ -11,7 +11,7 @@ pub(super) struct State {
     pub(super) droplets: BTreeMap<u64, Droplet>,
     pub(super) snapshots: BTreeMap<String, Snapshot>,
     pub(super) actions: BTreeMap<u64, Action>,
-    /// The spelling with which each tag was created, by its lower-case form.
+    /// For each tag in lower case, the spelling with which the tag was created.
     pub(super) tags: BTreeMap<String, String>,
     made: u64,
 }
@@ -35,7 +35,7 @@ pub(super) struct Droplet {
     pub(super) name: String,
     pub(super) region: String,
     pub(super) is_on: bool,
-    /// The end of a running event of another actor.
+    /// The time at which an event that another program has caused on the droplet ends.
     pub(super) foreign: Option<Instant>,
 }
 
@@ -153,7 +153,8 @@ impl State {
         actions.find(|action| action.volume == volume && action.status == Status::Running)
     }
 
-    /// Whether an event of this account or of another actor is running on the droplet.
+    /// Whether an action of a volume, or an event that another program has caused, is running on
+    /// the droplet.
     pub(super) fn is_pending(&self, droplet: u64) -> bool {
         let foreign = self.droplets.get(&droplet).and_then(|it| it.foreign);
         let is_of = |action: &Action| action.change.droplet() == Some(droplet);
@@ -186,7 +187,7 @@ impl Action {
     }
 }
 
-/// Returns the time at which a change with this duration ends.
+/// Returns the time at which a change that begins now and has this duration ends.
 pub(super) fn after(delay: Duration) -> Option<Instant> {
     Instant::now().checked_add(delay)
 }

@@ -1,4 +1,5 @@
-//! Tests of the API itself. `tests/twins/godo` tests how the vendor's client interprets it.
+//! Tests of the twin's API itself. `tests/twins/godo` tests how the vendor's Go client interprets
+//! this API.
 
 use super::*;
 

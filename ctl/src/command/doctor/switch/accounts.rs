@@ -1,6 +1,6 @@
 //! Rules about the OpenStack account of cinder-csi-plugin's controller: its `cloud.conf`, the files
-//! named there, and a `clouds.yaml` that the environment of its pod names. Belay's pod has only the
-//! Secret with `cloud.conf`, and another environment.
+//! named there, and a `clouds.yaml` that the environment of its pod names. Belay's controller pod
+//! has only the Secret with `cloud.conf`, and different environment variables.
 
 use super::objects::Object;
 use super::rules::{Item, Section, Subject, Test, right, warning};
@@ -14,7 +14,8 @@ const DIRECTORY: &str = "/etc/openstack";
 const FILE: &str = "clouds.yaml";
 /// The default name of the Secret with the account in Belay's chart, and its default key.
 const SECRET: [&str; 2] = ["cloud-config", "cloud.conf"];
-/// Mount paths of a container that also serves a node. They contain nothing of the account.
+/// Mount paths of a container that also runs the node plugin. The files at these paths do not
+/// describe the OpenStack account.
 const OF_NODES: [&str; 3] = ["/csi", "/dev", "/var/lib/kubelet"];
 
 #[rustfmt::skip]
@@ -91,8 +92,8 @@ fn volume_of<'a>(workload: Object<'a>, name: &str) -> Option<Object<'a>> {
     volumes.find(|volume| volume.text("/name") == name)
 }
 
-/// Returns the file name of cloud.conf, and the pod's volume that contains it. Returns `None` if
-/// the container has no `--cloud-config`, or if no volume contains the file.
+/// Returns the file name of cloud.conf, and the pod's volume that contains the file. Returns `None`
+/// if the container has no `--cloud-config`, or if no volume contains the file.
 fn cloud_conf<'a>(container: &Item<'a>) -> Option<(String, Object<'a>)> {
     let flags = Flags::of(container.object);
     let file = flags.values("cloud-config").last().copied()?;

@@ -1,5 +1,5 @@
-//! Rules about uses of the driver that Belay does not support: scheduler hints in the annotations
-//! of claims, and inline volumes of pods.
+//! Rules about features of the driver that Belay does not support: scheduler hints in the
+//! annotations of PersistentVolumeClaims, and inline volumes of pods.
 
 use super::objects::{Object, escaped};
 use super::rules::{Case, Rule, Section, Subject, Test, warning, wrong};
@@ -15,7 +15,7 @@ const HINTS: [&str; 2] = [
 ];
 const READ_MORE: &str = "add it to the objects: `belayctl doctor --help` has the command";
 
-/// Claims, and templates of claims, with hints in their annotations.
+/// The rules about claims, and templates of claims, that have scheduler hints in their annotations.
 const HINT_RULES: Section = Section {
     name: CLAIMS,
     applies: |case| case.peer.chooses_cloud,
@@ -39,8 +39,9 @@ const fn hint(about: Subject, test: Test) -> Rule {
     warning(about, test, what, cure)
 }
 
-/// Pods with inline volumes of the driver, and workloads that create such pods. The kubelet refuses
-/// these pods if the driver has no CSIDriver object, or if the object does not list `Ephemeral`.
+/// The rules about pods with inline volumes of the driver, and workloads that create such pods. The
+/// kubelet refuses these pods if the driver has no CSIDriver object, or if the object does not list
+/// `Ephemeral`.
 const INLINE_RULES: Section = Section {
     name: INLINE,
     applies: allows_inline,
@@ -65,8 +66,8 @@ const fn inline(about: Subject, test: Test) -> Rule {
     wrong(about, test, what, cure)
 }
 
-/// Reports claims with hints and pods with inline volumes. Reports also that there are none, or
-/// that the result is unknown because the input lacks the kind.
+/// Reports claims with scheduler hints and pods with inline volumes, or that there are none. If the
+/// input has no claims or no pods at all, reports that the result is unknown.
 pub(super) fn findings(report: &mut Report, case: &Case<'_>) {
     let has_hints = HINT_RULES.judge(report, case);
     let mut all = containers(case.objects, case.peer);

@@ -1,7 +1,7 @@
 //! Rules about the controller of a driver for network filesystems. If Belay's controller cannot
-//! replace it, the driver's own controller keeps running, and only the node plugin is replaced.
-//! Therefore the findings are warnings, except for a lease that a sidecar of a stopped controller
-//! still holds.
+//! replace the driver's controller, that controller keeps running, and Belay replaces only the node
+//! plugin. Therefore these rules give warnings, except for a lease that a sidecar of a stopped
+//! controller still holds.
 
 use belay_contract::nfs_id;
 
@@ -93,8 +93,8 @@ pub(super) fn findings(report: &mut Report, case: &Case<'_>) {
     OBSTACLES.judge(report, case);
 }
 
-/// Whether the Deployment is Belay's controller for NFS, and manages only volumes that it has
-/// created.
+/// Whether the Deployment runs Belay's controller for NFS, with flags that let the controller
+/// manage only volumes that it has created itself.
 fn is_strict(deployment: Object<'_>) -> bool {
     let mut containers = deployment.list("/spec/template/spec/containers");
     containers.any(|it| {
@@ -103,13 +103,13 @@ fn is_strict(deployment: Object<'_>) -> bool {
     })
 }
 
-/// Whether a controller deletes the volume when its claim is deleted, and not an administrator.
+/// Whether a controller, and not an administrator, deletes the volume after its claim was deleted.
 fn is_deleted_with_claim(volume: Object<'_>) -> bool {
     volume.text("/spec/persistentVolumeReclaimPolicy") == "Delete"
 }
 
-/// Whether Belay's controller refuses calls for the ID. It does not refuse an ID that no driver
-/// creates: it responds that the volume does not exist, as the driver does.
+/// Whether Belay's controller refuses calls for this volume ID. For an ID that no driver creates,
+/// Belay's controller responds that the volume does not exist, like the driver's controller.
 fn is_unread(id: &str) -> bool {
     nfs_id::read(id).is_err()
 }
@@ -200,7 +200,7 @@ mod tests {
         assert!(gone.contains("none is held") && gone.contains("no known obstacle"));
     }
 
-    /// After the switch, Belay's sidecars hold leases of the same names.
+    /// After the switch, Belay's sidecars hold leases with the same names.
     #[test]
     fn leases_next_to_belays_own_controller_are_not_the_drivers() {
         let mut own = controller(1);
@@ -257,7 +257,8 @@ mod tests {
             ),
             (volume("filer#exports##n#"), "FAILED_PRECONDITION"),
             (volume("filer#exports#a/../b#n#"), "FAILED_PRECONDITION"),
-            // Belay's controller parses IDs with the same function, so it refuses these IDs.
+            // Belay's controller parses volume IDs with the same function, so the controller
+            // refuses these IDs.
             (volume("fi:ler#exports#data##"), "FAILED_PRECONDITION"),
             (volume("filer#a//b#data##"), "FAILED_PRECONDITION"),
             (volume("filer#exports#.belay/x##"), "FAILED_PRECONDITION"),

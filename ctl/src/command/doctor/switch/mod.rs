@@ -1,6 +1,6 @@
-//! `belayctl doctor --switch KIND`: checks the objects of a cluster for whether Belay can take over
-//! a driver's volumes. Reads the objects from a file or standard input; connects to nothing and
-//! changes nothing.
+//! `belayctl doctor --switch KIND`: checks whether Belay can take over a driver's volumes, by the
+//! Kubernetes objects of a cluster. The command reads the objects from a file or standard input. It
+//! makes no network connections and changes nothing.
 
 mod accounts;
 mod claims;
@@ -92,8 +92,9 @@ fn judge(objects: &Objects, peer: &Peer, now: SystemTime) -> Report {
     report
 }
 
-/// Returns the driver's name in the cluster, and reports it: the first possible name that an object
-/// has. If no object has one, reports a failed check and returns the first possible name.
+/// Returns the driver's name in the cluster, and reports that name. This is the first of the
+/// possible names that an object of the cluster has. If no object has a possible name, reports a
+/// failed check and returns the first possible name.
 fn named<'a>(report: &mut Report, objects: &Objects, peer: &'a Peer) -> &'a str {
     let is_used = |name: &&&str| {
         let has = |kind, pointer| objects.of(kind).any(|it| it.text(pointer) == **name);

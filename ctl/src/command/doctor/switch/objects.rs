@@ -1,4 +1,5 @@
-//! Kubernetes objects, as `kubectl get -o json` prints them. Does not know any driver.
+//! Kubernetes objects, as `kubectl get -o json` prints them. This module does not depend on the
+//! driver.
 
 use std::str::FromStr as _;
 use std::time::SystemTime;
@@ -18,7 +19,7 @@ impl<'a> Object<'a> {
         self.0.pointer(pointer).filter(|value| !value.is_null())
     }
 
-    /// Returns the text at a JSON pointer; empty if there is none.
+    /// Returns the string at a JSON pointer; empty if there is none.
     pub(super) fn text(self, pointer: &str) -> &'a str {
         self.at(pointer).and_then(Value::as_str).unwrap_or_default()
     }
@@ -34,7 +35,7 @@ impl<'a> Object<'a> {
         list.into_iter().flatten().map(Object)
     }
 
-    /// Returns the texts of the list at a JSON pointer.
+    /// Returns the strings of the list at a JSON pointer.
     pub(super) fn texts(self, pointer: &str) -> impl Iterator<Item = &'a str> + use<'a> {
         self.list(pointer).filter_map(|element| element.0.as_str())
     }
@@ -45,7 +46,7 @@ impl<'a> Object<'a> {
         map.into_iter().flatten().map(|(key, _)| key.as_str())
     }
 
-    /// Returns the keys and texts of the map at a JSON pointer.
+    /// Returns the keys and string values of the map at a JSON pointer.
     pub(super) fn entries(self, pointer: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
         let map = self.at(pointer).and_then(Value::as_object);
         let entries = map.into_iter().flatten();
@@ -117,8 +118,8 @@ impl Objects {
         self.0.iter().filter(is_it).map(Object)
     }
 
-    /// Whether the input has an object of this kind. If not, the user may have omitted the kind
-    /// from the kubectl command.
+    /// Whether the input has an object of this kind. If the input has none, the user may have
+    /// omitted the kind from the kubectl command.
     pub(super) fn have(&self, kind: &str) -> bool {
         self.of(kind).next().is_some()
     }

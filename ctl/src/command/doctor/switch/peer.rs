@@ -26,8 +26,8 @@ pub(super) struct Peer {
     /// The StorageClass parameters that Belay accepts, except the parameters of the
     /// external-provisioner.
     pub(super) parameters: &'static [&'static str],
-    /// Whether Belay ignores StorageClass parameters that `parameters` does not contain, as the
-    /// driver does.
+    /// Whether Belay ignores StorageClass parameters that `parameters` does not contain, like the
+    /// driver.
     pub(super) ignores_parameters: bool,
     /// The topology key of the driver's volumes.
     pub(super) topology_key: &'static str,
@@ -47,7 +47,8 @@ pub(super) struct Peer {
 pub(super) enum Sharing {
     /// A single node.
     None,
-    /// Several nodes for a raw block volume, if the cloud allows it.
+    /// Several nodes, but only for raw block volumes, and only if the cloud allows several
+    /// attachments.
     Raw,
     /// Several nodes.
     All,

@@ -1,5 +1,5 @@
 //! Rules about a driver for network filesystems. Each node mounts the volumes without an
-//! attachment, which the CSIDriver object must declare.
+//! attachment, so the CSIDriver object must set `attachRequired` to false.
 
 use belay_contract::mount_flags;
 use serde_json::Value;
@@ -83,8 +83,8 @@ const VOLUME_RULES: &[Rule] = &[
         "try one of them first"),
 ];
 
-/// Reports a missing CSIDriver object: without it, Kubernetes waits for attachments that no program
-/// makes.
+/// Reports a missing CSIDriver object: without it, Kubernetes waits for attachments, which no
+/// program creates.
 pub(super) fn object(report: &mut Report, case: &Case<'_>) {
     if case.ours(OBJECT, "/metadata/name").next().is_none() {
         let what = "not in the input: while it is missing, pods that start wait for an attachment";
@@ -107,8 +107,8 @@ fn is_indirect(path: &str) -> bool {
     !path.is_empty() && parts.any(|part| ["", ".", ".."].contains(&part))
 }
 
-/// Returns the length of the mount source `SERVER:/SHARE/DIRECTORY` in bytes. Templates in it are
-/// not expanded.
+/// Returns the length of the mount source `SERVER:/SHARE/DIRECTORY` in bytes. Templates in the
+/// directory are not expanded.
 fn source_bytes(volume: Object<'_>) -> usize {
     let paths = ["share", "subDir"].map(|key| attribute(volume, key).trim_matches('/'));
     let paths = paths.iter().filter(|path| !path.is_empty());
@@ -160,7 +160,7 @@ mod tests {
             "status": {"replicas": pods, "currentNumberScheduled": pods}})
     }
 
-    /// Returns the report for a cluster with a stopped node plugin, after the change.
+    /// Returns the report for a cluster whose node plugin is stopped, after the change is applied.
     fn cluster(change: impl FnOnce(&mut Vec<Value>)) -> Report {
         let mut objects = vec![
             json!({"kind": "CSIDriver", "metadata": {"name": DRIVER},

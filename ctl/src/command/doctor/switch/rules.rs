@@ -38,15 +38,16 @@ pub(super) struct Section {
 pub(super) enum Good {
     /// No finding.
     Silent,
-    /// A finding with this text, if no rule is broken. In the text, `{0}` is the number of objects
-    /// that the section's first rule checks.
+    /// A finding with this text, if no rule is broken. In the text of this finding, `{0}` is the
+    /// number of objects that the section's first rule checks.
     IfAllHold(&'static str),
     /// A finding with this text, if no broken rule forbids the switch; broken rules may have given
     /// warnings.
     IfNoneIsWrong(&'static str),
 }
 
-/// A rule. In its texts, `{0}`, `{1}` and `{2}` are the values that its test has returned.
+/// A rule. In the texts of a rule, `{0}`, `{1}` and `{2}` are the values that the test of the rule
+/// has returned.
 pub(super) struct Rule {
     pub(super) verdict: Verdict,
     pub(super) about: Subject,
@@ -101,7 +102,7 @@ const fn rule(
     }
 }
 
-/// The objects that a rule is about.
+/// The kind of objects that a rule checks.
 #[derive(Clone, Copy)]
 pub(super) enum Subject {
     /// The objects of a kind that name the driver at a JSON pointer.
@@ -124,7 +125,7 @@ pub(super) enum Test {
     Finds(fn(&Item<'_>, &Case<'_>) -> Option<Vec<String>>),
 }
 
-/// An object that a rule is about.
+/// An object that a rule checks.
 pub(super) struct Item<'a> {
     /// The name of the object in findings.
     name: String,
@@ -178,8 +179,8 @@ impl<'a> Case<'a> {
 }
 
 impl Section {
-    /// Defaults for a section: its rules apply to all drivers, and it reports nothing if no rule is
-    /// broken.
+    /// Defaults for a section: the rules apply to all drivers, and if no rule is broken, nothing is
+    /// reported.
     pub(super) const ALWAYS: Self = Self {
         name: "",
         applies: |_| true,

@@ -15,7 +15,8 @@ const MISSCHEDULED: &str = "/status/numberMisscheduled";
 
 const PODS: &str = "pods of the driver";
 
-/// Reports the driver's programs, since two drivers of one name must not run at the same time.
+/// Reports the driver's programs that are still running, since two drivers with the same name must
+/// not run at the same time.
 pub(super) fn programs(report: &mut Report, objects: &Objects, peer: &Peer) {
     let name = PODS;
     let (mut is_any, mut is_running) = (false, false);
@@ -113,7 +114,8 @@ pub(super) const LEASES: Section = Section {
     ..Section::ALWAYS
 };
 
-/// Whether the lease belongs to Belay's own sidecars, which are in its namespace after the switch.
+/// Whether the lease belongs to Belay's own sidecars: after the switch, a Deployment of Belay is in
+/// the namespace of the lease.
 fn is_belays(lease: Object<'_>, case: &Case<'_>) -> bool {
     let namespace = |it: Object<'_>| it.text("/metadata/namespace").to_owned();
     let mut belays = case
@@ -144,8 +146,8 @@ fn lease_names(driver: &str) -> [String; 4] {
     ]
 }
 
-/// Whether a sidecar holds the lease. Allows twice the lease's duration, so that a clock that is
-/// wrong by less than the duration does not make a held lease look expired.
+/// Whether a sidecar holds the lease. A lease counts as expired only after twice its duration, in
+/// case a clock is wrong by less than the duration.
 fn is_held(lease: Object<'_>, now: SystemTime) -> bool {
     if lease.text("/spec/holderIdentity").is_empty() {
         return false;
@@ -164,7 +166,8 @@ pub(super) fn nodes(report: &mut Report, case: &Case<'_>) {
     if !case.objects.have("CSINode") {
         return missing(report, name, "CSINode");
     }
-    // Skip a providerID of another program, such as k3s: it does not identify the cloud's server.
+    // Skip a providerID that a program such as k3s has set: this ID does not identify the cloud's
+    // server.
     let scheme = format!("{}://", case.peer.backend);
     let (mut attached, mut free) = (Names::default(), Names::default());
     let (mut count, mut compared) = (0_u32, 0_u32);

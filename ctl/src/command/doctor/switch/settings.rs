@@ -1,5 +1,6 @@
-//! Rules about settings of the driver's pods that must be repeated in Belay's values: flags,
-//! variables and the kubelet's directory. Some settings have no counterpart in Belay.
+//! Rules about settings of the driver's pods that the user must repeat in the values of Belay's
+//! chart: flags, environment variables and the kubelet's directory. Some settings have no
+//! counterpart in Belay.
 
 use super::rules::{Case, Item, Rule, Section, Subject, Test, warning};
 use super::workloads::Flags;
@@ -102,7 +103,8 @@ fn entry(name: &str) -> String {
     }
 }
 
-/// Returns the kubelet's directory, derived from the driver's socket, unless it is the default.
+/// Returns the kubelet's directory, derived from the path of the driver's socket; `None` if the
+/// directory is unknown or is the default.
 fn kubelet_dir(container: &Item<'_>, case: &Case<'_>) -> Option<Vec<String>> {
     let volumes = container.workload.list("/spec/template/spec/volumes");
     let mut paths = volumes.map(|it| it.text("/hostPath/path").trim_end_matches('/'));

@@ -8,8 +8,8 @@ use super::objects::{Object, escaped};
 use super::peer::{FILESYSTEMS, FORMATTING, Sharing};
 use super::rules::{Case, Good, Item, Rule, Section, Subject, Test, warning, wrong};
 
-/// The prefix of class parameters that the external-provisioner consumes. `fstype` is its
-/// deprecated parameter without the prefix.
+/// The prefix of class parameters that the external-provisioner consumes. `fstype` is a deprecated
+/// parameter of the external-provisioner that lacks this prefix.
 const PROVISIONER: &str = "csi.storage.k8s.io/";
 const OLD_FS_TYPE: &str = "fstype";
 /// The annotation of a snapshot that names the Secret for its deletion.
@@ -18,11 +18,13 @@ const DELETION_SECRET: &str =
 /// The remedy for Secrets that Belay's controller does not use.
 const NO_SECRETS: &str = "the sidecars of Belay's chart may not read them: use a class without, or \
                           give their ServiceAccount the right to get them";
-/// The remedy for a Secret that may name a cloud. The input does not contain Secrets.
+/// The remedy for a Secret that may name a cloud. The contents of the Secret are unknown, because
+/// the input does not contain Secrets.
 const CLOUDS: &str = "add each such Secret to `clouds` of the chart's entry, so that the sidecars \
                       may read it, with the name in its key `cloud`, or with name \"\" if it has \
                       none: Belay refuses calls for a cloud that it does not use";
-/// The calls that modify a volume, as they are named in the class parameters for their Secrets.
+/// The names of the calls that modify a volume. Each name is part of the StorageClass parameter for
+/// the Secret of the call.
 const CALLS: [&str; 3] = ["provisioner", "controller-publish", "controller-expand"];
 
 pub(super) const VOLUMES: Subject = Subject::Ours("PersistentVolume", "/spec/csi/driver");
@@ -128,14 +130,14 @@ const ONE_NODE: &str =
 const VOLUME_RULES: &[Rule] = &[
     wrong(VOLUMES, Test::Is(|it, case| {
         let id = it.text("/spec/csi/volumeHandle");
-        // Cinder's IDs are in lower case.
+        // Cinder writes volume IDs in lower case.
         let is_misspelt = case.peer.chooses_cloud && id != id.to_ascii_lowercase();
         !is_uuid(id) || is_misspelt
     }),
         "the volumeHandle is no UUID as the cloud spells it",
         "such a volume cannot exist in the cloud; correct or delete the PersistentVolume"),
     wrong(VOLUMES, Test::Is(|it, _| {
-        // Without a type, the default is ext4.
+        // If a volume has no filesystem type, the default is ext4.
         let fs_type = it.text("/spec/csi/fsType");
         !is_raw(it) && !fs_type.is_empty() && !FILESYSTEMS.contains(&fs_type)
     }),
@@ -188,7 +190,8 @@ const VOLUME_RULES: &[Rule] = &[
 const OTHER_CLASS: &str = "its volumes are not affected; create a class without that, and use it \
                            for new claims";
 
-/// Rules about classes. Belay creates no volumes for a class with a parameter that it refuses.
+/// Rules about classes. If Belay refuses a parameter of a StorageClass, it creates no volumes of
+/// that class.
 #[rustfmt::skip]
 const CLASS_RULES: &[Rule] = &[
     warning(CLASSES, Test::Finds(|class, case| {
@@ -287,7 +290,7 @@ fn has_key(volume: Object<'_>, key: &str) -> bool {
     expressions.any(|expression| expression.text("/key") == key)
 }
 
-/// Whether the ID has 8-4-4-4-12 hexadecimal digits.
+/// Whether the ID is a UUID: groups of 8-4-4-4-12 hexadecimal digits.
 fn is_uuid(id: &str) -> bool {
     let lengths = id.split('-').map(str::len);
     lengths.eq([8, 4, 4, 4, 12]) && id.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit())

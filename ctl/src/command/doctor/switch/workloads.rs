@@ -21,8 +21,8 @@ pub(super) fn workloads(objects: &Objects) -> impl Iterator<Item = (&'static str
     kinds.flat_map(|kind| objects.of(kind).map(move |it| (kind, it)))
 }
 
-/// Returns the containers that run the driver's programs: for each, the title of its workload, the
-/// workload, and the container.
+/// Returns the containers that run the driver's programs: for each container, the title of its
+/// workload, the workload, and the container itself.
 pub(super) fn containers<'a>(
     objects: &'a Objects,
     peer: &'a Peer,
@@ -62,7 +62,7 @@ struct Flag {
     name: String,
     /// The text after an equals sign.
     value: Option<String>,
-    /// The next argument, which is the value if the flag requires one and has no equals sign.
+    /// The next argument. This is the value if the flag requires a value and has no equals sign.
     next: Option<String>,
 }
 

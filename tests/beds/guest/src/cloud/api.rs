@@ -12,14 +12,14 @@ use crate::server::Host;
 use crate::volumes::{Refusal, Volume, Volumes, Work};
 
 const TOKEN: &str = "token-of-the-bed";
-/// The secret with which each client logs in.
+/// The secret with which each client of the cloud logs in.
 pub(crate) const SECRET: &str = "secret-of-the-bed";
 const ZONE: &str = "nova";
 
 /// A response, and the remaining work of the requested change, if any.
 type Answer = Result<(Response, Option<Work>), Refusal>;
 
-/// The cloud's API services. `url` is their common URL, without a slash at the end.
+/// The cloud's API services. `url` is the common URL of the services, without a slash at the end.
 pub(crate) struct Api<S> {
     pub(crate) volumes: Volumes<S>,
     pub(crate) url: String,
@@ -116,7 +116,7 @@ impl<S: Host> Api<S> {
             "issued_at": hour[0], "expires_at": hour[1],
             "catalog": [
                 service("block-storage", "volume/v3"), service("compute", "compute/v2.1"),
-                // Most clouds still list this older service type, too.
+                // The service catalog of most clouds still contains this older service type, too.
                 service("volumev3", "volume/v3"),
             ],
         });
@@ -125,7 +125,8 @@ impl<S: Host> Api<S> {
         Ok((created, None))
     }
 
-    /// Returns the metadata of the server with this address, as the real service does.
+    /// Returns the metadata of the server with this address, in the format of the real metadata
+    /// service.
     fn metadata(&self, from: IpAddr) -> Answer {
         let mut servers = self.volumes.servers.iter();
         let server = servers.find(|server| server.address() == from);

@@ -1,5 +1,5 @@
-//! A server of the cloud: a guest that is on or off, with its slots for disks. Disks can be plugged
-//! in both states. Independent of volumes.
+//! A server of the cloud: a guest that is on or off, with slots for disks. Disks can be plugged
+//! whether the guest is on or off. Independent of volumes.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ const PLUG_MAX: Duration = Duration::from_secs(60);
 
 /// A server to which volumes can be attached.
 pub(crate) trait Host: Sync {
-    /// Returns the ID in the cloud.
+    /// Returns the server's ID in the cloud.
     fn id(&self) -> &str;
     /// Returns the server's address on the network of the guests.
     fn address(&self) -> IpAddr;
@@ -24,7 +24,7 @@ pub(crate) trait Host: Sync {
     /// # Errors
     /// Returns a message if all slots are taken.
     fn plug(&self, serial: &str, medium: &Arc<Medium>) -> Result<(), String>;
-    /// Unplugs the disk; has no effect if it is not plugged.
+    /// Unplugs the disk; has no effect if the disk is not plugged.
     fn unplug(&self, serial: &str);
     /// Grows a plugged disk to this size in bytes.
     fn grow(&self, serial: &str, bytes: u64);
@@ -37,10 +37,11 @@ pub(crate) struct Server<'a> {
     address: IpAddr,
     machine: &'a Machine,
     guest: Mutex<Option<Guest<'a>>>,
-    /// The power switch of the running guest. It has a separate lock, since a running script locks
-    /// the guest.
+    /// The power switch of the running guest. The switch has a separate lock, since a running
+    /// script locks the guest.
     power: Mutex<Option<Power>>,
-    /// The number of virtio-blk slots, which have the first numbers. The other slots are for SCSI.
+    /// The number of slots for virtio-blk disks, which have the first slot numbers. The remaining
+    /// slots are for SCSI disks.
     blocks: usize,
     slots: Mutex<Vec<Option<Plugged>>>,
 }
@@ -75,7 +76,8 @@ impl<'a> Server<'a> {
         &self.name
     }
 
-    /// Turns the server on. A running guest continues; a crashed guest is replaced.
+    /// Turns the server on. A running guest continues to run; a crashed guest is replaced by a new
+    /// one.
     pub(crate) fn boot(&self) {
         let mut guest = lock(&self.guest);
         if let Some(running) = guest.as_mut()
@@ -92,7 +94,8 @@ impl<'a> Server<'a> {
 
     /// Cuts the power: everything that the guest and its disks had in memory is lost.
     pub(crate) fn cut(&self) {
-        // Cut the power before locking the guest, because a call may be waiting for the guest.
+        // Cut the power before locking the guest, because a call that is waiting for the guest may
+        // hold the lock.
         if let Some(power) = lock(&self.power).take() {
             power.cut();
         }
@@ -110,8 +113,8 @@ impl<'a> Server<'a> {
         guest.try_run_within(within, script)
     }
 
-    /// Makes the guest's driver bind or unbind the slot. Has no effect if the guest is off: it
-    /// finds the disks in its slots when it boots.
+    /// Makes the guest's driver bind or unbind the slot. Has no effect if the guest is off, since a
+    /// booting guest finds the disks in its slots.
     fn driver(&self, verb: &str, slot: usize) {
         let driver = "/sys/bus/platform/drivers/virtio-uml";
         let script = format!("echo virtio-uml.{slot} >{driver}/{verb}");
@@ -154,8 +157,8 @@ impl<'a> Server<'a> {
                 serial: serial.to_owned(),
                 medium: Arc::clone(medium),
             });
-            // Insert the disk first: a guest that is just booting could otherwise see the slot as
-            // taken but empty.
+            // Insert the disk first: otherwise, a guest that is just booting could see a slot that
+            // is marked as taken but is empty.
             self.machine.slot(slot).insert(disk);
             slot
         };
@@ -203,8 +206,8 @@ impl Host for Server<'_> {
         self.driver("unbind", slot);
         self.machine.slot(slot).eject();
         if let Some(plugged) = lock(&self.slots)[slot].take() {
-            // Write the cache to the file: this is no power cut, and another server may read the
-            // file next.
+            // Write the cache to the file: unplugging a disk is not a power cut, and a different
+            // server may read the file next.
             plugged.medium.lose_cache(Survival::Everything);
         }
     }

@@ -72,8 +72,8 @@ fn bed() -> Bed {
 }
 
 impl Bed {
-    /// Returns the status, the body, and the remaining work of the change, which is not carried
-    /// out.
+    /// Returns the status and the body of the response, and the remaining work of the change. This
+    /// work is not carried out.
     fn begin(&self, method: &str, target: &str, body: &Value) -> (u16, Value, Option<Work>) {
         let text = body.to_string();
         let head = format!(

@@ -17,7 +17,7 @@ const GIB: u64 = 1 << 30;
 /// `VIRTIO_BLK_ID_BYTES` of Linux, to which libvirt truncates serials.
 const SERIAL_BYTES: usize = 20;
 
-/// A volume, in the state that calls return.
+/// A volume, in the state that the API reports.
 #[derive(Clone, Debug)]
 pub(crate) struct Volume {
     pub(crate) name: String,
@@ -46,7 +46,7 @@ pub(crate) enum Refusal {
     Forbidden(String),
 }
 
-/// The second half of a change, which is performed after the response.
+/// The part of a change that is performed after the response.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Plug { volume: String, server: String },
@@ -67,7 +67,7 @@ fn not_found(what: &str) -> Refusal {
 fn status(volume: &Volume, must: &str) -> Refusal {
     let is = volume.status;
     let attached = match volume.attachment {
-        // Nova uses these words, which its clients recognise.
+        // Clients recognise this error by these words, which Nova uses.
         Some(_) => ", it is already attached to instances",
         None => "",
     };
@@ -86,7 +86,7 @@ fn uuid() -> io::Result<String> {
 }
 
 impl<S: Host> Volumes<S> {
-    /// Creates an empty set of volumes; their files will be in this directory.
+    /// Creates an empty set of volumes. The files of later volumes will be in this directory.
     pub(crate) fn new(servers: Vec<S>, directory: PathBuf) -> Self {
         Volumes {
             servers,
@@ -169,7 +169,7 @@ impl<S: Host> Volumes<S> {
         Ok(())
     }
 
-    /// Grows the volume, even while it is plugged.
+    /// Grows the volume, even while the volume is plugged into a server.
     pub(crate) fn extend(&self, id: &str, gib: u64) -> Result<(), Refusal> {
         let volume = self.with(id, |volume| match volume.status {
             "available" | "in-use" if gib > volume.gib => {
@@ -224,8 +224,8 @@ impl<S: Host> Volumes<S> {
         })
     }
 
-    /// Performs the second half of a change. A volume for which there is no free slot becomes
-    /// available again.
+    /// Performs the part of a change that follows the response. A volume for which there is no free
+    /// slot becomes available again.
     pub(crate) fn perform(&self, work: &Work) {
         let done = match work {
             Work::Plug { volume, server } => self.plug(volume, server),

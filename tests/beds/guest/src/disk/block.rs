@@ -35,7 +35,7 @@ pub(super) fn config(medium: &Medium) -> Vec<u8> {
 }
 
 /// Returns the response to a request: `room` bytes, the last of which is the status. Returns `None`
-/// if the disk has no power.
+/// if the power of the disk is cut.
 pub(super) fn perform(medium: &Medium, serial: &str, sent: &[u8], room: usize) -> Option<Vec<u8>> {
     let mut answer = vec![0; room];
     let (status, data) = answer.split_last_mut()?;
@@ -71,7 +71,7 @@ fn obey(medium: &Medium, serial: &str, sent: &[u8], into: &mut [u8]) -> Result<(
         WRITE => medium.write(at, data)?,
         FLUSH => medium.flush()?,
         GET_ID => {
-            // An identity is read from the disk itself, so this fails like a read.
+            // A disk reads its identity from the medium, so this request fails if reads fail.
             medium.read(0, &mut [])?;
             let id = serial.as_bytes().iter().take(ID_BYTES);
             into.iter_mut().zip(id).for_each(|(to, from)| *to = *from);

@@ -1,5 +1,5 @@
-//! The content of a disk: a file of the host, with a write-back cache that a power cut loses.
-//! Handles bytes, offsets and faults; independent of the protocol.
+//! The content of a disk: a file of the host, and a write-back cache that is lost in a power cut.
+//! This module handles bytes, offsets and faults, and is independent of the disk protocol.
 
 mod copy;
 
@@ -14,13 +14,13 @@ use std::time::Duration;
 use belay_bed::chance::Chance;
 use rustix::event::poll;
 
-/// The block size of current disks, in bytes. A power cut keeps or loses a whole block.
+/// The block size of current disks, in bytes. A power cut never leaves a block partly written.
 const PAGE: u64 = 4096;
 /// The unit of a disk's size, in bytes.
 const SECTOR: u64 = 512;
 /// Maximum number of pages in the cache: 16 MiB, as in real disks.
 const CACHE_MAX: usize = 4096;
-/// One in this many cached pages is written to the platter before it is overwritten in the cache.
+/// Overwriting a cached page first writes the old content to the platter, once in this many times.
 const WRITTEN_BEFORE: u64 = 4;
 
 /// The part of the cache that survives a power cut.
@@ -30,7 +30,7 @@ pub enum Survival {
     Nothing,
     /// The whole cache.
     Everything,
-    /// Some pages, as the seed selects.
+    /// Flushed data, and some of the cached pages, which the seed selects.
     Some(u64),
 }
 
@@ -50,7 +50,7 @@ pub struct Failing {
 pub(crate) enum Refused {
     /// The response is an I/O error.
     Failed,
-    /// There is no response, since there is no power.
+    /// There is no response, because the power of the disk is cut.
     NoPower,
 }
 
@@ -140,7 +140,7 @@ impl Medium {
         self.state().reads
     }
 
-    /// Schedules an event before the response to the read of this number ([`Medium::reads`]).
+    /// Schedules an event before the response to the read with this number ([`Medium::reads`]).
     pub fn act_at_read(&self, read: u64, act: impl FnOnce() + Send + 'static) {
         self.state().at_read = Some(Scheduled {
             at: read,
@@ -154,7 +154,7 @@ impl Medium {
         self.state().bytes_read
     }
 
-    /// Sets the latency of all further requests, any number of which may be in progress at once.
+    /// Sets the latency of all further requests, which may be in progress at the same time.
     pub fn delay(&self, latency: Duration) {
         self.state().latency = latency;
     }
@@ -176,7 +176,7 @@ impl Medium {
         let latency = state.latency;
         drop(state);
         if let Ok(latency) = latency.try_into() {
-            // Only the timeout ends the poll.
+            // Only the timeout ends this call of poll(2).
             poll(&mut [], Some(&latency)).unwrap_or_default();
         }
     }
@@ -208,8 +208,8 @@ impl Medium {
         self.state().changes
     }
 
-    /// Schedules a power cut at the change of this number ([`Medium::changes`]): this change and
-    /// all later requests get no response, and `act` must cut the guest's power.
+    /// Schedules a power cut at the write or flush with this number ([`Medium::changes`]). This
+    /// request and all later requests get no response, and `act` must cut the guest's power.
     pub fn cut_at(&self, change: u64, act: impl FnOnce() + Send + 'static) {
         self.state().cut = Some(Scheduled {
             at: change,
@@ -217,7 +217,7 @@ impl Medium {
         });
     }
 
-    /// Cuts the power, and turns it on again. The guest must have ended.
+    /// Cuts the power, and turns it on again. The guest must have ended before this call.
     pub fn lose_cache(&self, survival: Survival) {
         let mut state = self.state();
         let cache = std::mem::take(&mut state.cache);
@@ -287,14 +287,14 @@ impl State {
         }
     }
 
-    /// Counts a read; returns the event that is scheduled at it, if any.
+    /// Counts a read; returns the event that is scheduled at this read, if any.
     fn count_read(&mut self) -> Option<Scheduled> {
         self.reads += 1;
         let reads = self.reads;
         self.at_read.take_if(|event| event.at <= reads)
     }
 
-    /// Counts a change; fails if the power is cut at it.
+    /// Counts a write or flush; fails if the power is cut at this request.
     fn change(&mut self) -> Result<(), Refused> {
         self.changes += 1;
         let changes = self.changes;
@@ -319,7 +319,7 @@ impl State {
         Ok(())
     }
 
-    /// Returns the number of a page's bytes that are on the disk; the last page may be incomplete.
+    /// Returns the size of a page in bytes; the last page of the disk may be incomplete.
     fn page_size(&self, page: u64) -> usize {
         let bytes = self.bytes.saturating_sub(page).min(PAGE);
         usize::try_from(bytes).expect("a small number")

@@ -1,4 +1,5 @@
-//! The memory that a guest shares with its disks. Independent of the queues in it.
+//! The memory that a guest shares with its disks. This module does not depend on the queues in the
+//! memory.
 
 use std::fs::File;
 use std::io;
@@ -62,8 +63,8 @@ impl Memory {
     }
 
     /// Reads data that the guest writes to the disk. Linux 7 writes zeros from a page within its
-    /// own image (`empty_zero_page`, mm/mm_init.c), which User-mode Linux does not share: it lies
-    /// below the first region.
+    /// own image (`empty_zero_page`, mm/mm_init.c), which User-mode Linux does not share: this page
+    /// lies below the first region.
     pub(super) fn read_data(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         let first = self.regions.iter().map(|region| region.guest).min();
         if first.is_some_and(|first| at < first) {

@@ -1,5 +1,5 @@
 //! Disks for guests through vhost-user: virtio-blk and virtio-scsi on a medium that can fail.
-//! Threads of the test itself serve them, so a test can cause faults directly.
+//! Threads of the test's process serve the disks, so a test can cause faults directly.
 
 mod block;
 mod medium;
@@ -103,7 +103,7 @@ impl Disk {
     }
 }
 
-/// A disk in its slot.
+/// A disk that is inserted into a slot.
 #[derive(Debug)]
 struct Inserted {
     disk: Disk,
@@ -111,7 +111,7 @@ struct Inserted {
 }
 
 impl Inserted {
-    /// Whether requests of this queue are currently processed.
+    /// Whether the disk currently processes the requests of this queue.
     fn is_served(&self, queue: u32) -> bool {
         let is_event = self.disk.is_scsi() && queue == scsi::EVENT_QUEUE;
         !is_event && !self.is_held.load(Ordering::SeqCst)

@@ -1,5 +1,5 @@
-//! A split virtqueue (virtio 1.2, 2.7), from the device's side. Handles descriptors and rings, but
-//! not the content of requests.
+//! A split virtqueue (virtio 1.2, 2.7), from the device's side. This module handles descriptors and
+//! rings, but not the content of requests.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,16 +11,16 @@ const WRITE: u16 = 2;
 /// The maximum size of a request in bytes, larger than any request that Linux sends to a disk.
 const REQUEST_MAX: u64 = 64 << 20;
 
-/// A queue. The guest configures its parts one after the other.
+/// A queue. The guest configures the parts of a queue one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// The number of entries.
     pub(super) size: u16,
-    /// The addresses of its rings.
+    /// The addresses of the queue's rings.
     pub(super) rings: Option<Rings>,
-    /// The event with which the guest signals the queue.
+    /// The eventfd by which the guest signals new requests.
     pub(super) kick: Option<OwnedFd>,
-    /// The event that signals the guest.
+    /// The eventfd by which the disk signals responses to the guest.
     pub(super) call: Option<OwnedFd>,
     /// The index of the next entry in the available ring.
     pub(super) next: u16,
@@ -52,7 +52,7 @@ impl Chain {
 }
 
 impl Queue {
-    /// Takes the next request; `None` if there is no request.
+    /// Removes the next request from the queue and returns it; `None` if the queue is empty.
     pub(super) fn take(&mut self, memory: &Memory) -> io::Result<Option<Chain>> {
         let Some(rings) = self.rings.filter(|_| self.size > 0) else {
             return Ok(None);
@@ -93,8 +93,8 @@ impl Queue {
                 is_readable = memory.read_data(address, &mut chain.sent[start..]).is_ok();
             }
             if flags & NEXT == 0 {
-                // Empty a request that is unreadable or too large: devices respond to it with an
-                // error.
+                // Empty a request that is unreadable or too large: devices respond to an empty
+                // request with an error.
                 if !is_readable {
                     chain.sent.clear();
                 }

@@ -1,5 +1,5 @@
-//! virtio-scsi (virtio 1.2, 5.6) with one disk: target 0, unit 0. Supports the commands of SPC-4
-//! and SBC-3 that Linux sends to a disk.
+//! virtio-scsi (virtio 1.2, 5.6) with one disk: target 0, unit 0. The disk supports the commands of
+//! SPC-4 and SBC-3 that Linux sends to disks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,7 +28,8 @@ pub(super) struct Identity {
     pub(super) product: String,
     /// The serial number, for the pages 0x80 and 0x83.
     pub(super) serial: String,
-    /// Whether the capacity has changed and the unit attention was not yet sent.
+    /// Whether the capacity has changed, and the unit attention for this change is still to be
+    /// sent.
     pub(super) has_grown: AtomicBool,
 }
 
@@ -62,7 +63,7 @@ impl From<Refused> for Complaint {
 const INVALID_COMMAND: Complaint = Complaint::Sense(5, 0x20, 0);
 const INVALID_FIELD: Complaint = Complaint::Sense(5, 0x24, 0);
 
-/// Returns the response to a request; `None` without power.
+/// Returns the response to a request; `None` if the power of the disk is cut.
 pub(super) fn perform(
     medium: &Medium,
     identity: &Identity,
@@ -85,7 +86,7 @@ pub(super) fn perform(
             Some(answer)
         }
         Err(Complaint::Sense(key, code, qualifier)) => {
-            // Use the fixed format, for a current error.
+            // Use the fixed format of sense data, for a current error.
             let mut sense = [0; 18];
             (sense[0], sense[2], sense[7]) = (0x70, key, 10);
             (sense[12], sense[13]) = (code, qualifier);

@@ -1,5 +1,6 @@
-//! One connection of a guest to a disk, from its first message until the connection is closed.
-//! Interprets the messages; the queues and the device process the requests.
+//! One connection of a guest to a disk, from its first message until the connection is closed. This
+//! module interprets the messages of the connection; the queues and the device process the
+//! requests.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -114,7 +115,7 @@ impl<'a> Session<'a> {
         }
         let ready = files.iter().map(|file| !file.revents().is_empty());
         let ready: Vec<bool> = ready.collect();
-        // Handle a message alone, since it may invalidate other events.
+        // Handle only the message, since the message may invalidate other events.
         if ready[0] {
             return Ok(vec![Event::Message]);
         }
@@ -148,7 +149,8 @@ impl<'a> Session<'a> {
             SET_VRING_KICK => self.of_low_byte(&message)?.kick = message.files.pop(),
             SET_VRING_CALL => self.of_low_byte(&message)?.call = message.files.pop(),
             SET_BACKEND_REQ_FD => self.back = message.files.pop().map(UnixStream::from),
-            // Messages about the owner, features and enabling need only an acknowledgement.
+            // Messages that set the owner or the features, or that enable queues, need only an
+            // acknowledgement.
             _ => {}
         }
         message.acknowledge(&self.stream)
@@ -189,14 +191,15 @@ impl<'a> Session<'a> {
         message.answer(&self.stream, &answer)
     }
 
-    /// Handles a change on the disk's side: its size, or requests that are no longer held.
+    /// Handles a change on the disk's side: a new size of the disk, or the release of held
+    /// requests.
     fn look_again(&mut self) -> io::Result<()> {
         let bytes = self.inserted.disk.medium.bytes();
         if bytes != self.bytes {
             self.bytes = bytes;
             self.inserted.disk.has_grown();
-            // A guest that unbinds the disk has already closed this end. Ending the connection now
-            // would crash its kernel (vu_conn_broken).
+            // A guest that unbinds the disk may already have closed its end of this socket. Ending
+            // the main connection now would crash the guest's kernel (vu_conn_broken).
             self.back
                 .take_if(|back| wire::request(back, CONFIG_CHANGE).is_err());
         }

@@ -18,7 +18,7 @@ use super::{Disk, Inserted};
 /// Maximum time until the connections of a killed guest are closed.
 const END_MAX: Duration = Duration::from_secs(60);
 
-/// A slot: the socket, and the thread that serves it.
+/// A slot for a disk: the socket, and the thread that serves the socket.
 #[derive(Debug)]
 pub struct Slot {
     shared: Arc<Shared>,
@@ -56,7 +56,8 @@ impl Slot {
         }
     }
 
-    /// Inserts a disk. A running guest notices it only at [`Guest::attach`](crate::Guest::attach).
+    /// Inserts a disk. A running guest notices the disk only at
+    /// [`Guest::attach`](crate::Guest::attach).
     ///
     /// # Panics
     /// Panics if the slot is for the other kind of disk.
@@ -76,8 +77,8 @@ impl Slot {
     }
 
     /// Removes the disk once no guest is connected to it. A guest that has unbound the disk may
-    /// keep the connection while a program has the disk open, and its kernel crashes if the
-    /// connection ends meanwhile (vu_conn_broken).
+    /// keep the connection while a program has the disk open. The guest's kernel crashes if the
+    /// connection ends during that time (vu_conn_broken).
     pub fn eject(&self) {
         self.wait_for_end();
         self.remove();
@@ -100,7 +101,7 @@ impl Slot {
         self.disk().is_held.store(true, Ordering::SeqCst);
     }
 
-    /// Responds to requests again. The held requests come first.
+    /// Responds to requests again, first to the held requests.
     ///
     /// # Panics
     /// Panics if the slot is empty.
@@ -140,7 +141,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         self.shared.is_closing.store(true, Ordering::SeqCst);
         self.shared.wake();
-        // The thread may be waiting for a connection, so make one.
+        // The thread may be waiting for a connection, so open one to end the wait.
         let woken = UnixStream::connect(&self.path);
         if let Some(thread) = self.thread.take()
             && woken.is_ok()

@@ -1,5 +1,5 @@
-//! Messages of the vhost-user protocol (docs/interop/vhost-user.rst of QEMU). Handles their format,
-//! not their meaning.
+//! Messages of the vhost-user protocol (docs/interop/vhost-user.rst of QEMU). This module handles
+//! the format of the messages, not their meaning.
 
 use std::io::{self, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -13,13 +13,13 @@ const HEADER: usize = 12;
 const VERSION: u32 = 1;
 const IS_REPLY: u32 = 1 << 2;
 const NEEDS_REPLY: u32 = 1 << 3;
-/// The maximum size of a body, larger than any message.
+/// The maximum size of a message's body; the bodies of all known messages are smaller.
 const BODY_MAX: u32 = 4096;
 
 /// A message from the guest.
 #[derive(Debug)]
 pub(super) struct Message {
-    /// The number of the request.
+    /// The number that identifies the type of the request.
     pub(super) request: u32,
     flags: u32,
     body: Vec<u8>,

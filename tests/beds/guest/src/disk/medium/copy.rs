@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use super::Medium;
 
 impl Medium {
-    /// Copies the content at one instant, including the cache, to a file. This also writes the
-    /// cache back.
+    /// Copies the content of the disk at one instant, including the cache, to a file. This also
+    /// writes the cache to the medium's own file.
     ///
     /// # Errors
     /// Fails if the content cannot be copied.
