@@ -32,8 +32,8 @@ const BLOCK_BYTES_MAX: u32 = 4096;
 const BYTES_PER_INODE_MAX: u32 = 64 << 20;
 /// The offset of the node agent's mark of an unfinished format, in bytes from the start of the
 /// device. The offset is constant, since the volume may grow before a format is retried. With the
-/// options that Belay uses, mkfs of ext4 and xfs does not write at this offset. The offset must not
-/// change, since the agent never resumes an interrupted format if it finds no mark.
+/// options that Belay uses, mkfs of ext4 and xfs does not write at this offset. mkfs must not write
+/// there, since the agent never resumes an interrupted format if it finds no mark.
 pub const MARK_AT: u64 = 100 << 20;
 /// The divisor for the maximum part of an ext4 that its inode tables may take: one eighth. mke2fs
 /// does not write the inode tables, but larger tables can move other metadata to the offset of the

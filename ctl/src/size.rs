@@ -46,7 +46,11 @@ pub fn parse(text: &str) -> Result<i64, String> {
     };
     let (whole, part, unit) = (digits(whole)?, digits(part)?, u128::from(unit));
     let bytes = u128::from(whole) * unit + (u128::from(part) * unit).div_ceil(scale);
-    i64::try_from(bytes).map_err(|_| "more than 2^63 - 1 bytes".to_owned())
+    match i64::try_from(bytes) {
+        Ok(0) => Err("must be at least 1 byte; omit the flag for the driver's default".to_owned()),
+        Ok(bytes) => Ok(bytes),
+        Err(_) => Err("more than 2^63 - 1 bytes".to_owned()),
+    }
 }
 
 /// Formats a size, given in bytes. Uses the largest unit that fits, and one decimal digit, rounded
@@ -93,6 +97,7 @@ mod tests {
             ("", "begin with a number"),
             ("GiB", "begin with a number"),
             ("-1", "negative"),
+            ("0", "at least 1 byte"),
             ("-1.5GiB", "negative"),
             ("--limit", "unknown unit"),
             ("1.GiB", "after the point"),

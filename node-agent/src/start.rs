@@ -162,7 +162,10 @@ impl Machine {
             |why: &dyn Display| Refused::ForNow(format!("--loop-dir {}: {why}", folder.display()));
         // Resolve symlinks, as the kernel does in mount tables; the dot refuses a file.
         let real = folder.join(".").canonicalize().map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => for_now(&format!(
+            io::ErrorKind::NotADirectory => for_now(
+                &"not a directory; name `volumes` in the controller's --state-dir",
+            ),
+            io::ErrorKind::NotFound => for_now(&format!(
                 "{error}; mount its disk, or create it (`volumes` in the controller's --state-dir)"
             )),
             _ => for_now(&error),

@@ -14,7 +14,7 @@ const CALLERS: usize = 100;
 
 /// Limits in KiB: of private memory, with which the program of a release uses less than 20 MiB in
 /// total; of the growth by a list of ten times as many volumes; and of private memory shortly after
-/// the calls, about 13.5 MiB. The page cache determines how much of the program itself is mapped.
+/// the calls. The page cache determines how much of the program itself is mapped.
 const ANONYMOUS_MAX: u64 = 14 << 10;
 const LIST_MAX: u64 = 4 << 10;
 const RESTED_MAX: u64 = 11 << 10;

@@ -1,6 +1,6 @@
 //! The backing files `<state-dir>/volumes/<id>` and `<state-dir>/snapshots/<id>`: sparse, with mode
 //! 0600. Unless noted otherwise, the effect of a method is on disk when it returns. This module
-//!       contains no policy, and does not use the records in the ledger.
+//! contains no policy, and does not use the records in the ledger.
 
 mod attributes;
 mod copy;

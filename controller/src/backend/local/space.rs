@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 const RECENT: Duration = Duration::from_secs(60);
 
 /// After a scan, queries use its result for this multiple of the scan's duration, but at most for
-/// [`RECENT`]. Scans for queries therefore take at most 1 % of the time. If a scan takes more than
-/// 0.6 s, there is one scan per minute. In addition, queries may scan once after each removal of a
-/// file.
+/// [`RECENT`]. So scans for queries take at most 1 % of the time; only if a scan takes more than
+/// 0.6 s, they take more, with one scan per minute. In addition, queries may scan once after each
+/// removal of a file.
 const PAUSE: u32 = 100;
 
 /// Determines the maximum number of bytes of all volumes and snapshots together (the "ceiling").
-/// Foreign space is space that is used by files other than volumes and snapshots, and cannot be
-/// provisioned. Blocks that several files share are counted once per file, so they can hide foreign
+/// Foreign space is all used space that does not belong to volumes and snapshots: other files, the
+/// state, and metadata of the filesystem. It cannot be provisioned. Blocks that several files share are counted once per file, so they can hide foreign
 /// files. On a filesystem that only Belay uses, there are no foreign files.
 ///
 /// A scan of all files determines the foreign space. A scan of 10,000 files takes 18 ms. Between

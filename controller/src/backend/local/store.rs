@@ -292,8 +292,8 @@ pub(super) fn fits(changes: &Changes<'_>, limit: Limit, more: u64) -> Result<(),
     };
     Err(Failure::quota(format!(
         "no room for {} in the state directory: {left} of {} are left for volumes and snapshots, \
-         which count at full size; other files take {}; delete volumes or snapshots, move other \
-         files away, enlarge the filesystem, or raise --overcommit",
+         which count at full size; {} are used by other files and by the filesystem itself; \
+         delete volumes, snapshots or other files, or enlarge the filesystem",
         Exact(more),
         Rounded(limit.bytes),
         Rounded(limit.foreign)

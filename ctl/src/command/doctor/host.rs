@@ -180,7 +180,7 @@ pub(super) fn udev(report: &mut Report) {
 }
 
 pub(super) fn space(report: &mut Report, kubelet: &Path) {
-    for directory in [kubelet, Path::new("/var/lib/belay")] {
+    for directory in [kubelet, Path::new("/var/lib/belay/volumes")] {
         let Ok(stat) = statvfs(directory) else {
             continue;
         };

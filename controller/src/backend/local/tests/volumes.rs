@@ -143,7 +143,7 @@ fn a_query_soon_after_a_scan_needs_none() {
     store.create(&order("pvc-1", MIB), None).unwrap();
     store.ceiling().unwrap();
     let before = store.ceiling.scans();
-    // After a scan of this duration, queries use its result for the next 100 s.
+    // After a scan of this duration, queries use its result as long as it is recent.
     store.ceiling.seem_slow(Duration::from_secs(1));
     store.available_bytes(None).unwrap();
     assert_eq!(store.ceiling.scans(), before);
