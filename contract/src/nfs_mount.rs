@@ -182,7 +182,8 @@ mod tests {
         given.iter().map(owned).collect()
     }
 
-    /// Returns the parameters of the last attempt, against a server that supports no version.
+    /// Simulates mount attempts on a server that supports no NFS version, and returns the
+    /// parameters of the last attempt.
     fn last(given: &[(&str, &str)]) -> Vec<String> {
         let address = "fd00::1".parse().unwrap();
         let shown = RefCell::new(Vec::new());

@@ -47,9 +47,9 @@ pub struct ProcessArgs {
     pub log_format: LogFormat,
 }
 
-/// Parses an address such as `127.0.0.1:9808`, `[::1]:9808` or `localhost:9808`. If a name has
-/// several addresses, returns the first IPv4 address, since clients that know only the name try all
-/// of its addresses.
+/// Parses an address such as `127.0.0.1:9808`, `[::1]:9808` or `localhost:9808`. If a host name has
+/// several addresses, returns the first IPv4 address, or else the first address. Clients that use
+/// the host name try all its addresses, so they find the returned address.
 ///
 /// # Errors
 /// Returns a message that explains why the text is not an address.

@@ -14,9 +14,9 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Maximum number of remembered names. The name with the oldest last call is dropped first.
-/// csi-provisioner and csi-snapshotter repeat a creation within five minutes, in which far fewer
-/// objects are created.
+/// Maximum number of remembered names. If the maximum is reached, a new name replaces the name
+/// whose last call is the oldest. csi-provisioner and csi-snapshotter repeat a creation within five
+/// minutes. In five minutes, calls create far fewer objects than this maximum.
 const NAMES_MAX: usize = 65_536;
 
 /// Names of volumes and snapshots that a call may have created.

@@ -115,7 +115,7 @@ impl Client {
         self.http.call(&self.prepared(request)?).await
     }
 
-    /// Makes a call whose response delivers lines.
+    /// Makes a call whose response is a stream of lines, with one JSON object in each line.
     async fn open(&self, request: Request<'_>) -> Result<Opened, Failure> {
         self.http.open(&self.prepared(request)?).await
     }

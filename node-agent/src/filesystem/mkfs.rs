@@ -111,7 +111,8 @@ pub(super) fn mkfs<K: Kernel>(
     }
 }
 
-/// Runs mkfs.xfs, and repeats it if it enables features that its package's files did not indicate.
+/// Runs mkfs.xfs. If the new xfs has features that Linux 5.14 cannot mount, runs mkfs.xfs again
+/// with the options that disable these features.
 fn mkfs_xfs<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,

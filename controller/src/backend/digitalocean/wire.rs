@@ -295,8 +295,8 @@ fn says(answer: &Answer, words: &str) -> bool {
     answer.words().to_lowercase().contains(words)
 }
 
-/// Whether a response with status 429 refers to the rate of all calls. The cloud also uses 429 for
-/// the limits of a single volume, and for quotas.
+/// Whether a response with status 429 means that the rate of all API calls together was too high.
+/// The cloud also uses 429 for the limits of a single volume, and for quotas.
 pub(super) fn is_too_fast(answer: &Answer) -> bool {
     !says(answer, CAPACITY) && !says(answer, SNAPSHOT_RATE)
 }

@@ -403,7 +403,7 @@ mod tests {
             let other = ceiling.query(taken);
             assert!(matches!(other, Query::Use(_)), "{taken}: {other:?}");
         }
-        // The scan of that query failed, too.
+        // The query ends without a scan result, so the next query must be able to scan.
         drop(turn);
         assert!(scans(&ceiling, 301));
         assert!(!scans(&ceiling, 300), "nothing was written");

@@ -104,8 +104,8 @@ impl<K: Kernel> Transport<K> {
 }
 
 impl<K: Kernel> Transport<K> {
-    /// Returns the minimum size in bytes that the device of a volume of `bytes` bytes has, because
-    /// some clouds create disks that are smaller than their volumes.
+    /// Returns the minimum size, in bytes, of the device of a volume with `bytes` bytes. In some
+    /// clouds, the disk of a volume is smaller than the volume.
     pub(crate) fn least_of_device(&self, bytes: u64) -> u64 {
         if let Transport::Disks(disks) = self {
             return disks.profile().least_of_disk(bytes);

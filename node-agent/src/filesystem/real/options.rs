@@ -109,8 +109,9 @@ fn a_filesystem_with_options_has_them_and_is_sound() {
     }
 }
 
-/// Tests the sizes and numbers of inodes that are just accepted, at device sizes at which groups
-/// begin or journals grow. mkfs writes the journal of an image that is not blank.
+/// Tests numbers of inodes near the largest accepted number, and device sizes near the smallest
+/// accepted size or at which the journal grows. With `over_unread`, mkfs.ext4 also writes zeros to
+/// the whole journal.
 #[test]
 fn the_mark_outlives_mkfs_next_to_what_is_refused() {
     let kernel = Linux::detect().unwrap();

@@ -45,7 +45,8 @@ impl Machine {
         self.lock().power_off(Survives::Nothing);
     }
 
-    /// Writes the growth of the ext4 in a file to its journal only.
+    /// Writes the growth of the ext4 in a file to the journal of the ext4, but not to its
+    /// superblock.
     pub(crate) fn log_growth(&self, path: &Path, bytes: u64) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;

@@ -82,7 +82,8 @@ struct GrowfsData {
     padding: u32,
 }
 
-/// `struct xfs_fsop_geom`. Fields that the agent does not read are merged.
+/// `struct xfs_fsop_geom`. Each of the fields `before_agcount`, `before_imaxpct` and `rest` covers
+/// several fields of the C struct, which the agent does not read.
 #[repr(C)]
 struct FsopGeom {
     blocksize: u32,

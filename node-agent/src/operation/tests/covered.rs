@@ -159,8 +159,9 @@ fn a_target_under_the_mount_of_another_volume_keeps_it_staged_after_a_restart() 
     }
 }
 
-/// Calls the functions that free devices without a NodeUnstageVolume call, and a NodeUnstageVolume
-/// call with a different path.
+/// Tries to free the volume's device without a NodeUnstageVolume call: by the sweep, by a
+/// NodeStageVolume call that fails because of its mount flags, and by `release`, which unstages a
+/// volume that is being deleted.
 fn free_unasked(node: &Node<Fake>, volume: &Volume) {
     sweep(node);
     let mut unfit = volume.clone();

@@ -55,7 +55,7 @@ pub struct Settings {
     pub lingers: bool,
     /// The status of all refusals; `None` for the usual status of each refusal.
     pub refusal_status: Option<u16>,
-    /// Whether changes of volumes never end.
+    /// Whether every change of a volume remains in progress forever.
     pub is_stuck: bool,
     /// Whether the creation of a volume is accepted but ends with [`Status::Error`].
     pub creation_fails: bool,

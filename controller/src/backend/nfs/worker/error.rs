@@ -57,8 +57,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// Whether a repeated call would fail in the same way. No files are kept for the repeated call
-/// then.
+/// Whether a repeated call would fail in the same way. If so, the worker keeps no temporary files
+/// for a repeated call.
 pub(super) fn is_final(kind: Kind) -> bool {
     matches!(
         kind,

@@ -22,7 +22,8 @@ pub(super) const TRASH: &str = "trash";
 pub(super) const SNAPSHOTS: &str = "snapshots";
 pub(super) const SNAPSHOTS_SHOWN: &str = ".belay/snapshots";
 
-/// The name of the directory that lists the volumes below a path, next to the path's claim.
+/// The name of the directory that lists the volumes below a path. The directory that contains the
+/// path's claim also contains this directory.
 pub(super) const BELOW: &str = "below";
 /// The suffix of a claim in `tmp` that is being removed.
 pub(super) const OLD: &str = ".old";

@@ -92,9 +92,9 @@ fn judge(objects: &Objects, peer: &Peer, now: SystemTime) -> Report {
     report
 }
 
-/// Returns the driver's name in the cluster, and reports that name. This is the first of the
-/// possible names that an object of the cluster has. If no object has a possible name, reports a
-/// failed check and returns the first possible name.
+/// Returns the driver's name in the cluster, and reports that name. The driver's name is the first
+/// possible name that a CSIDriver, PersistentVolume or StorageClass of the cluster contains. If no
+/// object has a possible name, reports a failed check and returns the first possible name.
 fn named<'a>(report: &mut Report, objects: &Objects, peer: &'a Peer) -> &'a str {
     let is_used = |name: &&&str| {
         let has = |kind, pointer| objects.of(kind).any(|it| it.text(pointer) == **name);

@@ -39,7 +39,8 @@ fn count_down(
     Ok(())
 }
 
-/// Called before each change. Fails when the test's number of changes is reached.
+/// Called before each change. Returns an error if the test has requested that this change fails, or
+/// if the simulated kill of the worker precedes this change.
 pub(in super::super) fn check() -> rustix::io::Result<()> {
     super::slow::before_change();
     count_down(&FAILS)?;
