@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn sizes_are_parsed_in_every_usual_spelling() {
         for (text, bytes) in [
-            ("0", 0),
+            ("1", 1),
             ("1073741824", 1 << 30),
             ("1GiB", 1 << 30),
             ("1Gi", 1 << 30),

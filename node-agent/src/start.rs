@@ -161,14 +161,14 @@ impl Machine {
         let for_now =
             |why: &dyn Display| Refused::ForNow(format!("--loop-dir {}: {why}", folder.display()));
         // Resolve symlinks, as the kernel does in mount tables; the dot refuses a file.
-        let real = folder.join(".").canonicalize().map_err(|error| match error.kind() {
-            io::ErrorKind::NotADirectory => for_now(
-                &"not a directory; name `volumes` in the controller's --state-dir",
-            ),
-            io::ErrorKind::NotFound => for_now(&format!(
-                "{error}; mount its disk, or create it (`volumes` in the controller's --state-dir)"
-            )),
-            _ => for_now(&error),
+        let real = folder.join(".").canonicalize().map_err(|error| {
+            let advice = match error.kind() {
+                io::ErrorKind::NotFound => "mount its disk, or create it",
+                _ => "name a directory",
+            };
+            for_now(&format!(
+                "{error}; {advice} (`volumes` in the controller's --state-dir)"
+            ))
         })?;
         lacking_nodes(&self.kernel).map_or(Ok(()), |why| Err(Refused::ForNow(why)))?;
         let loop_dir = LoopDir::open(&self.kernel, name, &real).map_err(|error| for_now(&error))?;
@@ -197,8 +197,7 @@ impl Machine {
         })
     }
 
-    /// Locks the directory. Fails while another agent serves the directory, because each agent
-    /// would free the other's devices. Succeeds if only a killed agent still holds the lock.
+    /// Fails while another running agent serves the directory: each would free the other's devices.
     fn refuse_served(&self, loop_dir: &LoopDir<Linux>) -> Result<(), String> {
         let failed = |error: kernel::Error| error.to_string();
         if loop_dir.is_ours_alone(&self.kernel).map_err(failed)? {
@@ -341,8 +340,7 @@ impl Start {
         self.readiness.set(state);
     }
 
-    /// Waits for the directory's lock. Then frees the devices that a killed agent left bound, and
-    /// unstages volumes that a killed kubelet left staged.
+    /// Waits for the directory's lock, and then frees what a killed agent or kubelet left behind.
     async fn look_after(&self, folder: &Path) {
         if self.lock(folder).await.is_err() {
             return;
@@ -355,8 +353,7 @@ impl Start {
         }
     }
 
-    /// Waits until this process holds the directory's lock. A killed agent keeps the lock until
-    /// none of its threads waits for a disk.
+    /// Waits until no thread of a killed agent, which may wait for a disk, holds the lock.
     async fn lock(&self, folder: &Path) -> Result<(), Failure> {
         let folder = folder.display();
         let mut last = None;

@@ -22,8 +22,9 @@ const PAUSE: u32 = 100;
 
 /// Determines the maximum number of bytes of all volumes and snapshots together (the "ceiling").
 /// Foreign space is all used space that does not belong to volumes and snapshots: other files, the
-/// state, and metadata of the filesystem. It cannot be provisioned. Blocks that several files share are counted once per file, so they can hide foreign
-/// files. On a filesystem that only Belay uses, there are no foreign files.
+/// state, and metadata of the filesystem. It cannot be provisioned. Blocks that several files share
+/// are counted once per file, so they can hide foreign files. On a filesystem that only Belay uses,
+/// there are no foreign files.
 ///
 /// A scan of all files determines the foreign space. A scan of 10,000 files takes 18 ms. Between
 /// two scans, the maximum is estimated: all space allocated since the last scan counts as foreign,
