@@ -114,7 +114,7 @@ impl Machine {
         arrivals::keep(Arc::clone(&self.disks), self.kernel.clone())
     }
 
-    /// Returns the source of the node's identity; `None` if the driver's flags contain it.
+    /// Returns the source of the node's identity; `None` if the flags contain the whole identity.
     pub(crate) fn identification(&self, driver: &Driver) -> Option<Identification> {
         Identification::of(driver, &self.kernel)
     }

@@ -11,12 +11,13 @@ use crate::kernel::{AlignedBuf, Kernel, Open};
 
 /// Records that a format of the device begins, in the format mark and, if there is a backing file,
 /// in the file's attribute. Waits until both records are on the disk. Returns the UUID for the
-/// filesystem: the UUID of an earlier attempt to format, otherwise a new UUID.
+/// filesystem. If an earlier attempt to format has recorded a UUID, this is the recorded UUID;
+/// otherwise, it is a new UUID.
 ///
 /// # Errors
 ///
-/// Returns [`Kind::Precondition`] for a file that cannot have the attribute, otherwise the kernel's
-/// error.
+/// Returns [`Kind::Precondition`] if the attribute of the backing file records neither that the
+/// volume is new nor that a format has begun. Returns the kernel's error if a read or write fails.
 pub(super) fn write_mark<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,

@@ -30,8 +30,8 @@ pub(crate) enum DiskAt {
 /// The identity that a disk's bus reports, from memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DiskFacts {
-    /// The bus reports only a serial number. [`Disks::disk_serial`] reads the number by a request
-    /// to the disk.
+    /// The disk has no identity except a serial number. To read the serial number,
+    /// [`Disks::disk_serial`] sends a request to the disk.
     Virtio,
     /// The INQUIRY data that the kernel keeps (SPC-6).
     Scsi(ScsiFacts),

@@ -139,8 +139,9 @@ fn admit<K: Kernel>(node: &Node<K>, request: &Publish, thread: Thread) -> Result
     node.admit_mounts()
 }
 
-/// Whether NodePublishVolume may block on a disk, because the staged mount is not yet proven to be
-/// the volume's, or because the index contains a mount of the device that no call has verified.
+/// Whether NodePublishVolume may block on a disk. The call may block in two cases: the index does
+/// not prove that the staged mount belongs to the volume, or the index contains another mount of
+/// the volume's device that no call has verified.
 fn may_wait<K: Kernel>(node: &Node<K>, request: &Publish, source: &Path, staged: &Stat) -> bool {
     let proven = node.index.proven(source, staged, &request.id);
     proven.is_none_or(|device| node.index.has_unseen(device))

@@ -420,7 +420,7 @@ mod tests {
         }
     }
 
-    /// Returns the wide table in which a verb shows a response.
+    /// Returns the text that the verb `name` prints for the response `message` in the wide format.
     fn table(verbs: &[Verb], name: &str, message: &impl Message) -> String {
         let verb = verbs.iter().find(|verb| verb.name == name).unwrap();
         let output = method(own().unwrap(), verb.method).unwrap().output();

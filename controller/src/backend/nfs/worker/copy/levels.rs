@@ -111,7 +111,8 @@ impl Levels {
         Ok(())
     }
 
-    /// Returns the number of names at the start of `names` whose directories are open.
+    /// Compares the path `names` with the path of the open directories, name by name from the root.
+    /// Returns the number of names before the first difference.
     fn entered(&self, names: &[CString]) -> usize {
         let open = self.0[1..].iter().zip(names);
         open.take_while(|(level, name)| level.name == **name)
