@@ -2,7 +2,7 @@
 //! Helm chart runs this command before installs and upgrades. The command can only create a Secret:
 //! it neither reads nor changes an existing Secret, so it never replaces a key in use.
 
-use crate::http::{Call, Client, TlsFiles};
+use crate::http::{Call, Client, Repeat, TlsFiles};
 use belay_server::config::{ended, parse_from};
 use belay_server::file::{SECRET_BYTES_MAX, read_text};
 use belay_server::log;
@@ -127,7 +127,7 @@ impl Flags {
             headers: HeaderMap::from_iter(headers),
             body: Bytes::from(secret.to_string()),
             secrets: &secrets,
-            repeats: true,
+            repeats: Repeat::Always,
             deadline: DEADLINE,
         };
         let answer = client

@@ -4,12 +4,13 @@
 //! logs or metrics.
 
 mod answer;
+mod call;
 mod connect;
 mod pace;
 mod proxies;
 mod stream;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trust;
 mod tunnel;
 mod unproxied;
@@ -19,17 +20,19 @@ pub use answer::Answer;
 use answer::{Asked, code};
 use belay_server::call::{Failure, Kind};
 use bytes::Bytes;
+use call::Broken;
+pub(crate) use call::encoded;
+pub use call::{Call, Repeat};
 use connect::Connector;
-use http::header::{HeaderMap, PROXY_AUTHORIZATION};
+use http::header::PROXY_AUTHORIZATION;
 use http::response::Parts;
-use http::{Method, Request, StatusCode, Uri};
+use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use metrics::{Label, Unit};
 use pace::Pace;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 pub use proxies::BadProxy;
 use proxies::{Proxies, Proxy};
 use std::error::Error;
@@ -41,6 +44,8 @@ pub use trust::{BadCertificates, TlsFiles, Trust};
 use words::Secrets;
 
 const DURATION: &str = "belay_cloud_duration_seconds";
+/// The reason of a call that was not sent before its deadline.
+const LIMITED: &str = "the service has limited the rate of calls";
 
 /// The maximum size of a response body, in bytes. For comparison, a page of a thousand Cinder
 /// volumes takes 2 MiB.
@@ -62,34 +67,6 @@ pub struct Client {
     section: Option<Arc<str>>,
     pace: Pace,
     is_too_fast: fn(&Answer) -> bool,
-}
-
-/// A call of a cloud's API.
-pub struct Call<'a> {
-    /// The purpose of the call, as the value of the label `verb` of the metric.
-    pub verb: &'static str,
-    /// The HTTP method.
-    pub method: Method,
-    /// The URL. The path must not contain a secret.
-    pub uri: Uri,
-    /// The headers. Headers that contain secrets must be marked
-    /// ([`http::HeaderValue::set_sensitive`]).
-    pub headers: HeaderMap,
-    /// The request body, which may be empty.
-    pub body: Bytes,
-    /// Secrets in the body, which errors must not quote.
-    pub secrets: &'a [&'a str],
-    /// Whether the call may be retried even if its method is POST or PUT.
-    pub repeats: bool,
-    /// Maximum duration of the call, including all attempts and pauses.
-    pub deadline: Duration,
-}
-
-/// The failure of an attempt that has received no response.
-struct Broken {
-    /// Whether the service may have received any part of the request.
-    is_sent: bool,
-    why: String,
 }
 
 /// The error of [`Client::new`].
@@ -186,8 +163,7 @@ impl Client {
         loop {
             let turn = self.pace.turn(was_refused);
             if timeout_at(until, turn).await.is_err() {
-                let why = "the service has limited the rate of calls";
-                return Err(self.failed(call, Kind::Timeout, is_sent, why));
+                return Err(self.failed(call, Kind::Timeout, is_sent, LIMITED));
             }
             let sent = Instant::now();
             let Ok(tried) = timeout_at(until, self.attempt(call)).await else {
@@ -239,7 +215,8 @@ impl Client {
     async fn attempt(&self, call: &Call<'_>) -> Result<Answer, Broken> {
         let begun = Instant::now();
         let answer = self.exchange(call).await;
-        self.measure(call, answer.as_ref().ok(), begun);
+        let status = answer.as_ref().ok().map(|answer| answer.status);
+        self.measure(call, status, begun);
         answer
     }
 
@@ -340,8 +317,8 @@ impl Client {
         self.failed(call, Kind::Unreachable, broken.is_sent, &broken.why)
     }
 
-    fn measure(&self, call: &Call<'_>, answer: Option<&Answer>, begun: Instant) {
-        let code = answer.map_or_else(|| "none".to_owned(), |answer| code(answer.status));
+    fn measure(&self, call: &Call<'_>, status: Option<StatusCode>, begun: Instant) {
+        let code = status.map_or_else(|| "none".to_owned(), code);
         let labels = [("cloud", self.cloud), ("verb", call.verb)];
         let labels = labels.map(|(key, value)| Label::from_static_parts(key, value));
         let section = self.section.clone();
@@ -350,15 +327,6 @@ impl Client {
         let labels: Vec<_> = labels.chain(section).collect();
         metrics::histogram!(DURATION, labels).record(begun.elapsed());
     }
-}
-
-/// Characters that are percent-encoded in URLs: all except letters, digits, `-`, `_` and `~` (RFC
-/// 3986, 2.3). IDs in paths remain readable, because errors quote the paths.
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
-
-/// Percent-encodes any text for use in a URL.
-pub(crate) fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 /// Registers the help text and unit of the histogram.
@@ -384,16 +352,4 @@ fn chain(error: &(dyn Error + 'static)) -> String {
         cause = error.source();
     }
     text
-}
-
-impl Call<'_> {
-    fn what(&self) -> String {
-        format!("{} {}", self.method, self.uri.path())
-    }
-
-    /// Whether a retry of the call has no additional effect. PUT is excluded although HTTP defines
-    /// it as idempotent, since some clouds start actions with PUT.
-    fn is_harmless(&self) -> bool {
-        self.repeats || self.method.is_idempotent() && self.method != Method::PUT
-    }
 }

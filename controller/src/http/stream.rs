@@ -3,14 +3,14 @@
 //! received line.
 
 use super::answer::Asked;
-use super::words::Secrets;
-use super::{Answer, Call, Client, chain};
+use super::words::{self, Secrets};
+use super::{Answer, Broken, Call, Client, LIMITED, PAUSE, chain};
 use belay_server::call::{Failure, Kind};
 use bytes::{Bytes, BytesMut};
+use http::StatusCode;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 /// The maximum length of a line, in bytes. etcd refuses an object of more than 1.5 MiB.
 const LINE_BYTES_MAX: usize = 4 << 20;
@@ -35,34 +35,53 @@ pub struct Lines {
 }
 
 impl Client {
-    /// Makes a call whose response remains open. The deadline of the call applies only to the head
-    /// of the response.
+    /// Makes a call whose response remains open. The deadline of the call, and the measured
+    /// duration, end with the head of the response.
     ///
     /// # Errors
     /// Returns `Unreachable` or `Timeout` if the service does not respond.
     pub async fn open(&self, call: &Call<'_>) -> Result<Opened, Failure> {
-        let opened = timeout(call.deadline, async {
-            self.pace.turn(false).await;
-            let (head, body, secrets) = self.send(call).await?;
-            if !head.status.is_success() {
-                let answer = self.whole(call, head, body, secrets).await;
-                return answer.map(Opened::Refused);
-            }
-            Ok(Opened::Lines(Lines {
-                body,
-                asked: self.asked(call),
-                secrets,
-                buffer: BytesMut::new(),
-                searched: 0,
-            }))
-        });
-        match opened.await {
-            Ok(opened) => opened.map_err(|broken| self.broken(call, &broken)),
-            Err(_) => {
-                let why = format!("no answer within {} s", call.deadline.as_secs_f32());
-                Err(self.failed(call, Kind::Timeout, true, &why))
-            }
+        let until = Instant::now() + call.deadline;
+        if timeout_at(until, self.pace.turn(false)).await.is_err() {
+            return Err(self.failed(call, Kind::Timeout, false, LIMITED));
         }
+        let sent = Instant::now();
+        let Ok(opened) = timeout_at(until, self.head(call)).await else {
+            self.measure(call, None, sent);
+            let why = format!("no answer within {} s", call.deadline.as_secs_f32());
+            return Err(self.failed(call, Kind::Timeout, true, &why));
+        };
+        let status = opened.as_ref().ok().map(|(status, _)| *status);
+        self.measure(call, status, sent);
+        match &opened {
+            Ok((_, Opened::Refused(answer))) if self.refuses_pace(answer) => {
+                self.pace
+                    .refused(sent, answer.retry_after().unwrap_or(PAUSE));
+            }
+            Ok(_) => self.pace.answered(),
+            Err(_) => {}
+        }
+        let opened = opened.map_err(|broken| self.broken(call, &broken))?;
+        Ok(opened.1)
+    }
+
+    /// Sends the request, and receives the head of a response that remains open, or a whole
+    /// refusal.
+    async fn head(&self, call: &Call<'_>) -> Result<(StatusCode, Opened), Broken> {
+        let (head, body, secrets) = self.send(call).await?;
+        let status = head.status;
+        if !status.is_success() {
+            let answer = self.whole(call, head, body, secrets).await?;
+            return Ok((status, Opened::Refused(answer)));
+        }
+        let lines = Lines {
+            body,
+            asked: self.asked(call),
+            secrets,
+            buffer: BytesMut::new(),
+            searched: 0,
+        };
+        Ok((status, Opened::Lines(lines)))
     }
 }
 
@@ -71,9 +90,9 @@ impl Lines {
     /// cancel this call without losing a line.
     ///
     /// # Errors
-    /// Returns `Timeout` if nothing arrives for `patience`, and `Unreachable` if the connection
-    /// breaks or a line is too long.
-    pub async fn next(&mut self, patience: Duration) -> Result<Option<Bytes>, Failure> {
+    /// Returns `Timeout` if neither a line nor the end has arrived at the time `until`, and
+    /// `Unreachable` if the connection breaks or a line is too long.
+    pub async fn next(&mut self, until: Instant) -> Result<Option<Bytes>, Failure> {
         loop {
             let end = self.buffer[self.searched..]
                 .iter()
@@ -88,9 +107,8 @@ impl Lines {
             if self.searched > LINE_BYTES_MAX {
                 return Err(self.failed(Kind::Unreachable, "a line is too long"));
             }
-            let Ok(frame) = timeout(patience, self.body.frame()).await else {
-                let why = format!("nothing arrived for {} s", patience.as_secs_f32());
-                return Err(self.failed(Kind::Timeout, &why));
+            let Ok(frame) = timeout_at(until, self.body.frame()).await else {
+                return Err(self.failed(Kind::Timeout, "the response has not ended in time"));
             };
             match frame {
                 None => return Ok(None),
@@ -105,6 +123,13 @@ impl Lines {
                 }
             }
         }
+    }
+
+    /// Masks the secrets in a text from a line, and shortens the text, so that an error can quote
+    /// it.
+    #[must_use]
+    pub(crate) fn quoted(&self, text: &str) -> String {
+        words::quoted(text, &self.secrets)
     }
 
     fn failed(&self, kind: Kind, why: &str) -> Failure {

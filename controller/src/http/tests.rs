@@ -4,8 +4,8 @@
 use super::answer::PAUSE_MAX;
 use super::*;
 use belay_server::call::Certainty;
-use http::HeaderValue;
-use http::header::RETRY_AFTER;
+use http::header::{HeaderMap, HeaderValue, RETRY_AFTER};
+use http::{Method, Uri};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ const CANARY: &str = "canary-gAAAA";
 
 /// The action of the server in response to a request.
 #[derive(Clone)]
-enum Act {
+pub(crate) enum Act {
     /// The server responds with a status, headers and a body.
     Answer(&'static str, &'static [&'static str], Vec<u8>),
     /// The server writes the text, then closes the connection.
@@ -27,7 +27,7 @@ enum Act {
 }
 
 impl Act {
-    fn answer(status: &'static str, body: &str) -> Self {
+    pub(crate) fn answer(status: &'static str, body: &str) -> Self {
         Act::Answer(status, &[], body.into())
     }
 }
@@ -46,15 +46,15 @@ impl Answer {
     }
 }
 
-struct Server {
-    address: SocketAddr,
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
     /// Starts a server that performs the next act for each request, over any number of connections.
     /// The server repeats the last act for all further requests.
-    async fn start(acts: impl IntoIterator<Item = Act>) -> Self {
+    pub(crate) async fn start(acts: impl IntoIterator<Item = Act>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let seen = Arc::<Mutex<Vec<String>>>::default();
@@ -69,7 +69,7 @@ impl Server {
     }
 
     /// Returns the number of received requests.
-    fn calls(&self) -> usize {
+    pub(crate) fn calls(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
 
@@ -93,7 +93,7 @@ impl Server {
             headers,
             body: Bytes::from_static(b"{}"),
             secrets: &["pass-canary"],
-            repeats: false,
+            repeats: Repeat::Idempotent,
             deadline: Duration::from_secs(20),
         }
     }
@@ -364,10 +364,13 @@ fn an_exhausted_budget_says_when_it_is_filled_again() {
 #[tokio::test]
 async fn an_overload_is_repeated_for_calls_that_change_no_more_then() {
     for (method, repeats, calls) in [
-        (Method::GET, false, 2),
-        (Method::DELETE, false, 2),
-        (Method::POST, true, 2),
-        (Method::POST, false, 1),
+        (Method::GET, Repeat::Idempotent, 2),
+        (Method::DELETE, Repeat::Idempotent, 2),
+        (Method::PUT, Repeat::Idempotent, 1),
+        (Method::POST, Repeat::Always, 2),
+        (Method::POST, Repeat::Idempotent, 1),
+        (Method::GET, Repeat::ReadOnly, 2),
+        (Method::DELETE, Repeat::ReadOnly, 1),
     ] {
         let down = Act::answer("503 Service Unavailable", "not JSON");
         let server = Server::start([down, Act::answer("200 OK", "{}")]).await;
@@ -679,18 +682,18 @@ async fn lines(server: &Server) -> Lines {
     }
 }
 
-const OPEN: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+pub(crate) const OPEN: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
 
 #[tokio::test]
 async fn lines_arrive_whole_however_they_are_cut() {
     let chunks = "4\r\none\n\r\n2\r\ntw\r\n6\r\no\n\nthr\r\n3\r\nee\n\r\n0\r\n\r\n";
     let server = Server::start([Act::Cut(Box::leak(format!("{OPEN}{chunks}").into()))]).await;
     let mut lines = lines(&server).await;
+    let until = Instant::now() + Duration::from_secs(20);
     for expected in ["one", "two", "", "three"] {
-        let line = lines.next(Duration::from_secs(20)).await.unwrap().unwrap();
-        assert_eq!(line, expected);
+        assert_eq!(lines.next(until).await.unwrap().unwrap(), expected);
     }
-    assert!(lines.next(Duration::from_secs(20)).await.unwrap().is_none());
+    assert!(lines.next(until).await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -702,9 +705,9 @@ async fn a_broken_or_silent_stream_of_lines_is_a_failure_after_its_whole_lines()
     ] {
         let server = Server::start([act]).await;
         let mut lines = lines(&server).await;
-        let patience = Duration::from_millis(100);
-        assert_eq!(lines.next(patience).await.unwrap().unwrap(), "one");
-        let failure = lines.next(patience).await.unwrap_err();
+        let until = Instant::now() + Duration::from_millis(500);
+        assert_eq!(lines.next(until).await.unwrap().unwrap(), "one");
+        let failure = lines.next(until).await.unwrap_err();
         assert_eq!(failure.kind, kind, "{failure}");
         assert_eq!(failure.certainty, Certainty::NothingHappened);
     }
@@ -729,4 +732,46 @@ async fn a_refused_or_unanswered_stream_has_the_reason() {
     };
     let failure = client().open(&call).await.err().unwrap();
     assert_eq!(failure.kind, Kind::Timeout, "{failure}");
+}
+
+#[tokio::test]
+async fn a_stream_is_measured_and_its_refusal_for_the_rate_slows_down_all_calls() {
+    let limited = Act::Answer("429 Too Many Requests", &["retry-after: 3600"], Vec::new());
+    let server = Server::start([Act::Stall(OPEN), limited]).await;
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let measured = metrics::set_default_local_recorder(&recorder);
+    let client = client();
+    let mut call = server.call(Method::GET);
+    for is_open in [true, false] {
+        let opened = client.open(&call).await.unwrap();
+        assert_eq!(matches!(opened, Opened::Lines(_)), is_open);
+    }
+    drop(measured);
+    let page = recorder.handle().render();
+    for code in ["200", "429"] {
+        let labels = format!(r#"{{cloud="test",verb="test",code="{code}"}}"#);
+        let counted = format!("{DURATION}_count{labels} 1\n");
+        assert!(page.contains(&counted), "{page}");
+    }
+    call.deadline = Duration::from_millis(100);
+    let failure = client.open(&call).await.err().unwrap();
+    assert!(failure.message.contains("limited the rate"), "{failure}");
+    assert_eq!(server.calls(), 2);
+}
+
+#[tokio::test]
+async fn a_change_with_a_condition_is_sent_once_and_may_be_made() {
+    for act in [
+        Act::Cut(""),
+        Act::Cut("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{"),
+    ] {
+        let server = Server::start([act]).await;
+        let call = Call {
+            repeats: Repeat::ReadOnly,
+            ..server.call(Method::DELETE)
+        };
+        let failure = client().call(&call).await.unwrap_err();
+        assert_eq!(failure.certainty, Certainty::MayBeRunning, "{failure}");
+        assert_eq!(server.calls(), 1);
+    }
 }

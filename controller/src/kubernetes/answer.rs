@@ -6,6 +6,9 @@ use belay_server::call::{Failure, Kind};
 use http::StatusCode;
 use serde::Deserialize;
 
+/// The start of the reason in the message for an unknown field.
+const STRICT: &str = "strict decoding error";
+
 /// The meaning of a refusal.
 pub(super) enum Refusal {
     /// The named object does not exist.
@@ -86,26 +89,37 @@ fn failure(answer: &Answer, code: StatusCode, status: Option<&Status>) -> Failur
         401 => refused(Kind::Unauthenticated),
         403 => refused(Kind::Denied),
         // The server does not know a field, or an admission policy refuses the object.
-        400 | 422 => Failure::precondition(format!(
-            "{}; if the chart was upgraded, check that its definitions of {API_VERSION} were, too",
-            answer.refusal_for(&answer.quoted(reason(&status.message)))
-        )),
+        400 | 422 => {
+            let refusal = answer.refusal_for(&answer.quoted(reason(&status.message)));
+            Failure::precondition(match is_unknown_field(&status.message) {
+                true => format!(
+                    "{refusal}; if the chart was upgraded, check that its definitions of \
+                     {API_VERSION} were, too"
+                ),
+                false => refusal,
+            })
+        }
         // The server has failed, and may have made the change before it failed.
         500.. => refused(Kind::Unreachable).may_be_running(),
         _ => refused(Kind::Unreachable),
     }
 }
 
+fn is_unknown_field(message: &str) -> bool {
+    message.contains(STRICT) || message.contains("unknown field")
+}
+
 /// Returns the reason in the message for an unknown field. In the response to a patch, the message
 /// quotes the whole object before the reason.
 fn reason(message: &str) -> &str {
-    let at = message.rfind("strict decoding error");
+    let at = message.rfind(STRICT);
     at.and_then(|at| message.get(at..)).unwrap_or(message)
 }
 
 fn unknown_kind(answer: &Answer) -> Failure {
     let message = format!(
-        "{}: the API server does not know the kind; install the chart",
+        "{}: the API server does not know the kind (install the chart's definitions), or the \
+         address is not an API server",
         answer.refusal()
     );
     Failure::new(Kind::Unreachable, message)
@@ -137,6 +151,24 @@ mod tests {
                 panic!("{body}");
             };
             assert_eq!(failure.kind, Kind::Unreachable, "{body}");
+        }
+    }
+
+    #[test]
+    fn only_an_unknown_field_is_a_reason_to_check_the_definitions() {
+        for (words, is_unknown) in [
+            (r#"strict decoding error: unknown field "spec.a""#, true),
+            (r#"unknown field "spec.a""#, true),
+            ("spec.bytes: Invalid value: 0", false),
+        ] {
+            let message = words.replace('"', "\\\"");
+            let body = format!(r#"{{"kind": "Status", "message": "{message}"}}"#);
+            let Refusal::Failed(failure) = refusal(422, &body) else {
+                panic!("{words}");
+            };
+            assert!(failure.message.contains(words), "{failure}");
+            let is_advice = failure.message.contains("its definitions");
+            assert_eq!(is_advice, is_unknown, "{failure}");
         }
     }
 

@@ -16,7 +16,7 @@ pub use object::{Metadata, Object, Parsed, Resource};
 pub use verbs::{Change, List, Selector, Written};
 pub use watch::{Event, Watch};
 
-use crate::http::{self, Answer, Call, Lines, Opened, TlsFiles};
+use crate::http::{self, Answer, Call, Lines, Opened, Repeat, TlsFiles};
 use ::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use ::http::{Method, Uri};
 use belay_server::call::{Failure, Kind};
@@ -32,6 +32,8 @@ pub const FINALIZER: &str = "belay.dev/store";
 
 /// The directory in which the kubelet keeps the token and the authority of a pod.
 const ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// The start of the header's value with the token.
+const BEARER: &str = "Bearer ";
 /// Deadline for a call with its retries, and for the head of the response to a watch.
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -112,20 +114,31 @@ impl Client {
     }
 
     async fn call(&self, request: Request<'_>) -> Result<Answer, Failure> {
-        self.http.call(&self.prepared(request)?).await
+        let token = self.token()?;
+        let secrets = [bare(&token)];
+        let call = self.prepared(request, &token, &secrets)?;
+        self.http.call(&call).await
     }
 
     /// Makes a call whose response is a stream of lines, with one JSON object in each line.
     async fn open(&self, request: Request<'_>) -> Result<Opened, Failure> {
-        self.http.open(&self.prepared(request)?).await
+        let token = self.token()?;
+        let secrets = [bare(&token)];
+        let call = self.prepared(request, &token, &secrets)?;
+        self.http.open(&call).await
     }
 
-    fn prepared(&self, request: Request<'_>) -> Result<Call<'static>, Failure> {
+    fn prepared<'a>(
+        &self,
+        request: Request<'_>,
+        token: &HeaderValue,
+        secrets: &'a [&'a str],
+    ) -> Result<Call<'a>, Failure> {
         let uri = format!("{}{}", self.access.server, request.path);
         let uri: Uri = uri
             .parse()
             .map_err(|error| Failure::precondition(format!("URL {uri}: {error}")))?;
-        let mut headers = self.credentials()?;
+        let mut headers = HeaderMap::from_iter([(AUTHORIZATION, token.clone())]);
         let body = request.body.map(|(kind, body)| {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
             body
@@ -136,15 +149,16 @@ impl Client {
             uri,
             headers,
             body: body.unwrap_or_default(),
-            secrets: &[],
-            repeats: false,
+            secrets,
+            repeats: Repeat::ReadOnly,
             deadline: DEADLINE,
         })
     }
 
-    /// Reads the token, and reads the file of the certificate authority again if it has changed.
-    /// Both files are in the memory of the node, so reading them does not wait for a disk.
-    fn credentials(&self) -> Result<HeaderMap, Failure> {
+    /// Returns the value of the header with the token. Reads the token, and reads the file of the
+    /// certificate authority again if it has changed. Both files are in the memory of the node, so
+    /// reading them does not wait for a disk.
+    fn token(&self) -> Result<HeaderValue, Failure> {
         let bad = |why: String| Failure::new(Kind::Unauthenticated, why);
         let trust = self.http.trust();
         let refreshed = trust.refresh(&self.tls);
@@ -152,17 +166,58 @@ impl Client {
         let path = &self.access.token;
         let why = |why: &dyn std::fmt::Display| bad(format!("{}: {why}", path.display()));
         let token = file::read(path, file::SECRET_BYTES_MAX).map_err(|error| why(&error))?;
-        let value = [b"Bearer ", token.trim_ascii()].concat();
+        let value = [BEARER.as_bytes(), token.trim_ascii()].concat();
         let value = HeaderValue::from_bytes(&value);
         let mut value = value.map_err(|_| why(&"contains no token"))?;
         value.set_sensitive(true);
-        Ok(HeaderMap::from_iter([(AUTHORIZATION, value)]))
+        Ok(value)
     }
+}
+
+/// Returns the token in the value of a header, so that errors mask a token that stands alone.
+fn bare(token: &HeaderValue) -> &str {
+    token
+        .to_str()
+        .unwrap_or_default()
+        .trim_start_matches(BEARER)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::tests::{Act, Server};
+    use std::path::Path;
+    use tempfile::TempDir;
+
+    const TOKEN: &str = "canary-of-token";
+
+    impl Client {
+        /// Creates a client for this server, which has no certificate. Removing the directory
+        /// removes the token.
+        pub(super) fn example(server: &Server) -> (Self, TempDir) {
+            let dir = tempfile::tempdir().unwrap();
+            let token = dir.path().join("token");
+            std::fs::write(&token, TOKEN).unwrap();
+            let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+            let client = Self::new(Access {
+                server: format!("http://{}", server.address),
+                token,
+                authority: tests.join("openstack_twin/tls/authority.pem"),
+            });
+            (client.unwrap(), dir)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_that_a_proxy_echoes_is_masked() {
+        for echo in [TOKEN, "Authorization: Bearer canary-of-token"] {
+            let server = Server::start([Act::answer("403 Forbidden", echo)]).await;
+            let (client, _dir) = Client::example(&server);
+            let failure = client.get::<LocalVolume>("pvc-1").await.err().unwrap();
+            assert!(failure.message.contains("***"), "{failure}");
+            assert!(!failure.message.contains("canary"), "{failure}");
+        }
+    }
 
     #[test]
     fn a_pod_finds_its_server_by_the_variables_of_the_kubelet() {

@@ -42,7 +42,8 @@ pub enum Change<'a, R: Resource> {
     Finalizers(&'a [&'a str]),
     /// Changes fields of the spec, as a JSON merge patch (RFC 7396).
     Spec(Value),
-    /// Replaces the status.
+    /// Sets all fields of the status that this release knows, as a JSON merge patch. Fields that a
+    /// newer release has written remain.
     Status(&'a R::Status),
 }
 
@@ -68,13 +69,13 @@ impl Selector {
     /// Selects the objects of a node.
     #[must_use]
     pub fn node(name: &str) -> Self {
-        Self(format!("spec.node={name}"))
+        Self(format!("spec.node={}", value(name)))
     }
 
     /// Selects the objects with this ID of a volume or snapshot.
     #[must_use]
     pub fn id(id: &str) -> Self {
-        Self(format!("spec.id={id}"))
+        Self(format!("spec.id={}", value(id)))
     }
 
     /// Returns the path and the start of the query for these objects.
@@ -82,6 +83,18 @@ impl Selector {
         let selector = encoded(&self.0);
         format!("{}?fieldSelector={selector}", path::<R>())
     }
+}
+
+/// Escapes a value for a field selector.
+fn value(text: &str) -> String {
+    let mut value = String::with_capacity(text.len());
+    for char in text.chars() {
+        if matches!(char, '\\' | ',' | '=') {
+            value.push('\\');
+        }
+        value.push(char);
+    }
+    value
 }
 
 #[derive(Deserialize)]
@@ -250,7 +263,8 @@ impl Client {
     /// marked as being deleted.
     ///
     /// # Errors
-    /// Returns the errors of [`Self::get`].
+    /// Returns the errors of [`Self::get`], with an unknown state if the server may have received
+    /// the call.
     pub async fn delete<R: Resource>(&self, of: &Metadata) -> Result<Written<()>, Failure> {
         let body = json!({
             "apiVersion": "v1", "kind": "DeleteOptions",
@@ -347,7 +361,40 @@ fn dropped(sent: &Value, came: &Value, path: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::LocalVolume;
     use super::*;
+    use crate::http::tests::{Act, Server};
+    use belay_server::call::Certainty;
+
+    #[tokio::test]
+    async fn a_deletion_without_a_result_is_not_sent_again() {
+        let down = r#"{"kind": "Status", "message": "down"}"#;
+        for act in [
+            Act::Cut(""),
+            Act::answer("502 Bad Gateway", "<html>down"),
+            Act::answer("503 Service Unavailable", down),
+        ] {
+            let server = Server::start([act]).await;
+            let (client, _dir) = Client::example(&server);
+            let deleted = client.delete::<LocalVolume>(&Metadata::default()).await;
+            let failure = deleted.unwrap_err();
+            assert_eq!(failure.certainty, Certainty::MayBeRunning, "{failure}");
+            assert_eq!(server.calls(), 1);
+        }
+    }
+
+    #[test]
+    fn a_selector_has_the_value_as_it_is() {
+        for (id, selector) in [
+            ("vol-1", "spec.id=vol-1"),
+            ("=vol-1", r"spec.id=\=vol-1"),
+            (r"a,b=c\d!", r"spec.id=a\,b\=c\\d!"),
+            ("", "spec.id="),
+        ] {
+            assert_eq!(Selector::id(id).0, selector);
+        }
+        assert_eq!(Selector::node("a=b").0, r"spec.node=a\=b");
+    }
 
     #[test]
     fn a_field_that_does_not_come_back_is_named() {

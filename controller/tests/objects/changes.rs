@@ -94,7 +94,7 @@ pub(crate) async fn a_missing_object_is_missing_and_a_missing_kind_is_a_failure(
     let changed = client.patch(&gone.metadata, change).await;
     assert!(matches!(changed, Ok(Written::Missing)));
 
-    let part = "install the chart";
+    let part = "install the chart's definitions";
     refused_as(
         Kind::Unreachable,
         part,
@@ -198,6 +198,12 @@ pub(crate) async fn a_list_has_all_pages_and_selects_by_node_and_id(server: &Ser
         (Selector::node("node2"), 10),
         (Selector::node("node3"), 0),
         (Selector::id(&id("vol", 7)), 1),
+        (Selector::id(&format!("={}", id("vol", 7))), 0),
+        (
+            Selector::id(&format!("{},spec.node=node1", id("vol", 7))),
+            0,
+        ),
+        (Selector::id(r"\"), 0),
     ] {
         let list = client.list::<LocalVolume>(&selector).await.unwrap();
         let mut ids = ids(&list.items);

@@ -32,7 +32,7 @@ async fn objects_in_a_real_api_server() {
     changes::a_list_has_all_pages_and_selects_by_node_and_id(&server).await;
     changes::a_new_token_is_used_at_once(&server).await;
     watches::a_watch_shows_only_the_objects_of_its_node(&server).await;
-    watches::a_cut_connection_loses_no_change(&server).await;
+    watches::after_a_cut_the_objects_are_listed_again(&server).await;
     watches::an_expired_version_lists_again(&mut server).await;
 }
 

@@ -10,7 +10,7 @@ use super::wire::is_word;
 use super::wire::{self, CivoSnapshot, CivoVolume, Cluster, Made, Object, Quota};
 use crate::backend::cloud::account::{Account, Guard};
 use crate::backend::cloud::ids::{self, is_uuid};
-use crate::http::{self, Answer, Call, encoded};
+use crate::http::{self, Answer, Call, Repeat, encoded};
 use ::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use ::http::{Method, StatusCode, Uri};
 use belay_server::call::{Certainty, Failure, Kind};
@@ -97,7 +97,7 @@ impl Request {
             headers,
             body: body.map_or_else(Bytes::new, |body| body.to_string().into()),
             secrets,
-            repeats: false,
+            repeats: Repeat::Idempotent,
             deadline,
         })
     }

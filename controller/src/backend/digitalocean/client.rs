@@ -7,7 +7,7 @@ use super::wire::{self, Action, DoSnapshot, DoVolume, Listed, Refusal};
 use crate::backend::cloud::account::{Account, Guard};
 use crate::backend::cloud::ids::{self, is_uuid};
 use crate::backend::no_volume;
-use crate::http::{self, Answer, Call, encoded};
+use crate::http::{self, Answer, Call, Repeat, encoded};
 use ::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
 use ::http::{Method, StatusCode, Uri};
 use belay_server::call::{Failure, Kind};
@@ -140,7 +140,7 @@ impl Client {
             headers,
             body: body.map_or_else(Bytes::new, |body| body.to_string().into()),
             secrets: &secrets,
-            repeats: false,
+            repeats: Repeat::Idempotent,
             deadline: request.deadline,
         };
         self.http.call(&call).await

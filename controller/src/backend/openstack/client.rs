@@ -10,7 +10,7 @@ use super::session::{Account, Session};
 use super::wire::{self, CinderVolume, Restored, TYPE};
 use crate::backend::Order;
 use crate::backend::cloud::ids;
-use crate::http::{Answer, Call};
+use crate::http::{Answer, Call, Repeat};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, NodeId, VolumeId};
 use bytes::Bytes;
@@ -106,7 +106,7 @@ impl Request {
             headers,
             body: body.map_or_else(Bytes::new, |body| body.to_string().into()),
             secrets,
-            repeats: false,
+            repeats: Repeat::Idempotent,
             deadline: self.deadline,
         })
     }

@@ -8,7 +8,7 @@ use super::catalog::Endpoints;
 use super::conf::{CloudConf, Domain, Login, Project, Scope, Source, User};
 use super::wire;
 use crate::backend::cloud::account::{Guard, Identity};
-use crate::http::{Call, Client};
+use crate::http::{Call, Client, Repeat};
 use belay_server::call::{Failure, Kind};
 use belay_server::lock::Lock;
 use bytes::Bytes;
@@ -209,7 +209,7 @@ impl Account {
             headers,
             body: Bytes::from(body.to_string()),
             secrets: &[secret],
-            repeats: true,
+            repeats: Repeat::Always,
             deadline: LOGIN_DEADLINE,
         };
         let begun = Instant::now();
