@@ -1,6 +1,6 @@
 //! The objects of `local`: their fields, as `deploy/chart/objects` defines them.
 
-use super::object::Resource;
+use super::object::{Parsed, Resource};
 use belay_server::call::Failure;
 use serde::{Deserialize, Serialize};
 
@@ -139,9 +139,9 @@ pub enum Phase {
     Lost,
 }
 
-/// The reported state of a volume. A status is always written as a whole: `None` is null in JSON,
-/// which removes the previous value. Unknown fields are ignored: a newer release has written them,
-/// and the known fields keep their meaning.
+/// The reported state of a volume. All fields are written together: `None` is null in JSON, which
+/// removes the previous value. Unknown fields are ignored, and remain when the known fields are
+/// written: a newer release has written them, and the known fields keep their meaning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeStatus {
@@ -153,11 +153,13 @@ pub struct VolumeStatus {
     pub bytes: Option<u64>,
     /// The number of the last attempt to delete the object that the store has refused.
     pub refused_removal: Option<u64>,
-    /// The failure of the last change.
-    pub failure: Option<Failure>,
+    /// The failure of the last change. A failure of an unknown kind, which a newer release has
+    /// written, is left as it is when the status is written.
+    #[serde(skip_serializing_if = "Parsed::is_unknown")]
+    pub failure: Option<Parsed<Failure>>,
 }
 
-/// The reported state of a snapshot, written as a whole.
+/// The reported state of a snapshot. All fields are written together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotStatus {
@@ -171,11 +173,13 @@ pub struct SnapshotStatus {
     pub time: Option<String>,
     /// The number of the last attempt to delete the object that the store has refused.
     pub refused_removal: Option<u64>,
-    /// The failure of the last change.
-    pub failure: Option<Failure>,
+    /// The failure of the last change. A failure of an unknown kind, which a newer release has
+    /// written, is left as it is when the status is written.
+    #[serde(skip_serializing_if = "Parsed::is_unknown")]
+    pub failure: Option<Parsed<Failure>>,
 }
 
-/// The reported state of a disk, written as a whole.
+/// The reported state of a disk. All fields are written together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiskStatus {
@@ -219,4 +223,38 @@ pub struct UnlistedFile {
     pub name: Option<String>,
     /// The size in bytes.
     pub bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_failure_of_an_unknown_kind_hides_no_other_field_and_is_not_written() {
+        let status = |kind: &str| {
+            let failure = json!({"kind": kind, "certainty": "NothingHappened", "message": "no"});
+            let status = json!({"phase": "Ready", "bytes": 1, "failure": failure});
+            serde_json::from_value::<VolumeStatus>(status).unwrap()
+        };
+        let newer = status("NewerKind");
+        assert_eq!((newer.phase, newer.bytes), (Phase::Ready, Some(1)));
+        assert!(matches!(&newer.failure, Some(Parsed::Unknown(why)) if why.contains("NewerKind")));
+        assert!(
+            serde_json::to_value(newer)
+                .unwrap()
+                .get("failure")
+                .is_none()
+        );
+
+        let known = status("Quota");
+        assert_eq!(known.failure, Some(Parsed::Known(Failure::quota("no"))));
+        let none = VolumeStatus {
+            failure: None,
+            ..known.clone()
+        };
+        let written = |status| serde_json::to_value::<VolumeStatus>(status).unwrap();
+        assert_eq!(written(known)["failure"]["message"], "no");
+        assert_eq!(written(none).get("failure"), Some(&Value::Null));
+    }
 }

@@ -1,7 +1,8 @@
 //! The parts that all objects have in common. Knows no particular kind.
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -63,11 +64,27 @@ pub enum Parsed<T> {
 }
 
 impl<T> Parsed<T> {
+    /// Whether there is a part that this release does not know.
+    #[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
+    pub(super) fn is_unknown(part: &Option<Self>) -> bool {
+        matches!(part, Some(Self::Unknown(_)))
+    }
+
     /// Returns the part if this release knows all of it.
     pub fn known(&self) -> Option<&T> {
         match self {
             Self::Known(part) => Some(part),
             Self::Unknown(_) => None,
+        }
+    }
+}
+
+impl<T: Serialize> Serialize for Parsed<T> {
+    /// Fails for an unknown part: its value must be left as it is.
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Known(part) => part.serialize(to),
+            Self::Unknown(why) => Err(S::Error::custom(why)),
         }
     }
 }

@@ -97,7 +97,7 @@ pub(crate) async fn all_fields_of_each_kind_come_back(server: &Server) {
         observed_generation: Some(2),
         bytes: Some(u64::from(u32::MAX) << 20),
         refused_removal: Some(2),
-        failure: Some(failure()),
+        failure: Some(Parsed::Known(failure())),
     };
     let short = VolumeStatus {
         phase: Phase::Lost,
@@ -113,7 +113,7 @@ pub(crate) async fn all_fields_of_each_kind_come_back(server: &Server) {
         bytes: Some(1 << 30),
         time: Some("2026-11-30T07:00:00.123456789Z".to_owned()),
         refused_removal: Some(1),
-        failure: Some(failure()),
+        failure: Some(Parsed::Known(failure())),
     };
     let short = SnapshotStatus {
         phase: Phase::Refused,
