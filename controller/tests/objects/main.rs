@@ -8,6 +8,7 @@
 )]
 
 mod changes;
+mod columns;
 mod definitions;
 mod server;
 mod watches;
@@ -24,7 +25,7 @@ async fn objects_in_a_real_api_server() {
     definitions::each_immutable_field_is_refused_and_others_change(&server).await;
     definitions::values_out_of_bounds_are_refused(&server).await;
     definitions::a_disk_has_the_name_of_its_node_and_disk(&server).await;
-    definitions::people_see_the_state(&server);
+    columns::people_see_the_state(&server).await;
     changes::a_second_creation_of_a_name_is_a_conflict(&server).await;
     changes::an_old_version_changes_and_deletes_nothing(&server).await;
     changes::a_missing_object_is_missing_and_a_missing_kind_is_a_failure(&server).await;

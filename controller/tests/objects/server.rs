@@ -18,7 +18,6 @@ const TOKEN: &str = "administrator-token";
 
 /// A running API server.
 pub(crate) struct Server {
-    dir: TempDir,
     etcd: SocketAddr,
     api: SocketAddr,
     /// The address of the relay, which the client uses.
@@ -27,6 +26,9 @@ pub(crate) struct Server {
     open: Arc<Mutex<Vec<TcpStream>>>,
     _etcd: Running,
     running: Option<Running>,
+    /// The files of the programs. The last field, since fields are dropped in order: the programs
+    /// end before their files are removed.
+    dir: TempDir,
 }
 
 impl Server {
