@@ -113,7 +113,7 @@ fn late<C>(key: &Key<C>, view: &JobView, is_hung: bool) -> Failure {
 }
 
 /// A share of a key, which ends when this value is dropped. Several calls of one RPC can share a
-/// key. Each of these calls also has a job of its own, under another key. The calls use the object
+/// key. Each of these calls also has a separate job, under another key. The calls use the object
 /// that the shared key names, but do not change that object.
 #[derive(Debug)]
 pub struct Share<C: Class, T> {
