@@ -202,7 +202,7 @@ fn a_directory_that_is_removed_or_moved_away_is_found_again_when_it_is_made() {
     let gone = |bed: &Bed| {
         let pages = bed.pages();
         until("the directory is missed", || {
-            pages.health().1.contains("the directory does not exist")
+            pages.health().1.contains("create the directory first")
         });
         bed.is_registered(false);
     };
