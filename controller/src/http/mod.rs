@@ -167,9 +167,7 @@ impl Client {
             }
             let sent = Instant::now();
             let Ok(tried) = timeout_at(until, self.attempt(call)).await else {
-                self.measure(call, None, sent);
-                let why = format!("no answer within {} s", call.deadline.as_secs_f32());
-                return Err(self.failed(call, Kind::Timeout, true, &why));
+                return Err(self.unanswered(call, sent));
             };
             was_refused = false;
             let wait = match &tried {
@@ -311,6 +309,13 @@ impl Client {
             true => failure.may_be_running(),
             false => failure,
         }
+    }
+
+    /// Measures a call that was not answered before its deadline, and returns its failure.
+    fn unanswered(&self, call: &Call<'_>, sent: Instant) -> Failure {
+        self.measure(call, None, sent);
+        let why = format!("no answer within {} s", call.deadline.as_secs_f32());
+        self.failed(call, Kind::Timeout, true, &why)
     }
 
     fn broken(&self, call: &Call<'_>, broken: &Broken) -> Failure {

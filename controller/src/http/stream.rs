@@ -47,9 +47,7 @@ impl Client {
         }
         let sent = Instant::now();
         let Ok(opened) = timeout_at(until, self.head(call)).await else {
-            self.measure(call, None, sent);
-            let why = format!("no answer within {} s", call.deadline.as_secs_f32());
-            return Err(self.failed(call, Kind::Timeout, true, &why));
+            return Err(self.unanswered(call, sent));
         };
         let status = opened.as_ref().ok().map(|(status, _)| *status);
         self.measure(call, status, sent);
