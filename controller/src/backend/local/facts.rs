@@ -44,34 +44,26 @@ impl Store {
                 for reason in &reasons {
                     *known.unhealthy.entry(*reason).or_default() += 1;
                 }
-                shown.push(Shown {
-                    id: volume.id.as_str().to_owned(),
-                    reasons,
-                    details: Vec::new(),
-                });
-                shown.truncate(SHOWN_MAX);
+                if shown.len() < SHOWN_MAX {
+                    // The name and size of a volume whose record cannot be read are omitted.
+                    let readable = self.get(&volume.id).ok().flatten();
+                    shown.push(Shown {
+                        id: volume.id.as_str().to_owned(),
+                        reasons,
+                        details: readable.map(details).unwrap_or_default(),
+                    });
+                }
             }
             after = page.next;
             if after.is_none() {
-                self.name(&mut shown)?;
+                self.append_healthy(&mut shown)?;
                 return Ok((known, shown));
             }
         }
     }
 
-    /// Adds names and sizes to the unhealthy volumes in `shown`, and appends healthy volumes. If
-    /// the record of an unhealthy volume cannot be read, its name and size are omitted.
-    fn name(&self, shown: &mut Vec<Shown>) -> Result<(), Failure> {
-        let details = |volume: Volume| {
-            let size = Rounded(volume.bytes).to_string();
-            volume.name.into_iter().chain([size]).collect()
-        };
-        for unhealthy in shown.iter_mut() {
-            let record = self.ledger.get(&unhealthy.id).ok().flatten();
-            if let Some(record) = record {
-                unhealthy.details = details(self.volume(&unhealthy.id, &record)?);
-            }
-        }
+    /// Appends healthy volumes, so that up to [`SHOWN_MAX`] volumes are shown.
+    fn append_healthy(&self, shown: &mut Vec<Shown>) -> Result<(), Failure> {
         for volume in self.list(None, SHOWN_MAX)?.volumes {
             if shown.iter().all(|it| it.id != volume.id.as_str()) {
                 shown.push(Shown {
@@ -120,4 +112,10 @@ impl Facts for Local {
             }
         })
     }
+}
+
+/// Returns the name, if it is known, and the size.
+fn details(volume: Volume) -> Vec<String> {
+    let size = Rounded(volume.bytes).to_string();
+    volume.name.into_iter().chain([size]).collect()
 }
