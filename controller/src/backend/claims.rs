@@ -53,7 +53,7 @@ impl Attempt {
         Self(text.to_owned())
     }
 
-    /// Returns the text of the attempt, as it is stored in a mark.
+    /// Returns the text that a mark stores for the attempt.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

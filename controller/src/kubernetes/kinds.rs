@@ -154,7 +154,7 @@ pub struct VolumeStatus {
     /// The number of the last attempt to delete the object that the store has refused.
     pub refused_removal: Option<u64>,
     /// The failure of the last change. A failure of an unknown kind, which a newer release has
-    /// written, is left as it is when the status is written.
+    /// written, remains when the status is written.
     #[serde(skip_serializing_if = "Parsed::is_unknown")]
     pub failure: Option<Parsed<Failure>>,
 }
@@ -174,7 +174,7 @@ pub struct SnapshotStatus {
     /// The number of the last attempt to delete the object that the store has refused.
     pub refused_removal: Option<u64>,
     /// The failure of the last change. A failure of an unknown kind, which a newer release has
-    /// written, is left as it is when the status is written.
+    /// written, remains when the status is written.
     #[serde(skip_serializing_if = "Parsed::is_unknown")]
     pub failure: Option<Parsed<Failure>>,
 }

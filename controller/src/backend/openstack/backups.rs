@@ -67,7 +67,7 @@ impl Cloud {
                 Phase::Ready | Phase::Busy(_) => return Ok(basis),
                 Phase::Deleting => {}
                 // No caller knows the snapshot, and no backup can be created from it. If Cinder
-                // refuses to delete the snapshot, the snapshot remains as it is.
+                // refuses to delete the snapshot, the snapshot does not change.
                 Phase::Failed(_) => drop(self.client.delete_snapshot(&basis.id).await),
             }
         }

@@ -7,7 +7,7 @@ use crate::backend::local::store::Store;
 use belay_server::call::Failure;
 
 /// The names of filesystems, each with the offset of its magic number in bytes, and the magic
-/// number as it is on disk.
+/// number in the byte order of the disk.
 const MAGIC: [(&str, u64, &[u8]); 3] = [
     // Source: Documentation/filesystems/ext4/super.rst of Linux, `s_magic`. ext2 and ext3 have the
     // same magic number.
@@ -20,7 +20,7 @@ const MAGIC: [(&str, u64, &[u8]); 3] = [
 ];
 
 impl Store {
-    /// Refuses a source whose filesystem is not the one that was requested for the volume `id`.
+    /// Refuses a source whose filesystem differs from the type requested for the volume `id`.
     /// `origin` is the source's file. Accepts a source with the magic number of the requested
     /// filesystem, or without a known magic number: the node agent then checks the filesystem.
     ///
