@@ -3,6 +3,7 @@
 use super::object::{Parsed, Resource};
 use belay_server::call::Failure;
 use serde::{Deserialize, Serialize};
+use std::time::SystemTime;
 
 /// A volume: a file on a disk of a node.
 pub enum LocalVolume {}
@@ -34,11 +35,19 @@ impl Resource for LocalDisk {
     type Status = DiskStatus;
 }
 
+/// The version of the specs of volumes and snapshots: a release that adds a field without which a
+/// spec means something else raises the number for the specs that have the field. A store refuses a
+/// larger number than its own. An API server that does not know the field yet may drop it from an
+/// object that the store reads, so the store cannot rely on the field itself.
+pub const SPEC_VERSION: u32 = 1;
+
 /// A requested volume. An optional field without a value is absent in JSON, not null, because the
 /// server would remove a null, and its response would then differ from the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VolumeSpec {
+    /// The version of the spec, at most [`SPEC_VERSION`] for this release.
+    pub version: u32,
     /// The ID, which is random and never reused.
     pub id: String,
     /// The name in the request.
@@ -95,6 +104,8 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotSpec {
+    /// The version of the spec, at most [`SPEC_VERSION`] for this release.
+    pub version: u32,
     /// The ID, which is random and never reused.
     pub id: String,
     /// The name in the request.
@@ -122,6 +133,10 @@ pub struct DiskSpec {
     pub place: String,
     /// The name of the disk on the node.
     pub disk: String,
+    /// Whether the store may begin a new state if the directory of the disk is empty. The
+    /// controller sets this if no volume names the disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub begin: Option<bool>,
 }
 
 /// The phase of a volume or snapshot.
@@ -202,7 +217,7 @@ pub struct DiskStatus {
 }
 
 /// The files of a disk that have no object.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unlisted {
     /// The number of files.
@@ -223,6 +238,12 @@ pub struct UnlistedFile {
     pub name: Option<String>,
     /// The size in bytes.
     pub bytes: u64,
+}
+
+/// Returns a time in UTC as RFC 3339, as the status fields contain it.
+#[must_use]
+pub fn rfc3339(time: SystemTime) -> String {
+    prost_types::Timestamp::from(time).to_string()
 }
 
 #[cfg(test)]

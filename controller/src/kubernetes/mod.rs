@@ -9,8 +9,9 @@ mod verbs;
 mod watch;
 
 pub use kinds::{
-    DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Mode, Phase, SnapshotSpec,
-    SnapshotStatus, Source, Unlisted, UnlistedFile, Usage, VolumeSpec, VolumeStatus,
+    DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Mode, Phase, SPEC_VERSION,
+    SnapshotSpec, SnapshotStatus, Source, Unlisted, UnlistedFile, Usage, VolumeSpec, VolumeStatus,
+    rfc3339,
 };
 pub use object::{Metadata, Object, Parsed, Resource};
 pub use verbs::{Change, List, Selector, Written};
@@ -22,7 +23,7 @@ use ::http::{Method, Uri};
 use belay_server::call::{Failure, Kind};
 use belay_server::file;
 use bytes::Bytes;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The group and version of the objects.
@@ -31,7 +32,7 @@ pub const API_VERSION: &str = "belay.dev/v1alpha1";
 pub const FINALIZER: &str = "belay.dev/store";
 
 /// The directory in which the kubelet keeps the token and the authority of a pod.
-const ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+pub const ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The start of the header's value with the token.
 const BEARER: &str = "Bearer ";
 /// Deadline for a call with its retries, and for the head of the response to a watch.
@@ -51,12 +52,15 @@ pub struct Access {
 }
 
 impl Access {
-    /// Returns the access of a pod to the API server of its cluster, from the variables that the
-    /// kubelet sets.
+    /// Returns the access of a pod to the API server of its cluster, from the directory of its
+    /// service account and from the variables that the kubelet sets.
     ///
     /// # Errors
     /// Returns `Precondition` if a variable is missing.
-    pub fn of_pod(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Failure> {
+    pub fn of_pod(
+        account: &Path,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, Failure> {
         let needed = |name: &str| {
             variable(name).ok_or_else(|| {
                 Failure::precondition(format!(
@@ -70,7 +74,6 @@ impl Access {
             true => format!("[{host}]"),
             false => host,
         };
-        let account = PathBuf::from(ACCOUNT_DIR);
         Ok(Self {
             server: format!("https://{host}:{port}"),
             token: account.join("token"),
@@ -186,7 +189,6 @@ fn bare(token: &HeaderValue) -> &str {
 mod tests {
     use super::*;
     use crate::http::tests::{Act, Server};
-    use std::path::Path;
     use tempfile::TempDir;
 
     const TOKEN: &str = "canary-of-token";
@@ -225,14 +227,14 @@ mod tests {
             ("10.0.0.1", "https://10.0.0.1:443"),
             ("fd00::1", "https://[fd00::1]:443"),
         ] {
-            let access = Access::of_pod(|name| match name {
+            let access = Access::of_pod(Path::new(ACCOUNT_DIR), |name| match name {
                 "KUBERNETES_SERVICE_HOST" => Some(host.to_owned()),
                 "KUBERNETES_SERVICE_PORT" => Some("443".to_owned()),
                 _ => None,
             });
             assert_eq!(access.unwrap().server, server);
         }
-        let failure = Access::of_pod(|_| None).unwrap_err();
+        let failure = Access::of_pod(Path::new(ACCOUNT_DIR), |_| None).unwrap_err();
         assert!(failure.message.contains("in a pod"), "{failure}");
     }
 }

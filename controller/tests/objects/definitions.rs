@@ -4,8 +4,8 @@ use crate::server::Server;
 use crate::{OtherRelease, id, volume};
 use belay_controller::kubernetes::{
     Change, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Metadata, Mode, Object,
-    Parsed, Phase, Resource, SnapshotSpec, SnapshotStatus, Source, Unlisted, UnlistedFile, Usage,
-    VolumeSpec, VolumeStatus, Written,
+    Parsed, Phase, Resource, SPEC_VERSION, SnapshotSpec, SnapshotStatus, Source, Unlisted,
+    UnlistedFile, Usage, VolumeSpec, VolumeStatus, Written,
 };
 use belay_server::call::{Certainty, Failure, Kind};
 use serde_json::{Value, json};
@@ -35,6 +35,7 @@ fn full_volume() -> VolumeSpec {
 
 pub(crate) fn snapshot() -> SnapshotSpec {
     SnapshotSpec {
+        version: SPEC_VERSION,
         id: id("snap", 1),
         name: "snapshot-1".to_owned(),
         place: "place".to_owned(),
@@ -50,6 +51,7 @@ pub(crate) fn disk() -> DiskSpec {
         node: "node1.example".to_owned(),
         place: "place".to_owned(),
         disk: "default".to_owned(),
+        begin: Some(true),
     }
 }
 
@@ -236,6 +238,7 @@ pub(crate) async fn each_immutable_field_is_refused_and_others_change(server: &S
     let client = server.client();
     let mut of = done(client.create::<LocalVolume>("pvc-1", &full_volume()).await);
     for (field, value) in [
+        ("version", json!(2)),
         ("id", json!(id("vol", 2))),
         ("name", json!("pvc-2")),
         ("place", json!("place2")),
@@ -276,6 +279,7 @@ pub(crate) async fn each_immutable_field_is_refused_and_others_change(server: &S
             .await,
     );
     for (field, value) in [
+        ("version", json!(2)),
         ("id", json!(id("snap", 2))),
         ("name", json!("snapshot-2")),
         ("place", json!("place2")),

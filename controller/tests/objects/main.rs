@@ -13,7 +13,7 @@ mod definitions;
 mod server;
 mod watches;
 
-use belay_controller::kubernetes::{LocalVolume, Mode, Resource, Usage, VolumeSpec};
+use belay_controller::kubernetes::{LocalVolume, Mode, Resource, SPEC_VERSION, Usage, VolumeSpec};
 use server::Server;
 
 /// Runs all checks with one server, since its start takes most of the time.
@@ -55,6 +55,7 @@ fn id(prefix: &str, number: u32) -> String {
 /// Returns the spec of a volume on the node.
 fn volume(number: u32, node: &str) -> VolumeSpec {
     VolumeSpec {
+        version: SPEC_VERSION,
         id: id("vol", number),
         name: format!("pvc-{number}"),
         place: "place".to_owned(),
