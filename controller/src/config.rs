@@ -228,6 +228,7 @@ impl Config {
                 state_dir: required("--state-dir <DIR>", self.state_dir.as_ref(), kind)?,
                 place: driver.node.topology.clone(),
                 overcommit: self.overcommit,
+                keeps_intents: false,
                 require_state: self.require_state,
             })),
             Kind::Openstack => {

@@ -12,6 +12,7 @@ pub mod kubernetes;
 pub mod mark_keys;
 pub mod operation;
 pub mod rpc;
+pub mod store;
 
 use backend::{local, registry};
 use belay_server::call::{Callers, Failure, Kind};

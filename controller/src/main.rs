@@ -1,5 +1,5 @@
-//! belay-controller: runs the controller, creates a key, or serves a single call as a worker
-//! process, as its arguments select.
+//! belay-controller: runs the controller or the store of a node, creates a key, or serves a
+//! single call as a worker process, as its arguments select.
 
 use belay_controller::config::Config;
 use std::process::ExitCode;
@@ -12,6 +12,9 @@ fn main() -> ExitCode {
         return code;
     }
     if let Some(code) = belay_controller::create_key::run(std::env::args_os()) {
+        return code;
+    }
+    if let Some(code) = belay_controller::store::run(std::env::args_os()) {
         return code;
     }
     let config = match Config::parse() {

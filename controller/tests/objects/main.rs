@@ -11,6 +11,7 @@ mod changes;
 mod columns;
 mod definitions;
 mod server;
+mod store;
 mod watches;
 
 use belay_controller::kubernetes::{LocalVolume, Mode, Resource, SPEC_VERSION, Usage, VolumeSpec};
@@ -35,6 +36,7 @@ async fn objects_in_a_real_api_server() {
     watches::a_watch_shows_only_the_objects_of_its_node(&server).await;
     watches::after_a_cut_the_objects_are_listed_again(&server).await;
     watches::an_expired_version_lists_again(&mut server).await;
+    store::all(&mut server).await;
 }
 
 /// The volumes with a spec and a status that the release does not know.

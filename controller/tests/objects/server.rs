@@ -127,6 +127,11 @@ impl Server {
         }
     }
 
+    /// Returns the host and the port of the relay.
+    pub(crate) fn relay(&self) -> (String, String) {
+        (self.relay.ip().to_string(), self.relay.port().to_string())
+    }
+
     /// Deletes all volumes.
     pub(crate) fn clear(&self) {
         self.kubectl(&["delete", "--raw", "/apis/belay.dev/v1alpha1/localvolumes"]);
@@ -167,7 +172,8 @@ impl Server {
         String::from_utf8(done.stdout).unwrap()
     }
 
-    fn try_kubectl(&self, words: &[&str], input: &str) -> Output {
+    /// Runs kubectl with this input.
+    pub(crate) fn try_kubectl(&self, words: &[&str], input: &str) -> Output {
         let file = self.dir.path().join("input");
         fs::write(&file, input).unwrap();
         let mut kubectl = Command::new(programs().join("kubectl"));

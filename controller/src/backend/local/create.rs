@@ -64,7 +64,7 @@ impl Store {
 
     /// Copies the data of the source (if the request names one) into the file, and enlarges the
     /// file to the requested size.
-    fn make(
+    pub(super) fn make(
         &self,
         id: &str,
         file: &Backing,
@@ -187,7 +187,8 @@ impl Store {
     }
 }
 
-fn give_up(failure: Failure, cleaned: Result<(), Failure>) -> Failure {
+/// Adds the failure of a cleanup to the failure that made it necessary.
+pub(super) fn give_up(failure: Failure, cleaned: Result<(), Failure>) -> Failure {
     match cleaned {
         Ok(()) => failure.rolled_back(),
         Err(also) => Failure {

@@ -3,7 +3,7 @@
 
 use super::files::Backing;
 use super::record::State;
-use super::store::{Store, ready};
+use super::store::{Store, being_created};
 use belay_contract::drivers::local::Claim;
 use belay_server::call::{Failure, Kind};
 
@@ -16,33 +16,79 @@ pub(super) enum Deletion {
     InUse,
 }
 
+/// A volume that can be removed now, or the reason why it cannot.
+#[derive(Debug)]
+pub(super) enum Removal {
+    /// There is no record of the volume.
+    Gone,
+    /// The volume is incomplete, since its creation has not ended.
+    Incomplete,
+    /// An earlier deletion has begun, and must be completed.
+    Begun,
+    /// The node is using the volume's file.
+    InUse,
+    /// The volume is not in use. Its file is locked until this value is dropped, so that no process
+    /// binds the file to a loop device.
+    Locked(Backing),
+}
+
 impl Store {
     /// Deletes a volume, unless the node uses its file.
     pub(super) fn try_delete(&self, id: &str) -> Result<Deletion, Failure> {
-        let Some(record) = self.ledger.get(id)? else {
-            return Ok(Deletion::Done);
-        };
-        if record.state == State::Deleting {
-            return match self.files.find(id)? {
-                Some(file) if file.is_locked()? => Ok(Deletion::InUse),
-                _ => self.finish_delete(id).map(|()| Deletion::Done),
-            };
+        match self.reserve(id)? {
+            Removal::InUse => Ok(Deletion::InUse),
+            Removal::Incomplete => Err(being_created(id)),
+            removal => self.remove_reserved(id, removal).map(|()| Deletion::Done),
         }
-        ready(id, Some(record))?;
+    }
+
+    /// Checks whether a volume can be removed now, and locks its file.
+    ///
+    /// # Errors
+    /// Returns `Precondition` if the volume must not be removed.
+    pub(super) fn reserve(&self, id: &str) -> Result<Removal, Failure> {
+        let Some(record) = self.ledger.get(id)? else {
+            return Ok(Removal::Gone);
+        };
+        match record.state {
+            State::Creating => return Ok(Removal::Incomplete),
+            State::Deleting => {
+                return Ok(match self.files.find(id)? {
+                    Some(file) if file.is_locked()? => Removal::InUse,
+                    _ => Removal::Begun,
+                });
+            }
+            State::Ready => {}
+        }
         self.refuse_copied(id)?;
         let backing = self.files.get(id)?;
         backing.refuse_linked()?;
-        // Hold the lock until the file is removed, so that no process binds the file to a loop
-        // device.
         if !backing.try_lock()? {
-            return Ok(Deletion::InUse);
+            return Ok(Removal::InUse);
         }
         if let Err(failure) = self.refuse_replaced(id, &backing, true) {
             self.want_back(id);
             return Err(failure);
         }
         self.refuse_claimed(id, &backing)?;
-        claim_deleting(id, &backing)?;
+        Ok(Removal::Locked(backing))
+    }
+
+    /// Removes the file and the record of a volume after [`Self::reserve`].
+    ///
+    /// # Errors
+    /// Returns `Busy` if the node uses the file.
+    pub(super) fn remove_reserved(&self, id: &str, removal: Removal) -> Result<(), Failure> {
+        match removal {
+            Removal::Gone => Ok(()),
+            Removal::Incomplete => self.abandon(id),
+            Removal::Begun | Removal::InUse => self.finish_delete(id),
+            Removal::Locked(backing) => self.delete_locked(id, &backing),
+        }
+    }
+
+    fn delete_locked(&self, id: &str, backing: &Backing) -> Result<(), Failure> {
+        claim_deleting(id, backing)?;
         if let Err(failure) = self.begin_delete(id) {
             let record = self.ledger.get(id);
             if record.is_ok_and(|record| record.is_some_and(|it| it.state == State::Ready))
@@ -52,7 +98,7 @@ impl Store {
             }
             return Err(failure);
         }
-        self.remove_and_forget(id).map(|()| Deletion::Done)
+        self.remove_and_forget(id)
     }
 
     /// Returns the error for a volume that the node uses. Also asks the node agent to unstage the

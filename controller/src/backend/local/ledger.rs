@@ -295,9 +295,12 @@ impl Changes<'_> {
         self.volumes
             .insert(id, encoded.as_slice())
             .map_err(failed)?;
-        self.names
-            .insert(record.name.as_str(), id)
-            .map_err(failed)?;
+        // Objects of Kubernetes may order several volumes with one name. The first keeps the name.
+        if self.id_of(&record.name)?.is_none() {
+            self.names
+                .insert(record.name.as_str(), id)
+                .map_err(failed)?;
+        }
         let totals = self.totals()?;
         self.set_totals(Totals {
             volumes: totals.volumes + record.counts(),
@@ -314,7 +317,9 @@ impl Changes<'_> {
         };
         self.has_written = true;
         self.volumes.remove(id).map_err(failed)?;
-        self.names.remove(record.name.as_str()).map_err(failed)?;
+        if self.id_of(&record.name)?.as_deref() == Some(id) {
+            self.names.remove(record.name.as_str()).map_err(failed)?;
+        }
         let totals = self.totals()?;
         self.set_totals(Totals {
             volumes: totals.volumes.saturating_sub(record.counts()),

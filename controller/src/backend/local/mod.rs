@@ -11,6 +11,8 @@ mod health;
 mod id;
 mod ledger;
 mod loops;
+mod ordered;
+pub mod orders;
 mod record;
 mod recover;
 mod resize;
@@ -64,6 +66,8 @@ pub struct Config {
     pub place: Option<Topology>,
     /// The maximum ratio of provisioned space to actual space.
     pub overcommit: Overcommit,
+    /// Whether the record of an interrupted creation is kept at the start.
+    pub keeps_intents: bool,
     /// Whether the start fails if the directory contains no state. Set this after the first start.
     /// From then on, missing state means that the disk is not mounted.
     pub require_state: bool,

@@ -117,7 +117,10 @@ impl Store {
                 done.completed += 1;
             }
             State::Creating => {
-                self.clear(id, record)?;
+                match self.keeps_intents {
+                    true => self.remove_incomplete(id, record)?,
+                    false => self.clear(id, record)?,
+                }
                 done.undone += 1;
             }
             State::Deleting => {
@@ -167,9 +170,17 @@ impl Store {
     /// Removes the file and the record of an interrupted creation or deletion.
     ///
     /// # Errors
-    /// Returns `Precondition` if the file of an interrupted creation contains data that may exist
-    /// nowhere else. The file is kept.
+    /// Returns the errors of [`Self::refuse_unknown_data`]. The file is kept.
     pub(super) fn clear(&self, id: &str, record: &Record) -> Result<(), Failure> {
+        self.refuse_unknown_data(id, record)?;
+        self.finish_delete(id)
+    }
+
+    /// Refuses to remove the file of an interrupted creation if the file contains data.
+    ///
+    /// # Errors
+    /// Returns `Precondition` if the file contains data that may exist nowhere else.
+    pub(super) fn refuse_unknown_data(&self, id: &str, record: &Record) -> Result<(), Failure> {
         // The file of a volume with a source may contain data, but the source has the same data.
         if record.state == State::Creating
             && record.source.is_none()
@@ -183,6 +194,6 @@ impl Store {
                 record.name
             )));
         }
-        self.finish_delete(id)
+        Ok(())
     }
 }

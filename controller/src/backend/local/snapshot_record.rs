@@ -62,6 +62,11 @@ impl SnapshotRecord {
         self.created_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
     }
 
+    /// Returns the time at which the data was captured; 1970 if it is not captured yet.
+    pub(super) fn time(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_nanos(self.created_ns)
+    }
+
     /// Whether the source volume had a filesystem.
     pub(super) fn is_filesystem(&self) -> bool {
         self.filesystem
@@ -108,7 +113,7 @@ impl SnapshotRecord {
             mark: Mark::None,
             source: VolumeId::new(self.source.as_str()).map_err(kept)?,
             bytes: self.bytes,
-            created: UNIX_EPOCH + Duration::from_nanos(self.created_ns),
+            created: self.time(),
             ready,
             damage: None,
         }))

@@ -43,6 +43,9 @@ pub(super) struct Store {
     pub(super) in_progress: InProgress,
     /// Names of snapshots on which a thread is working.
     pub(super) cutting: InProgress,
+    /// Whether the record of an interrupted creation is kept, so that the creation can be repeated
+    /// with the same ID.
+    pub(super) keeps_intents: bool,
     /// The lock on the file `lock`, held until the process exits.
     _lock: File,
     /// A second lock, on the directory itself. If a restore from a backup replaces the file `lock`,
@@ -92,6 +95,7 @@ impl Store {
             ceiling: Ceiling::new(config.overcommit),
             in_progress: InProgress::default(),
             cutting: InProgress::default(),
+            keeps_intents: config.keeps_intents,
             _lock: lock,
             _dir_lock: dir_lock,
         })
@@ -274,9 +278,14 @@ pub(super) fn ready(id: &str, record: Option<Record>) -> Result<Record, Failure>
     let record = record.ok_or_else(|| Failure::not_found(format!("volume {id}: not found")))?;
     match record.state {
         State::Ready => Ok(record),
-        State::Creating => Err(Failure::busy(format!("volume {id}: still being created"))),
+        State::Creating => Err(being_created(id)),
         State::Deleting => Err(Failure::busy(format!("volume {id}: being deleted"))),
     }
+}
+
+/// Returns the error for a volume whose creation has not ended.
+pub(super) fn being_created(id: &str) -> Failure {
+    Failure::busy(format!("volume {id}: still being created"))
 }
 
 /// Returns `Quota` if provisioning `more` bytes would exceed the limit.

@@ -51,9 +51,12 @@ impl Changes<'_> {
         self.snapshots
             .insert(id, encoded.as_slice())
             .map_err(failed)?;
-        self.snapshot_names
-            .insert(record.name.as_str(), id)
-            .map_err(failed)?;
+        // The first of several snapshots with one name keeps the name.
+        if self.snapshot_named(&record.name)?.is_none() {
+            self.snapshot_names
+                .insert(record.name.as_str(), id)
+                .map_err(failed)?;
+        }
         self.snapshots_of
             .insert((record.source.as_str(), id), ())
             .map_err(failed)?;
@@ -73,9 +76,11 @@ impl Changes<'_> {
         };
         self.has_written = true;
         self.snapshots.remove(id).map_err(failed)?;
-        self.snapshot_names
-            .remove(record.name.as_str())
-            .map_err(failed)?;
+        if self.snapshot_named(&record.name)?.as_deref() == Some(id) {
+            self.snapshot_names
+                .remove(record.name.as_str())
+                .map_err(failed)?;
+        }
         self.snapshots_of
             .remove((record.source.as_str(), id))
             .map_err(failed)?;

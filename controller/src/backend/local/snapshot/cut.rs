@@ -123,7 +123,11 @@ impl Store {
         })
     }
 
-    fn fill_snapshot(&self, id: &str, source: &str) -> Result<Snapshot, Failure> {
+    pub(in crate::backend::local) fn fill_snapshot(
+        &self,
+        id: &str,
+        source: &str,
+    ) -> Result<Snapshot, Failure> {
         // Volumes do not shrink, so the current minimum size of the file also applies when the
         // blocks are shared.
         let volume = ready(source, self.ledger.get(source)?)?;

@@ -25,10 +25,7 @@ impl Store {
     /// Returns `Precondition`, and changes nothing, if the file may also belong to a volume or
     /// another snapshot.
     pub(in crate::backend::local) fn finish_discard(&self, id: &str) -> Result<(), Failure> {
-        let named = self.snapshots.named(id)?;
-        if let Some(linked) = named.linked(&self.snapshots.path_of(id)) {
-            return Err(Failure::precondition(linked));
-        }
+        self.refuse_linked_snapshot(id)?;
         self.begin_discard(id)?;
         self.copies.cancel(id);
         self.end_claim(id)?;
@@ -38,6 +35,35 @@ impl Store {
         self.ledger
             .change(|changes| changes.forget_snapshot(id))
             .map_err(Failure::may_be_running)
+    }
+
+    /// Refuses to delete a snapshot whose file may also belong to a volume or another snapshot.
+    ///
+    /// # Errors
+    /// Returns `Precondition` if the file has another name.
+    pub(in crate::backend::local) fn refuse_linked_snapshot(
+        &self,
+        id: &str,
+    ) -> Result<(), Failure> {
+        let named = self.snapshots.named(id)?;
+        match named.linked(&self.snapshots.path_of(id)) {
+            Some(linked) => Err(Failure::precondition(linked)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses to delete a snapshot while a volume is being copied from it.
+    ///
+    /// # Errors
+    /// Returns `Precondition` during such a copy.
+    pub(in crate::backend::local) fn refuse_read_snapshot(&self, id: &str) -> Result<(), Failure> {
+        let Some(target) = self.copies.reading(id) else {
+            return Ok(());
+        };
+        Err(Failure::precondition(format!(
+            "snapshot {id}: volume {target} is being copied from it; delete it when {target} is \
+             ready"
+        )))
     }
 
     /// Removes the claim that a copy to this snapshot has set on the source volume's file.
@@ -63,12 +89,7 @@ impl Store {
             let Some(mut record) = changes.snapshot(id)? else {
                 return Ok(());
             };
-            if let Some(target) = self.copies.reading(id) {
-                return Err(Failure::precondition(format!(
-                    "snapshot {id}: volume {target} is being copied from it; delete it when \
-                     {target} is ready"
-                )));
-            }
+            self.refuse_read_snapshot(id)?;
             record.state = SnapshotState::Deleting;
             changes.put_snapshot(id, &record)
         })

@@ -67,7 +67,10 @@ impl Store {
                 self.end_claim(id)?;
             }
             SnapshotState::Cutting => {
-                self.finish_discard(id)?;
+                match self.keeps_intents {
+                    true => self.snapshots.remove(id)?,
+                    false => self.finish_discard(id)?,
+                }
                 done.undone += 1;
             }
             SnapshotState::Deleting => {

@@ -33,6 +33,7 @@ mod metrics;
 #[expect(dead_code, reason = "the tests of the process mount more")]
 #[path = "../../../../tests/process/mounts.rs"]
 mod mounts;
+mod ordered;
 mod questions;
 mod recovery;
 mod shared;
@@ -93,6 +94,7 @@ fn opened(config: &Config) -> Result<Store, Failure> {
 struct Bed {
     dir: tempfile::TempDir,
     overcommit: Overcommit,
+    keeps_intents: bool,
 }
 
 impl Bed {
@@ -106,6 +108,7 @@ impl Bed {
         Self {
             dir,
             overcommit: "1000000".parse().unwrap(),
+            keeps_intents: false,
         }
     }
 
@@ -114,6 +117,7 @@ impl Bed {
             state_dir: self.dir.path().join("state"),
             place: None,
             overcommit: self.overcommit,
+            keeps_intents: self.keeps_intents,
             require_state: false,
         }
     }

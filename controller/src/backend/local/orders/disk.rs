@@ -1,0 +1,368 @@
+//! Opens a disk, and reports its state in its `LocalDisk`.
+
+use super::super::{Config, Local, Verb, id};
+use super::identity::Identity;
+use super::kind::Kept as _;
+use super::unlisted::Found;
+use super::{Orders, Served};
+use crate::backend::local::ledger::Ledger;
+use crate::kubernetes::{
+    Change, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Object, Unlisted, Written,
+    rfc3339,
+};
+use belay_server::call::Failure;
+use belay_server::readiness::{Readiness, State};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+/// The pause before another attempt to open a disk.
+const OPEN_RETRY: Duration = Duration::from_secs(2);
+/// The interval of measurements.
+const MEASURE: Duration = Duration::from_secs(10);
+
+/// A configured disk.
+pub(super) struct Disk {
+    name: String,
+    dir: PathBuf,
+    readiness: Readiness,
+    served: OnceLock<Served>,
+}
+
+impl Disk {
+    pub(super) fn new(name: &str, dir: &Path, readiness: &Readiness) -> Self {
+        Self {
+            name: name.to_owned(),
+            dir: dir.to_owned(),
+            readiness: readiness.part(State::Starting(format!("disk {name}: not open yet"))),
+            served: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the disk if it is served.
+    pub(super) fn served(&self) -> Option<&Served> {
+        self.served.get()
+    }
+}
+
+/// Opens the disk as soon as it can be served, and reports its state. Never returns.
+pub(super) async fn serve(orders: Arc<Orders>, at: usize) {
+    let disk = &orders.disks[at];
+    let mut reporter = Reporter {
+        orders: &orders,
+        disk,
+        last: None,
+    };
+    let mut last = None;
+    let served = loop {
+        match reporter.open().await {
+            Ok(served) => break served,
+            Err(failure) => {
+                disk.readiness.set(State::Starting(failure.message.clone()));
+                reporter.tell_problem(&failure).await;
+                orders.log(&mut last, failure);
+                tokio::time::sleep(OPEN_RETRY).await;
+            }
+        }
+    };
+    let served = disk.served.get_or_init(|| served);
+    tracing::info!(disk = disk.name, dir = %disk.dir.display(), "serving the disk");
+    orders.start_all();
+    let mut last = None;
+    loop {
+        match reporter.measure(served).await {
+            Ok(()) => last = None,
+            Err(failure) => {
+                reporter.tell_problem(&failure).await;
+                orders.log(&mut last, failure);
+            }
+        }
+        // A measurement follows each removal, since its object may have left a file.
+        let changed = timeout(MEASURE, served.changed.notified()).await;
+        if changed.is_ok() {
+            tokio::time::sleep(OPEN_RETRY).await;
+        }
+    }
+}
+
+struct Reporter<'a> {
+    orders: &'a Orders,
+    disk: &'a Disk,
+    /// The last report, and its time.
+    last: Option<(DiskStatus, Instant)>,
+}
+
+impl Reporter<'_> {
+    fn name(&self) -> String {
+        format!("{}.{}", self.orders.config.node, self.disk.name)
+    }
+
+    /// Opens the disk and reports the identity of its state.
+    async fn open(&mut self) -> Result<Served, Failure> {
+        let object = self.object().await?;
+        let known = object.status.as_ref().and_then(|status| status.known());
+        let remembered = known.and_then(|status| status.uuid.clone());
+        let may_begin = object
+            .spec
+            .known()
+            .is_some_and(|spec| spec.begin == Some(true));
+        let (dir, node) = (self.disk.dir.clone(), self.orders.config.node.clone());
+        let find = move || identified(&dir, &node, remembered.as_deref(), may_begin);
+        let identity = blocking(find).await?;
+        let config = Config {
+            state_dir: self.disk.dir.clone(),
+            place: None,
+            overcommit: self.orders.config.overcommit,
+            keeps_intents: true,
+            require_state: false,
+        };
+        let readiness = self.disk.readiness.clone();
+        let local = blocking(move || Local::open(config, readiness)).await?;
+        self.disk.readiness.set(State::Ready);
+        // No order is accepted before the identity of the state is stored in the API server.
+        self.tell(DiskStatus {
+            uuid: Some(identity.uuid),
+            ..DiskStatus::default()
+        })
+        .await?;
+        Ok(Served {
+            local: Arc::new(local),
+            changed: Notify::new(),
+        })
+    }
+
+    /// Returns the object of the disk, and creates it if necessary.
+    async fn object(&self) -> Result<Object<LocalDisk>, Failure> {
+        let client = &self.orders.client;
+        if let Some(object) = client.get::<LocalDisk>(&self.name()).await? {
+            return Ok(object);
+        }
+        let spec = DiskSpec {
+            node: self.orders.config.node.clone(),
+            place: self.orders.config.node.clone(),
+            disk: self.disk.name.clone(),
+            begin: None,
+        };
+        match client.create::<LocalDisk>(&self.name(), &spec).await? {
+            Written::Done(object) => Ok(object),
+            Written::Conflict | Written::Missing => Err(Failure::busy(format!(
+                "LocalDisk {}: was created by another process",
+                self.name()
+            ))),
+        }
+    }
+
+    /// Measures the disk, and reports the result if it has changed or the last report is old.
+    async fn measure(&mut self, served: &Served) -> Result<(), Failure> {
+        let (volumes, snapshots) = (&self.orders.volumes, &self.orders.snapshots);
+        let listed = || Some(volumes.ids()?.into_iter().chain(snapshots.ids()?).collect());
+        let listed: Option<HashSet<String>> = listed();
+        let is_listed = listed.is_some();
+        let local = &served.local;
+        let found = match listed {
+            Some(ids) => {
+                local
+                    .ask(Verb::List, move |store| store.unlisted(&ids))
+                    .await?
+            }
+            None => Found::default(),
+        };
+        if let (Some(volumes), Some(snapshots)) = (volumes.ids(), snapshots.ids()) {
+            for id in &found.intents {
+                // An order that has arrived since has recorded its intent.
+                if !volumes.contains(id) && !snapshots.contains(id) {
+                    abandon(local, id.clone()).await?;
+                }
+            }
+        }
+        let room = local
+            .ask(Verb::Available, |store| store.promisable())
+            .await?;
+        let uuid = self.last.as_ref().and_then(|(last, _)| last.uuid.clone());
+        let next = DiskStatus {
+            uuid,
+            bytes: Some(room.total),
+            promisable: Some(room.limit.saturating_sub(found.bytes)),
+            foreign: Some(room.foreign),
+            read_only: Some(room.is_read_only),
+            problem: None,
+            reported: None,
+            unlisted: is_listed.then_some(found.files),
+        };
+        let is_recent = self.last.as_ref().is_some_and(|(last, at)| {
+            at.elapsed() < self.orders.config.report_interval && !is_news(last, &next)
+        });
+        match is_recent {
+            true => Ok(()),
+            false => self.tell(next).await,
+        }
+    }
+
+    /// Reports why the disk is not served. Keeps the other fields of the last report.
+    async fn tell_problem(&mut self, failure: &Failure) {
+        let last = self.last.as_ref().filter(|(last, at)| {
+            last.problem.as_ref() == Some(&failure.message)
+                && at.elapsed() < self.orders.config.report_interval
+        });
+        if last.is_some() {
+            return;
+        }
+        let status = DiskStatus {
+            problem: Some(failure.message.clone()),
+            ..self
+                .last
+                .as_ref()
+                .map(|(last, _)| last.clone())
+                .unwrap_or_default()
+        };
+        if let Err(failure) = self.tell(status).await {
+            tracing::warn!(disk = self.disk.name, "cannot report the disk: {failure}");
+        }
+    }
+
+    /// Writes a report.
+    async fn tell(&mut self, status: DiskStatus) -> Result<(), Failure> {
+        let object = self.object().await?;
+        let known = object.status.as_ref().and_then(|status| status.known());
+        let status = DiskStatus {
+            // The identity of a missing disk must not be forgotten.
+            uuid: status
+                .uuid
+                .or_else(|| known.and_then(|known| known.uuid.clone())),
+            reported: Some(rfc3339(SystemTime::now())),
+            ..status
+        };
+        let change = Change::<LocalDisk>::Status(&status);
+        match self.orders.client.patch(&object.metadata, change).await? {
+            Written::Done(_) => {
+                self.last = Some((status, Instant::now()));
+                Ok(())
+            }
+            Written::Conflict | Written::Missing => Err(Failure::busy(format!(
+                "LocalDisk {}: was changed by another process at the same time",
+                self.name()
+            ))),
+        }
+    }
+}
+
+/// Whether a report must not wait.
+fn is_news(last: &DiskStatus, next: &DiskStatus) -> bool {
+    let count = |unlisted: &Option<Unlisted>| unlisted.as_ref().map(|it| it.count);
+    last.problem != next.problem
+        || last.read_only != next.read_only
+        || last.bytes != next.bytes
+        || count(&last.unlisted) != count(&next.unlisted)
+}
+
+/// Removes the record of an intent that has no object.
+async fn abandon(local: &Local, id: String) -> Result<(), Failure> {
+    let abandon = move |store: &_| match id::is_ours(id::VOLUME, &id) {
+        true => LocalVolume::abandon(store, &id),
+        false => LocalSnapshot::abandon(store, &id),
+    };
+    local.change(Verb::Delete, abandon).await
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Failure::bug(error.to_string())))
+}
+
+/// Returns the identity of the state in the directory. Begins a new state only with permission,
+/// since an empty directory may be the mount point of a disk that is not mounted.
+///
+/// # Errors
+/// Returns `Precondition` if the directory must not be served.
+fn identified(
+    dir: &Path,
+    node: &str,
+    remembered: Option<&str>,
+    may_begin: bool,
+) -> Result<Identity, Failure> {
+    let shown = dir.display();
+    let refused = |why: String| Err(Failure::precondition(format!("{shown}: {why}")));
+    if !dir.is_dir() {
+        return refused("does not exist; mount the disk, or create the directory".to_owned());
+    }
+    let found = Identity::read(dir)?;
+    match (Ledger::is_in(dir)?, remembered) {
+        (false, Some(uuid)) => {
+            return refused(format!(
+                "has no state.redb, but this disk had the state {uuid}; mount the disk; if its \
+                 data cannot be recovered, delete the LocalDisk; its volumes are then lost"
+            ));
+        }
+        (false, None) if !may_begin => {
+            return refused("empty; waiting for the controller's permission to use it".to_owned());
+        }
+        _ => {}
+    }
+    let identity = match found {
+        Some(identity) => identity,
+        None => {
+            let new = Identity::new(node)?;
+            new.write(dir)?;
+            new
+        }
+    };
+    if identity.place != node {
+        return refused(format!(
+            "its volumes are at {}, not at {node}; move the disk back to the node {}",
+            identity.place, identity.place
+        ));
+    }
+    match remembered {
+        Some(uuid) if uuid != identity.uuid => refused(format!(
+            "has the state {}, but this disk had the state {uuid}; mount the right disk",
+            identity.uuid
+        )),
+        _ => Ok(identity),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_server::call::Kind;
+
+    fn why(dir: &Path, remembered: Option<&str>, may_begin: bool) -> String {
+        let refused = identified(dir, "node1", remembered, may_begin).unwrap_err();
+        assert_eq!(refused.kind, Kind::Precondition, "{refused}");
+        refused.message
+    }
+
+    #[test]
+    fn an_empty_directory_is_used_only_with_permission_and_never_if_it_had_a_state() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        assert!(why(dir, None, false).contains("permission"));
+        assert!(why(dir, Some("a"), true).contains("had the state a"));
+        assert!(why(&dir.join("missing"), None, true).contains("does not exist"));
+        assert_eq!(Identity::read(dir).unwrap(), None);
+        let begun = identified(dir, "node1", None, true).unwrap();
+        assert_eq!(identified(dir, "node1", None, true).unwrap(), begun);
+    }
+
+    #[test]
+    fn a_state_is_served_only_by_its_node_and_only_the_expected_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let begun = identified(dir, "node1", None, true).unwrap();
+        drop(Ledger::open(dir).unwrap());
+        let again = identified(dir, "node1", Some(&begun.uuid), false);
+        assert_eq!(again.unwrap(), begun);
+        assert!(why(dir, Some("other"), false).contains("the right disk"));
+        let elsewhere = identified(dir, "node2", None, true).unwrap_err();
+        assert!(elsewhere.message.contains("at node1"), "{elsewhere}");
+    }
+}

@@ -1,0 +1,259 @@
+//! Executes the step for an object on the disk that has its file.
+
+use super::super::delete::Removal;
+use super::super::{Local, UNSTAGE_PATIENCE, UNSTAGE_POLL};
+use super::Served;
+use super::decide::Step;
+use super::kind::{Held, Kept, Report, State, may_pass};
+use super::writes::{Outcome, RETRY, Work};
+use crate::backend::measured::Verb;
+use crate::kubernetes::{Change, FINALIZER, Phase};
+use belay_server::call::Failure;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// The interval between two checks of a copy that fills a file.
+const COPY_POLL: Duration = Duration::from_millis(250);
+
+/// An object, and its file on a disk that is served.
+pub(super) struct OnDisk<'a, K: Kept> {
+    pub(super) id: String,
+    pub(super) spec: &'a K::Spec,
+    pub(super) local: &'a Local,
+    pub(super) work: &'a Work<'a, K>,
+}
+
+impl<K: Kept> OnDisk<'_, K> {
+    pub(super) async fn held(&self) -> Result<Held, Failure> {
+        let id = self.id.clone();
+        self.local
+            .ask(Verb::Get, move |store| K::held(store, &id))
+            .await
+    }
+
+    pub(super) async fn abandon(&self) -> Result<(), Failure> {
+        let id = self.id.clone();
+        let abandon = move |store: &_| K::abandon(store, &id);
+        self.local.change(Verb::Delete, abandon).await
+    }
+
+    pub(super) async fn execute(
+        &self,
+        step: Step,
+        held: Held,
+        disk: &Served,
+    ) -> Result<Outcome, Failure> {
+        let work = self.work;
+        match step {
+            Step::Rest | Step::Refuse => Ok(Outcome::Rest),
+            Step::Accept => self.accept().await,
+            Step::Make => self.make().await,
+            Step::Await => self.wait(held).await,
+            Step::Abandon => {
+                self.abandon().await?;
+                work.release().await
+            }
+            Step::Forget => {
+                self.abandon().await?;
+                Ok(Outcome::Next)
+            }
+            Step::Release => {
+                disk.notify();
+                work.release().await
+            }
+            Step::Lose => {
+                tracing::error!(
+                    object = work.name(),
+                    id = self.id,
+                    "{}: its file does not exist, and is not created again",
+                    K::KIND
+                );
+                work.report(work.new_report(Phase::Lost, None)).await
+            }
+            Step::Report => self.report_whole(held, None).await,
+            Step::Grow(bytes) => self.grow(bytes, held).await,
+            Step::Claim(attempt) => self.claim(attempt, held).await,
+            Step::Bar(attempt) => {
+                let failure = Failure::busy(format!(
+                    "{} {}: the store was not connected when its removal was requested; repeat \
+                     the call",
+                    K::WORD,
+                    self.id
+                ));
+                self.refuse_removal(attempt, held, failure).await
+            }
+            Step::Remove => match self.reserve().await? {
+                Removal::InUse => Ok(Outcome::Again(RETRY)),
+                reserved => {
+                    self.remove(reserved).await?;
+                    work.release().await
+                }
+            },
+        }
+    }
+
+    async fn accept(&self) -> Result<Outcome, Failure> {
+        let (work, spec) = (self.work, self.spec.clone());
+        if let Some(other) = work.entries.other_with(&self.id, work.name()) {
+            return work
+                .refuse(Failure::precondition(format!(
+                    "spec.id: {} {other} has the ID {}; delete one of the two objects by hand",
+                    K::KIND,
+                    self.id
+                )))
+                .await;
+        }
+        let intend = move |store: &_| K::intend(store, &spec);
+        match self.local.change(Verb::Create, intend).await {
+            Ok(()) => {}
+            Err(failure) if may_pass(&failure) => return Err(failure),
+            Err(failure) => return work.refuse(failure).await,
+        }
+        let mut all = work.object().metadata.finalizers.clone();
+        all.push(FINALIZER.to_owned());
+        let all: Vec<_> = all.iter().map(String::as_str).collect();
+        work.change(Change::Finalizers(&all)).await
+    }
+
+    async fn make(&self) -> Result<Outcome, Failure> {
+        let spec = self.spec.clone();
+        let make = move |store: &_| K::make(store, &spec);
+        let made = match K::copies(self.spec) {
+            true => self.local.copy(Verb::Create, make).await,
+            false => self.local.change(Verb::Create, make).await,
+        };
+        match made {
+            // The next step reports the file.
+            Ok(()) => Ok(Outcome::Next),
+            Err(failure) if may_pass(&failure) => {
+                self.report_making(None, &failure).await?;
+                Err(failure)
+            }
+            Err(failure) => self.work.refuse(failure).await,
+        }
+    }
+
+    /// Reports once why the file is not complete yet.
+    async fn report_making(&self, state: Option<State>, why: &Failure) -> Result<(), Failure> {
+        let work = self.work;
+        let told = work.object().status.as_ref().and_then(|it| it.known());
+        let told = told.map(K::told).and_then(|told| told.failure);
+        if told.as_ref() == Some(&why.message) {
+            return Ok(());
+        }
+        let report = Report {
+            failure: Some(why.clone()),
+            ..work.new_report(Phase::Making, state)
+        };
+        work.report(report).await.map(drop)
+    }
+
+    async fn wait(&self, held: Held) -> Result<Outcome, Failure> {
+        let work = self.work;
+        let state = match held {
+            Held::Failed(failure) => return work.refuse(failure).await,
+            Held::Copying(state) => state,
+            _ => return Ok(Outcome::Next),
+        };
+        let told = work.object().status.as_ref().and_then(|it| it.known());
+        match told.map(K::told).is_some_and(|told| told.has_time) {
+            true => Ok(Outcome::Again(COPY_POLL)),
+            false => {
+                work.report(work.new_report(Phase::Making, Some(state)))
+                    .await
+            }
+        }
+    }
+
+    async fn report_whole(&self, held: Held, why: Option<Failure>) -> Result<Outcome, Failure> {
+        let Held::Whole(state) = held else {
+            return Ok(Outcome::Next);
+        };
+        let work = self.work;
+        let report = Report {
+            failure: why,
+            ..work.new_report(Phase::Ready, Some(state))
+        };
+        work.report(report).await
+    }
+
+    async fn grow(&self, bytes: u64, held: Held) -> Result<Outcome, Failure> {
+        let id = self.id.clone();
+        let grow = move |store: &_| K::grow(store, &id, bytes);
+        match self.local.change(Verb::Resize, grow).await {
+            Ok(()) => {
+                let held = self.held().await?;
+                self.report_whole(held, None).await
+            }
+            Err(failure) if may_pass(&failure) => Err(failure),
+            Err(failure) => self.report_whole(held, Some(failure)).await,
+        }
+    }
+
+    async fn reserve(&self) -> Result<Removal, Failure> {
+        let id = self.id.clone();
+        let reserve = move |store: &_| K::reserve(store, &id);
+        self.local.change(Verb::Delete, reserve).await
+    }
+
+    async fn remove(&self, reserved: Removal) -> Result<(), Failure> {
+        let id = self.id.clone();
+        let remove = move |store: &_| K::remove(store, &id, reserved);
+        self.local.change(Verb::Delete, remove).await
+    }
+
+    /// Executes an attempt to remove the file. The file is locked before the attempt is claimed,
+    /// so that a claimed attempt succeeds unless the disk fails.
+    async fn claim(&self, attempt: u64, held: Held) -> Result<Outcome, Failure> {
+        let work = self.work;
+        let deadline = Instant::now() + UNSTAGE_PATIENCE;
+        let reserved = loop {
+            match self.reserve().await {
+                // The kernel sends no event when another process closes the file, so poll.
+                Ok(Removal::InUse) if Instant::now() < deadline => sleep(UNSTAGE_POLL).await,
+                Ok(Removal::InUse) => {
+                    let id = self.id.clone();
+                    let refused = move |store: &_| Ok(K::refuse_used(store, &id));
+                    let failure = self.local.change(Verb::Delete, refused).await?;
+                    return self.refuse_removal(attempt, held, failure).await;
+                }
+                Ok(reserved) => break reserved,
+                Err(failure) => return self.refuse_removal(attempt, held, failure).await,
+            }
+        };
+        let state = match held {
+            Held::Whole(state) => Some(state),
+            _ => None,
+        };
+        let status = K::status(work.new_report(Phase::Removing, state));
+        let (outcome, claimed) = work.patch(Change::Status(&status)).await?;
+        let Some(object) = claimed else {
+            return Ok(outcome);
+        };
+        work.entries.replace(&work.current.object, object);
+        self.remove(reserved).await?;
+        // The next step takes the finalizer off.
+        Ok(Outcome::Next)
+    }
+
+    async fn refuse_removal(
+        &self,
+        attempt: u64,
+        held: Held,
+        failure: Failure,
+    ) -> Result<Outcome, Failure> {
+        let work = self.work;
+        work.entries.bar(work.name(), attempt);
+        let (phase, state) = match held {
+            Held::Whole(state) => (Phase::Ready, Some(state)),
+            Held::Nothing => (Phase::Lost, None),
+            _ => (Phase::Making, None),
+        };
+        work.report(Report {
+            refused_removal: Some(attempt),
+            failure: Some(failure),
+            ..work.new_report(phase, state)
+        })
+        .await
+    }
+}

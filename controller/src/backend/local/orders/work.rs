@@ -1,0 +1,96 @@
+//! Decides and executes the steps for an object, one after the other.
+
+use super::Orders;
+use super::decide::{self, Step, View};
+use super::entries::Entries;
+use super::execute::OnDisk;
+use super::kind::{Held, Kept, known};
+use super::writes::{Outcome, RETRY, Work};
+use crate::kubernetes::FINALIZER;
+use belay_server::call::Failure;
+use std::sync::Arc;
+use tokio::time::sleep;
+
+/// Works on the object until nothing must be done for it.
+pub(super) async fn work<K: Kept>(orders: Arc<Orders>, entries: Arc<Entries<K>>, name: String) {
+    let mut last = String::new();
+    while let Some(current) = entries.current(&name) {
+        let work = Work {
+            orders: &orders,
+            entries: &entries,
+            current,
+        };
+        let outcome = step(&work).await.unwrap_or_else(|failure| {
+            if last != failure.message {
+                tracing::warn!(object = name, "{}: {failure}", K::KIND);
+                last = failure.message;
+            }
+            Outcome::Again(RETRY)
+        });
+        match outcome {
+            Outcome::Next => {}
+            Outcome::Again(pause) => sleep(pause).await,
+            Outcome::Rest if entries.rest(&name) => {
+                orders.worked.notify_one();
+                return;
+            }
+            Outcome::Rest => {}
+        }
+    }
+}
+
+/// Executes the next step for an object.
+async fn step<K: Kept>(work: &Work<'_, K>) -> Result<Outcome, Failure> {
+    let spec = match known::<K>(&work.object().spec) {
+        Ok(spec) => spec.clone(),
+        Err(why) => return step_unknown(work, &why).await,
+    };
+    let place = K::place(&spec);
+    let Some(disk) = work.orders.served(place.disk) else {
+        return Ok(Outcome::Rest);
+    };
+    let local = Arc::clone(&disk.local);
+    let on = OnDisk {
+        id: place.id.to_owned(),
+        spec: &spec,
+        local: &local,
+        work,
+    };
+    let held = on.held().await?;
+    if work.current.is_gone {
+        if held == Held::Intended {
+            on.abandon().await?;
+        }
+        disk.notify();
+        return Ok(Outcome::Rest);
+    }
+    on.execute(decide(work, &held), held, disk).await
+}
+
+/// Executes the step for an object that this release does not understand.
+async fn step_unknown<K: Kept>(work: &Work<'_, K>, why: &str) -> Result<Outcome, Failure> {
+    match decide(work, &Held::Nothing) {
+        Step::Refuse => {
+            work.refuse(Failure::precondition(format!(
+                "spec: {why}; update the store of the node to the release of the controller"
+            )))
+            .await
+        }
+        Step::Release => work.release().await,
+        _ => Ok(Outcome::Rest),
+    }
+}
+
+fn decide<K: Kept>(work: &Work<'_, K>, held: &Held) -> Step {
+    let object = work.object();
+    let told = object.status.as_ref().and_then(|status| status.known());
+    let view = View {
+        is_accepted: object.metadata.finalizers.iter().any(|it| it == FINALIZER),
+        is_ending: object.metadata.deletion_timestamp.is_some(),
+        generation: object.metadata.generation,
+        wanted: known::<K>(&object.spec).ok().map(K::wanted),
+        told: told.map(K::told),
+        barred: work.current.barred,
+    };
+    decide::next(&view, held)
+}

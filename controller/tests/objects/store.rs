@@ -1,0 +1,619 @@
+//! The store of a node, a real process, with real files. The tests write what the controller
+//! writes.
+
+use crate::definitions::done;
+use crate::server::Server;
+use crate::{id, volume};
+use belay_bed::patience::PATIENCE;
+use belay_bed::programs::{Running, program};
+use belay_controller::kubernetes::{
+    Change, Client, FINALIZER, LocalDisk, LocalSnapshot, LocalVolume, Object, Phase, Resource,
+    SPEC_VERSION, SnapshotSpec, Source, VolumeSpec, VolumeStatus, Written,
+};
+use belay_server::call::{Failure, Kind};
+use rustix::fs::FlockOperation;
+use serde_json::json;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The program.
+const BINARY: &str = env!("CARGO_BIN_EXE_belay-controller");
+
+/// A node with two disks, and its store.
+pub(crate) struct Node<'a> {
+    server: &'a Server,
+    pub(crate) client: Arc<Client>,
+    name: String,
+    dir: tempfile::TempDir,
+    store: Option<Running>,
+}
+
+impl<'a> Node<'a> {
+    /// Creates a node with empty disks. No store runs.
+    pub(crate) fn new(server: &'a Server, name: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for disk in ["default", "fast", "account"] {
+            fs::create_dir(dir.path().join(disk)).unwrap();
+        }
+        let (access, account) = (server.access(), dir.path().join("account"));
+        fs::copy(access.token, account.join("token")).unwrap();
+        fs::copy(access.authority, account.join("ca.crt")).unwrap();
+        Self {
+            server,
+            client: server.client(),
+            name: name.to_owned(),
+            dir,
+            store: None,
+        }
+    }
+
+    /// Starts the store.
+    pub(crate) fn start(&mut self) {
+        let (host, port) = self.server.relay();
+        let log = self.dir.path().join("log");
+        let log = File::options().create(true).append(true).open(log).unwrap();
+        let disk = |name: &str| format!("{name}={}", self.disk(name).display());
+        let mut command = program([BINARY]);
+        command
+            .args(["store", "--node", &self.name, "--overcommit", "1000"])
+            .args(["--disk", &disk("default"), "--disk", &disk("fast")])
+            .arg("--account-dir")
+            .arg(self.dir.path().join("account"))
+            .env("KUBERNETES_SERVICE_HOST", host)
+            .env("KUBERNETES_SERVICE_PORT", port)
+            .stdout(Stdio::null())
+            .stderr(log);
+        self.store = Some(Running::start(&mut command).unwrap());
+    }
+
+    /// Kills the store.
+    pub(crate) fn kill(&mut self) {
+        self.store = None;
+    }
+
+    fn disk(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn file(&self, id: &str) -> PathBuf {
+        let kind = match id.starts_with("vol-") {
+            true => "volumes",
+            false => "snapshots",
+        };
+        self.disk("default").join(kind).join(id)
+    }
+
+    /// Waits until the disk has an object for which `is_so` holds.
+    async fn disk_shows(&self, disk: &str, is_so: impl Fn(&Object<LocalDisk>) -> bool) {
+        let name = format!("{}.{disk}", self.name);
+        shows(&self.client, &name, |it| it.is_some_and(&is_so)).await;
+    }
+
+    /// Permits the store to begin on both disks, and waits until the disks are served.
+    pub(crate) async fn begin(&self) {
+        for disk in ["default", "fast"] {
+            self.disk_shows(disk, |it| problem(it).contains("permission"))
+                .await;
+            let name = format!("{}.{disk}", self.name);
+            let object = self.client.get::<LocalDisk>(&name).await.unwrap().unwrap();
+            let begin = Change::<LocalDisk>::Spec(json!({"begin": true}));
+            done(self.client.patch(&object.metadata, begin).await);
+        }
+        for disk in ["default", "fast"] {
+            self.disk_shows(disk, is_served).await;
+        }
+    }
+
+    /// Orders a volume.
+    async fn order(&self, spec: &VolumeSpec) -> Object<LocalVolume> {
+        done(self.client.create::<LocalVolume>(&spec.name, spec).await)
+    }
+
+    /// Orders a volume, and waits until it is ready.
+    async fn made(&self, number: u32) -> VolumeSpec {
+        let spec = self.spec(number);
+        self.order(&spec).await;
+        self.is_in(&spec.name, Phase::Ready).await;
+        spec
+    }
+
+    fn spec(&self, number: u32) -> VolumeSpec {
+        VolumeSpec {
+            place: self.name.clone(),
+            bytes: 4 << 20,
+            ..volume(number, &self.name)
+        }
+    }
+
+    /// Waits until the volume is in this phase, and returns its object.
+    async fn is_in(&self, name: &str, phase: Phase) -> Object<LocalVolume> {
+        let is_so = |it: &Object<LocalVolume>| status(it).is_some_and(|it| it.phase == phase);
+        shows(&self.client, name, |it| it.is_some_and(is_so))
+            .await
+            .unwrap()
+    }
+
+    /// Changes the spec of a volume, whatever its version is.
+    async fn change(&self, name: &str, fields: serde_json::Value) -> Object<LocalVolume> {
+        loop {
+            let object = self.client.get::<LocalVolume>(name).await.unwrap().unwrap();
+            let change = Change::<LocalVolume>::Spec(fields.clone());
+            if let Written::Done(object) =
+                self.client.patch(&object.metadata, change).await.unwrap()
+            {
+                return object;
+            }
+        }
+    }
+
+    /// Removes a volume as the controller does.
+    async fn remove(&self, name: &str, attempt: u64) {
+        self.change(name, json!({"remove": attempt})).await;
+        let is_so = |it: &Object<LocalVolume>| it.metadata.finalizers.is_empty();
+        let object = shows(&self.client, name, |it| it.is_some_and(is_so))
+            .await
+            .unwrap();
+        done(self.client.delete::<LocalVolume>(&object.metadata).await);
+    }
+
+    /// Waits until the store has refused the attempt to remove a volume.
+    async fn refuses_removal(&self, name: &str, attempt: u64) -> Failure {
+        let is_so = |it: &Object<LocalVolume>| {
+            status(it).is_some_and(|it| it.refused_removal == Some(attempt))
+        };
+        let object = shows(&self.client, name, |it| it.is_some_and(is_so))
+            .await
+            .unwrap();
+        failure(&object)
+    }
+}
+
+impl Drop for Node<'_> {
+    fn drop(&mut self) {
+        self.store = None;
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+            eprintln!("log of the store of {}:\n{log}", self.name);
+            let all = self.server.kubectl(&["get", "belay", "--output", "yaml"]);
+            eprintln!("{all}");
+        }
+    }
+}
+
+fn status(object: &Object<LocalVolume>) -> Option<&VolumeStatus> {
+    object.status.as_ref().and_then(|status| status.known())
+}
+
+fn failure(object: &Object<LocalVolume>) -> Failure {
+    let failure = status(object).and_then(|status| status.failure.as_ref());
+    failure.and_then(|failure| failure.known()).unwrap().clone()
+}
+
+fn problem(disk: &Object<LocalDisk>) -> String {
+    let status = disk.status.as_ref().and_then(|status| status.known());
+    status
+        .and_then(|status| status.problem.clone())
+        .unwrap_or_default()
+}
+
+fn is_served(disk: &Object<LocalDisk>) -> bool {
+    let status = disk.status.as_ref().and_then(|status| status.known());
+    status.is_some_and(|it| it.problem.is_none() && it.promisable.is_some())
+}
+
+/// Waits until `is_so` holds for the object with this name, and returns the object.
+async fn shows<R: Resource>(
+    client: &Client,
+    name: &str,
+    is_so: impl Fn(Option<&Object<R>>) -> bool,
+) -> Option<Object<R>> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        // A killed API server answers nothing.
+        if let Ok(object) = client.get::<R>(name).await
+            && is_so(object.as_ref())
+        {
+            return object;
+        }
+        assert!(Instant::now() < end, "timed out: {} {name}", R::KIND);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+pub(crate) async fn a_disk_is_begun_with_permission_and_never_again(server: &Server) {
+    let mut node = Node::new(server, "disks");
+    node.start();
+    node.begin().await;
+    node.kill();
+    let disk = node.disk("default");
+    let away = node.dir.path().join("away");
+    fs::rename(&disk, &away).unwrap();
+    fs::create_dir(&disk).unwrap();
+    node.start();
+    node.disk_shows("default", |it| problem(it).contains("had the state"))
+        .await;
+    node.disk_shows("fast", is_served).await;
+    assert_eq!(fs::read_dir(&disk).unwrap().count(), 0);
+    // The disk is mounted again, while the store runs.
+    fs::remove_dir(&disk).unwrap();
+    fs::rename(&away, &disk).unwrap();
+    node.disk_shows("default", is_served).await;
+    // The other disk was mounted in its place.
+    node.kill();
+    fs::rename(&disk, &away).unwrap();
+    fs::rename(node.disk("fast"), &disk).unwrap();
+    node.start();
+    node.disk_shows("default", |it| problem(it).contains("mount the right disk"))
+        .await;
+    // Another node has the disk.
+    let mut other = Node::new(server, "elsewhere");
+    fs::remove_dir(other.disk("default")).unwrap();
+    fs::rename(&away, other.disk("default")).unwrap();
+    other.start();
+    other
+        .disk_shows("default", |it| problem(it).contains("are at disks"))
+        .await;
+}
+
+pub(crate) async fn a_volume_lives_and_ends(node: &mut Node<'_>) {
+    let spec = node.made(1).await;
+    let ready = node.is_in("pvc-1", Phase::Ready).await;
+    assert_eq!(ready.metadata.finalizers, [FINALIZER]);
+    let file = node.file(&spec.id);
+    assert_eq!(fs::metadata(&file).unwrap().size(), 4 << 20);
+
+    node.change("pvc-1", json!({"bytes": 8 << 20})).await;
+    let grown = |it: &Object<LocalVolume>| status(it).unwrap().bytes == Some(8 << 20);
+    shows(&node.client, "pvc-1", |it| it.is_some_and(grown)).await;
+    assert_eq!(fs::metadata(&file).unwrap().size(), 8 << 20);
+
+    // A growth that is refused is not tried again.
+    let changed = node.change("pvc-1", json!({"bytes": 1_u64 << 60})).await;
+    let generation = Some(changed.metadata.generation);
+    let answered = |it: &Object<LocalVolume>| status(it).unwrap().observed_generation == generation;
+    let refused = shows(&node.client, "pvc-1", |it| it.is_some_and(answered))
+        .await
+        .unwrap();
+    assert_eq!(failure(&refused).kind, Kind::Quota);
+    assert_eq!(status(&refused).unwrap().bytes, Some(8 << 20));
+    node.change("pvc-1", json!({"bytes": 8 << 20})).await;
+
+    // A volume in use is not removed.
+    let lock = File::open(&file).unwrap();
+    rustix::fs::flock(&lock, FlockOperation::LockShared).unwrap();
+    node.change("pvc-1", json!({"remove": 1})).await;
+    let refused = node.refuses_removal("pvc-1", 1).await;
+    assert_eq!(refused.kind, Kind::Precondition, "{refused}");
+    drop(lock);
+    node.change("pvc-1", json!({"remove": null})).await;
+    assert!(file.exists());
+    node.remove("pvc-1", 2).await;
+    assert!(!file.exists());
+}
+
+pub(crate) async fn copies_have_the_data_of_their_source(node: &mut Node<'_>) {
+    let source = node.made(2).await;
+    // The node uses the volume.
+    let file = node.file(&source.id);
+    rustix::fs::removexattr(&file, "user.belay.new").unwrap();
+    std::os::unix::fs::FileExt::write_all_at(
+        &File::options().write(true).open(&file).unwrap(),
+        b"data",
+        4096,
+    )
+    .unwrap();
+    let snapshot = SnapshotSpec {
+        version: SPEC_VERSION,
+        id: id("snap", 1),
+        name: "snapshot-1".to_owned(),
+        place: source.place.clone(),
+        disk: source.disk.clone(),
+        node: source.node.clone(),
+        volume: source.id.clone(),
+        remove: None,
+    };
+    done(
+        node.client
+            .create::<LocalSnapshot>("snapshot-1", &snapshot)
+            .await,
+    );
+    let ready = |it: &Object<LocalSnapshot>| {
+        let status = it.status.as_ref().and_then(|status| status.known());
+        status.is_some_and(|it| it.phase == Phase::Ready && it.time.is_some())
+    };
+    shows(&node.client, "snapshot-1", |it| it.is_some_and(ready)).await;
+    for (number, from) in [
+        (3, Source::Snapshot(snapshot.id.clone())),
+        (4, Source::Volume(source.id.clone())),
+    ] {
+        let copy = VolumeSpec {
+            source: Some(from),
+            ..node.spec(number)
+        };
+        node.order(&copy).await;
+        node.is_in(&copy.name, Phase::Ready).await;
+        let data = fs::read(node.file(&copy.id)).unwrap();
+        assert_eq!(&data[4096..4100], b"data");
+        node.remove(&copy.name, 1).await;
+    }
+    // A copy of a volume that does not exist leaves nothing.
+    let copy = VolumeSpec {
+        source: Some(Source::Volume(id("vol", 99))),
+        ..node.spec(5)
+    };
+    node.order(&copy).await;
+    let refused = node.is_in("pvc-5", Phase::Refused).await;
+    assert_eq!(failure(&refused).kind, Kind::NotFound);
+    let free = |it: &Object<LocalVolume>| it.metadata.finalizers.is_empty();
+    let refused = shows(&node.client, "pvc-5", |it| it.is_some_and(free))
+        .await
+        .unwrap();
+    assert!(!node.file(&copy.id).exists());
+    done(node.client.delete::<LocalVolume>(&refused.metadata).await);
+
+    let object = node
+        .client
+        .get::<LocalSnapshot>("snapshot-1")
+        .await
+        .unwrap()
+        .unwrap();
+    let remove = Change::<LocalSnapshot>::Spec(json!({"remove": 1}));
+    done(node.client.patch(&object.metadata, remove).await);
+    let free = |it: &Object<LocalSnapshot>| it.metadata.finalizers.is_empty();
+    let object = shows(&node.client, "snapshot-1", |it| it.is_some_and(free))
+        .await
+        .unwrap();
+    assert!(!node.file(&snapshot.id).exists());
+    done(node.client.delete::<LocalSnapshot>(&object.metadata).await);
+    node.remove("pvc-2", 1).await;
+}
+
+pub(crate) async fn an_order_without_room_is_refused_before_it_is_accepted(node: &mut Node<'_>) {
+    let spec = VolumeSpec {
+        bytes: 1 << 60,
+        ..node.spec(6)
+    };
+    node.order(&spec).await;
+    let refused = node.is_in("pvc-6", Phase::Refused).await;
+    assert_eq!(failure(&refused).kind, Kind::Quota);
+    assert!(refused.metadata.finalizers.is_empty());
+    assert!(!node.file(&spec.id).exists());
+    done(node.client.delete::<LocalVolume>(&refused.metadata).await);
+}
+
+pub(crate) async fn nothing_is_made_or_removed_after_the_wish_was_taken_back(node: &mut Node<'_>) {
+    let kept = node.made(7).await;
+    node.kill();
+    // The node is off: the claim is deleted, and the order of another volume is withdrawn.
+    let withdrawn = node.spec(8);
+    let order = node.order(&withdrawn).await;
+    done(node.client.delete::<LocalVolume>(&order.metadata).await);
+    node.change("pvc-7", json!({"remove": 1})).await;
+    node.start();
+    let refused = node.refuses_removal("pvc-7", 1).await;
+    assert_eq!(refused.kind, Kind::Busy, "{refused}");
+    assert!(node.file(&kept.id).exists());
+    assert!(!node.file(&withdrawn.id).exists());
+    // A change of another field does not execute the refused attempt.
+    node.change("pvc-7", json!({"bytes": 8 << 20})).await;
+    let grown = |it: &Object<LocalVolume>| status(it).unwrap().bytes == Some(8 << 20);
+    shows(&node.client, "pvc-7", |it| it.is_some_and(grown)).await;
+    assert!(node.file(&kept.id).exists());
+    node.remove("pvc-7", 2).await;
+    assert!(!node.file(&kept.id).exists());
+}
+
+pub(crate) async fn a_deleted_object_leaves_its_file_which_is_named(node: &mut Node<'_>) {
+    let spec = node.made(9).await;
+    let object = node.is_in("pvc-9", Phase::Ready).await;
+    done(node.client.delete::<LocalVolume>(&object.metadata).await);
+    shows::<LocalVolume>(&node.client, "pvc-9", |it| it.is_none()).await;
+    assert!(node.file(&spec.id).exists());
+    let named = |it: &Object<LocalDisk>| {
+        let status = it.status.as_ref().and_then(|status| status.known());
+        let unlisted = status
+            .and_then(|status| status.unlisted.clone())
+            .unwrap_or_default();
+        unlisted.count == 1 && unlisted.first[0].id == spec.id
+    };
+    node.disk_shows("default", named).await;
+    // An object with its ID takes the file over.
+    fs::write(node.file(&spec.id).with_file_name("other"), "").unwrap();
+    let written = fs::metadata(node.file(&spec.id)).unwrap().ino();
+    node.order(&spec).await;
+    node.is_in("pvc-9", Phase::Ready).await;
+    assert_eq!(fs::metadata(node.file(&spec.id)).unwrap().ino(), written);
+    // A second object with the ID is refused, so that its removal cannot delete the file.
+    let second = VolumeSpec {
+        name: "pvc-10".to_owned(),
+        ..spec.clone()
+    };
+    node.order(&second).await;
+    let refused = node.is_in("pvc-10", Phase::Refused).await;
+    assert!(
+        failure(&refused).message.contains("pvc-9"),
+        "{}",
+        failure(&refused)
+    );
+    done(node.client.delete::<LocalVolume>(&refused.metadata).await);
+    node.remove("pvc-9", 1).await;
+}
+
+/// Backups drop the status, and keep finalizers.
+pub(crate) async fn a_restored_object_without_its_file_is_lost(node: &mut Node<'_>) {
+    let accepted = json!({
+        "apiVersion": "belay.dev/v1alpha1", "kind": "LocalVolume",
+        "metadata": {"name": "pvc-11", "finalizers": [FINALIZER]}, "spec": node.spec(11),
+    });
+    let create = ["create", "--filename", "-"];
+    node.server.kubectl_with(&create, &accepted.to_string());
+    node.is_in("pvc-11", Phase::Lost).await;
+    assert!(!node.file(&id("vol", 11)).exists());
+    node.remove("pvc-11", 1).await;
+}
+
+pub(crate) async fn a_newer_spec_is_refused_by_name(node: &mut Node<'_>) {
+    let newer = VolumeSpec {
+        version: SPEC_VERSION + 1,
+        ..node.spec(12)
+    };
+    node.order(&newer).await;
+    let refused = node.is_in("pvc-12", Phase::Refused).await;
+    let why = failure(&refused).message;
+    assert!(why.contains("version 2 is newer than 1"), "{why}");
+    assert!(refused.metadata.finalizers.is_empty());
+    assert!(!node.file(&newer.id).exists());
+    done(node.client.delete::<LocalVolume>(&refused.metadata).await);
+
+    // The store that runs during the change of a definition may read objects without the new field.
+    node.kill();
+    let field = |op: &str| {
+        let path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/encrypted";
+        let patch = json!([{"op": op, "path": path, "value": {"type": "boolean"}}]).to_string();
+        let kind = "crd/localvolumes.belay.dev";
+        let words = ["patch", kind, "--type=json", "--patch", &patch];
+        node.server.kubectl(&words);
+    };
+    field("add");
+    let mut spec = serde_json::to_value(node.spec(12)).unwrap();
+    spec["encrypted"] = true.into();
+    let newer = json!({
+        "apiVersion": "belay.dev/v1alpha1", "kind": "LocalVolume",
+        "metadata": {"name": "pvc-12"}, "spec": spec,
+    });
+    let create = ["create", "--validate=strict", "--filename", "-"];
+    let end = Instant::now() + PATIENCE;
+    // The server uses the changed definition after a moment.
+    while !node
+        .server
+        .try_kubectl(&create, &newer.to_string())
+        .status
+        .success()
+    {
+        assert!(
+            Instant::now() < end,
+            "the server does not use the definition"
+        );
+    }
+    node.start();
+    let refused = node.is_in("pvc-12", Phase::Refused).await;
+    assert!(
+        failure(&refused).message.contains("encrypted"),
+        "{}",
+        failure(&refused)
+    );
+    assert!(refused.metadata.finalizers.is_empty());
+    assert!(!node.file(&id("vol", 12)).exists());
+    done(node.client.delete::<LocalVolume>(&refused.metadata).await);
+    field("remove");
+}
+
+/// Kills the store at many moments, restarts the server, and checks that objects and files agree.
+pub(crate) async fn kills_leave_nothing_half_done(server: &mut Server) {
+    let mut numbers = 100..;
+    let mut node = Node::new(server, "killed");
+    node.start();
+    node.begin().await;
+    for millis in [0, 3, 6, 10, 15, 20, 30, 50] {
+        let specs: Vec<_> = numbers
+            .by_ref()
+            .take(4)
+            .map(|number| node.spec(number))
+            .collect();
+        for spec in &specs {
+            node.order(spec).await;
+        }
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        node.kill();
+        node.start();
+        for spec in &specs {
+            node.is_in(&spec.name, Phase::Ready).await;
+            assert!(node.file(&spec.id).exists(), "{}", spec.id);
+        }
+        // The controller repeats a removal that the store refuses because it was killed.
+        let (mut attempt, mut left) = (1, specs.clone());
+        while !left.is_empty() {
+            for spec in &left {
+                node.change(&spec.name, json!({"remove": attempt})).await;
+            }
+            if attempt == 1 {
+                tokio::time::sleep(Duration::from_millis(millis)).await;
+                node.kill();
+                node.start();
+            }
+            let mut refused = Vec::new();
+            for spec in left {
+                let is_so = |it: &Object<LocalVolume>| {
+                    let is_refused = status(it).unwrap().refused_removal == Some(attempt);
+                    it.metadata.finalizers.is_empty() || is_refused
+                };
+                let object = shows(&node.client, &spec.name, |it| it.is_some_and(is_so)).await;
+                let object = object.unwrap();
+                match object.metadata.finalizers.is_empty() {
+                    true => {
+                        assert!(!node.file(&spec.id).exists(), "{}", spec.id);
+                        done(node.client.delete::<LocalVolume>(&object.metadata).await);
+                    }
+                    false => {
+                        assert!(node.file(&spec.id).exists(), "{}", spec.id);
+                        refused.push(spec);
+                    }
+                }
+            }
+            (left, attempt) = (refused, attempt + 1);
+        }
+    }
+    let nothing = |it: &Object<LocalDisk>| {
+        let status = it.status.as_ref().and_then(|status| status.known());
+        status
+            .and_then(|status| status.unlisted.as_ref())
+            .is_some_and(|it| it.count == 0)
+    };
+    node.disk_shows("default", nothing).await;
+    let volumes = node.disk("default").join("volumes");
+    assert_eq!(fs::read_dir(&volumes).unwrap().count(), 0);
+}
+
+/// Orders continue after the API server was away.
+pub(crate) async fn a_restarted_server_is_followed(server: &mut Server) {
+    let disks = tempfile::tempdir().unwrap();
+    let moved = disks.path().join("disks");
+    {
+        let mut node = Node::new(server, "restarted");
+        node.start();
+        node.begin().await;
+        node.kill();
+        fs::rename(node.disk("default"), &moved).unwrap();
+    }
+    server.restart();
+    let mut node = Node::new(server, "restarted");
+    fs::remove_dir(node.disk("default")).unwrap();
+    fs::rename(&moved, node.disk("default")).unwrap();
+    node.start();
+    let spec = node.made(300).await;
+    node.remove(&spec.name, 1).await;
+}
+
+/// Runs the tests that share a node.
+pub(crate) async fn all(server: &mut Server) {
+    server.clear();
+    {
+        let mut node = Node::new(server, "node7");
+        node.start();
+        node.begin().await;
+        a_volume_lives_and_ends(&mut node).await;
+        copies_have_the_data_of_their_source(&mut node).await;
+        an_order_without_room_is_refused_before_it_is_accepted(&mut node).await;
+        nothing_is_made_or_removed_after_the_wish_was_taken_back(&mut node).await;
+        a_deleted_object_leaves_its_file_which_is_named(&mut node).await;
+        a_restored_object_without_its_file_is_lost(&mut node).await;
+        a_newer_spec_is_refused_by_name(&mut node).await;
+        a_disk_is_begun_with_permission_and_never_again(server).await;
+    }
+    kills_leave_nothing_half_done(server).await;
+    a_restarted_server_is_followed(server).await;
+}
