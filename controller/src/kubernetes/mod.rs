@@ -52,8 +52,8 @@ pub struct Access {
 }
 
 impl Access {
-    /// Returns the access of a pod to the API server of its cluster, from the directory of its
-    /// service account and from the variables that the kubelet sets.
+    /// Returns the access of a pod to the API server of its cluster, from the variables that the
+    /// kubelet sets, and the directory with the token and the authority.
     ///
     /// # Errors
     /// Returns `Precondition` if a variable is missing.
@@ -197,12 +197,21 @@ mod tests {
         /// Creates a client for this server, which has no certificate. Removing the directory
         /// removes the token.
         pub(super) fn example(server: &Server) -> (Self, TempDir) {
+            Self::of_server(&format!("http://{}", server.address))
+        }
+
+        /// Creates a client that makes no calls.
+        pub(crate) fn unused() -> (Self, TempDir) {
+            Self::of_server("http://absent.invalid")
+        }
+
+        fn of_server(url: &str) -> (Self, TempDir) {
             let dir = tempfile::tempdir().unwrap();
             let token = dir.path().join("token");
             std::fs::write(&token, TOKEN).unwrap();
             let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
             let client = Self::new(Access {
-                server: format!("http://{}", server.address),
+                server: url.to_owned(),
                 token,
                 authority: tests.join("openstack_twin/tls/authority.pem"),
             });
@@ -227,14 +236,17 @@ mod tests {
             ("10.0.0.1", "https://10.0.0.1:443"),
             ("fd00::1", "https://[fd00::1]:443"),
         ] {
-            let access = Access::of_pod(Path::new(ACCOUNT_DIR), |name| match name {
+            let access = Access::of_pod(Path::new("/account"), |name| match name {
                 "KUBERNETES_SERVICE_HOST" => Some(host.to_owned()),
                 "KUBERNETES_SERVICE_PORT" => Some("443".to_owned()),
                 _ => None,
             });
-            assert_eq!(access.unwrap().server, server);
+            let access = access.unwrap();
+            assert_eq!(access.server, server);
+            assert_eq!(access.token, Path::new("/account/token"));
+            assert_eq!(access.authority, Path::new("/account/ca.crt"));
         }
-        let failure = Access::of_pod(Path::new(ACCOUNT_DIR), |_| None).unwrap_err();
+        let failure = Access::of_pod(Path::new("/account"), |_| None).unwrap_err();
         assert!(failure.message.contains("in a pod"), "{failure}");
     }
 }

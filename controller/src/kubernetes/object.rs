@@ -15,7 +15,7 @@ pub trait Resource: Send + Sync + 'static {
     /// The requested state.
     type Spec: Clone + Serialize + DeserializeOwned + Send + Sync;
     /// The reported state.
-    type Status: Clone + Serialize + DeserializeOwned + Send + Sync;
+    type Status: Clone + PartialEq + Serialize + DeserializeOwned + Send + Sync;
 }
 
 /// An object as the API server returns it.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
 const JSON: &str = "application/json";
@@ -112,6 +113,14 @@ struct PageMetadata {
     resource_version: String,
     #[serde(rename = "continue", default)]
     next: String,
+}
+
+/// The name of PersistentVolumeClaims in URLs.
+const CLAIMS: &str = "persistentvolumeclaims";
+
+#[derive(Deserialize)]
+struct Claim {
+    metadata: Metadata,
 }
 
 fn path<R: Resource>() -> String {
@@ -280,6 +289,28 @@ impl Client {
             Refusal::Missing => Ok(Written::Missing),
             Refusal::Conflict => Ok(Written::Conflict),
             other => Err(other.into_failure(&answer)),
+        }
+    }
+
+    /// Returns the annotations of a PersistentVolumeClaim; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// Returns `Denied` if the account may not read claims, and the errors of [`Self::get`].
+    pub async fn annotations_of_claim(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<BTreeMap<String, String>>, Failure> {
+        let (namespace, claim) = (encoded(namespace), encoded(name));
+        let path = format!("/api/v1/namespaces/{namespace}/{CLAIMS}/{claim}");
+        let answer = self.read("get", &path).await?;
+        if answer.status == StatusCode::OK {
+            let claim = answer.json::<Claim>().map_err(Failure::nothing_happened)?;
+            return Ok(Some(claim.metadata.annotations));
+        }
+        match Refusal::of(&answer, CLAIMS, Some(name)) {
+            Refusal::Missing => Ok(None),
+            other => Err(other.into_failure(&answer).nothing_happened()),
         }
     }
 
