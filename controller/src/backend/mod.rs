@@ -1,8 +1,7 @@
 //! The interface to storage systems, without CSI: `operation/` checks whether a change was already
 //! made, and `rpc/` handles gRPC and capabilities. A method of a backend (a "verb") reads state or
 //! starts a change, and returns the state at that time. `operation/engine` waits until the change
-//! has ended; only the methods of `local` wait themselves. Calls without secrets pass empty
-//! secrets.
+//! has ended; only `local` and `nodes` wait themselves. Calls without secrets pass empty secrets.
 
 #[macro_use]
 mod optional;
@@ -15,6 +14,7 @@ pub mod digitalocean;
 pub mod local;
 mod measured;
 pub mod nfs;
+pub mod nodes;
 pub mod openstack;
 pub mod registry;
 mod snapshots;

@@ -10,6 +10,7 @@
 mod changes;
 mod columns;
 mod definitions;
+mod nodes;
 mod server;
 mod store;
 mod watches;
@@ -36,7 +37,37 @@ async fn objects_in_a_real_api_server() {
     watches::a_watch_shows_only_the_objects_of_its_node(&server).await;
     watches::after_a_cut_the_objects_are_listed_again(&server).await;
     watches::an_expired_version_lists_again(&mut server).await;
+    server.clear();
+    volumes_of_all_nodes(&mut server).await;
     store::all(&mut server).await;
+}
+
+/// Runs the checks of the backend for all nodes.
+async fn volumes_of_all_nodes(server: &mut Server) {
+    use nodes::{copies, creation, growth, outages, removal};
+    creation::an_accepted_order_becomes_a_volume_and_counts(server).await;
+    creation::an_order_that_no_store_accepts_is_withdrawn(server).await;
+    creation::a_withdrawal_that_races_with_the_acceptance_waits_on(server).await;
+    creation::a_refused_order_is_deleted_before_the_answer(server).await;
+    creation::an_accepted_order_of_a_silent_store_is_unavailable(server).await;
+    creation::two_controllers_with_one_name_create_one_volume(server).await;
+    creation::a_lost_volume_is_created_again_under_another_id(server).await;
+    removal::a_claimed_removal_deletes_the_object_and_succeeds(server).await;
+    removal::a_refused_removal_is_cancelled_and_the_next_has_a_higher_number(server).await;
+    removal::an_attempt_without_an_answer_is_cancelled_unless_it_is_claimed(server).await;
+    removal::a_silent_store_gets_no_removal(server).await;
+    removal::a_removal_after_a_crash_of_the_controller_is_completed(server).await;
+    removal::an_unlisted_file_is_unavailable_and_not_deleted(server).await;
+    growth::a_growth_counts_while_it_runs_and_a_refused_one_no_longer(server).await;
+    growth::a_growth_after_a_crash_of_the_controller_begins_again(server).await;
+    copies::a_snapshot_is_cut_before_it_is_ready_and_is_deleted(server).await;
+    copies::an_ignored_order_for_a_snapshot_is_withdrawn_and_internal(server).await;
+    copies::a_copy_is_on_the_disk_of_its_source_whatever_is_preferred(server).await;
+    copies::an_ignored_order_for_a_copy_is_withdrawn_and_internal(server).await;
+    copies::with_late_binding_only_the_selected_place_is_tried(server).await;
+    outages::a_creation_after_a_crash_of_the_controller_is_completed(server).await;
+    outages::orders_that_no_call_waits_for_are_deleted(server).await;
+    outages::a_creation_survives_a_restart_of_the_api_server(server).await;
 }
 
 /// The volumes with a spec and a status that the release does not know.

@@ -1,0 +1,211 @@
+//! The objects of one kind, kept up to date by a watch, with the times at which this process saw
+//! them. All ages are measured by this process, since the clocks of nodes may be wrong. An object
+//! that is not in the cache may exist.
+
+use crate::kubernetes::{Client, Event, Object, Resource, Selector, Watch};
+use belay_server::call::{Failure, Kind};
+use belay_server::lock::Lock;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// A kind whose objects are in a cache.
+pub(super) trait Cached: Resource {
+    /// Returns the ID of the volume or snapshot; `None` for a disk.
+    fn id(spec: &Self::Spec) -> Option<&str>;
+}
+
+/// An object, and the times at which this process saw it.
+pub(super) struct Seen<R: Resource> {
+    pub(super) object: Arc<Object<R>>,
+    /// The time at which this process first saw the object.
+    pub(super) since: Instant,
+    /// The time of the last change of the status, or [`Self::since`].
+    pub(super) changed: Instant,
+}
+
+impl<R: Resource> Clone for Seen<R> {
+    fn clone(&self) -> Self {
+        Self {
+            object: Arc::clone(&self.object),
+            ..*self
+        }
+    }
+}
+
+/// The objects of one kind.
+pub(super) struct Cache<R: Resource> {
+    state: Lock<State<R>>,
+    /// Notifies all waiters after each change.
+    changes: watch::Sender<()>,
+}
+
+struct State<R: Resource> {
+    objects: HashMap<String, Seen<R>>,
+    /// The names of the objects, by ID.
+    names: HashMap<String, String>,
+    /// The reason why the objects may be out of date; `None` if the watch works.
+    failure: Option<Failure>,
+}
+
+impl<R: Cached> Cache<R> {
+    pub(super) fn new() -> Self {
+        let why = format!("{}: not listed yet; repeat the call", R::PLURAL);
+        let state = State {
+            objects: HashMap::new(),
+            names: HashMap::new(),
+            failure: Some(Failure::new(Kind::Unreachable, why)),
+        };
+        Self {
+            state: Lock::new(state),
+            changes: watch::Sender::new(()),
+        }
+    }
+
+    /// Fails if the objects have not been listed, or if the watch does not work at present.
+    ///
+    /// # Errors
+    /// Returns `Unreachable` with the reason.
+    pub(super) fn current(&self) -> Result<(), Failure> {
+        match &self.state.lock().failure {
+            None => Ok(()),
+            Some(failure) => Err(Failure::new(Kind::Unreachable, &*failure.message)),
+        }
+    }
+
+    pub(super) fn named(&self, name: &str) -> Option<Seen<R>> {
+        self.state.lock().objects.get(name).cloned()
+    }
+
+    pub(super) fn identified(&self, id: &str) -> Option<Seen<R>> {
+        let state = self.state.lock();
+        state.objects.get(state.names.get(id)?).cloned()
+    }
+
+    /// Returns all objects, in no particular order.
+    pub(super) fn all(&self) -> Vec<Seen<R>> {
+        self.state.lock().objects.values().cloned().collect()
+    }
+
+    /// Returns a receiver that is notified after each change.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// Keeps the cache up to date until the task is aborted.
+    pub(super) async fn follow(self: Arc<Self>, client: Arc<Client>) {
+        let mut watch = Watch::<R>::new(client, Selector::all());
+        loop {
+            let event = watch.next().await;
+            if let Err(failure) = &event
+                && self.current().is_ok()
+            {
+                tracing::warn!("{failure}; the objects are listed again");
+            }
+            self.apply(event);
+        }
+    }
+
+    pub(super) fn apply(&self, event: Result<Event<R>, Failure>) {
+        let mut state = self.state.lock();
+        match event {
+            Err(failure) => state.failure = Some(failure),
+            Ok(event) => {
+                state.failure = None;
+                match event {
+                    Event::Listed(objects) => {
+                        let old = std::mem::take(&mut state.objects);
+                        state.names.clear();
+                        for object in objects {
+                            state.insert(object, |name| old.get(name));
+                        }
+                    }
+                    Event::Changed(object) => {
+                        let old = state.remove(&object.metadata.name);
+                        state.insert(object, |_| old.as_ref());
+                    }
+                    Event::Deleted(object) => drop(state.remove(&object.metadata.name)),
+                }
+            }
+        }
+        drop(state);
+        self.changes.send_replace(());
+    }
+}
+
+impl<R: Cached> State<R> {
+    fn insert<'a>(&mut self, object: Object<R>, old: impl FnOnce(&str) -> Option<&'a Seen<R>>) {
+        let now = Instant::now();
+        let name = object.metadata.name.clone();
+        let same = old(&name).filter(|old| old.object.metadata.uid == object.metadata.uid);
+        let since = same.map_or(now, |old| old.since);
+        let reported = same.filter(|old| old.object.status == object.status);
+        let changed = reported.map_or(now, |old| old.changed);
+        if let Some(id) = object.spec.known().and_then(R::id) {
+            self.names.insert(id.to_owned(), name.clone());
+        }
+        let object = Arc::new(object);
+        self.objects.insert(
+            name,
+            Seen {
+                object,
+                since,
+                changed,
+            },
+        );
+    }
+
+    fn remove(&mut self, name: &str) -> Option<Seen<R>> {
+        let old = self.objects.remove(name)?;
+        if let Some(id) = old.object.spec.known().and_then(R::id) {
+            self.names.remove(id);
+        }
+        Some(old)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::examples::{changed, volume};
+    use super::*;
+    use crate::kubernetes::LocalVolume;
+    use std::time::Duration;
+    use tokio::time::advance;
+
+    #[tokio::test(start_paused = true)]
+    async fn ages_survive_a_new_list_and_end_with_the_object() {
+        let cache = Cache::<LocalVolume>::new();
+        assert!(cache.current().is_err());
+        let ready = r#"{"phase": "Ready", "bytes": 1}"#;
+        cache.apply(Ok(Event::Listed(vec![volume(&["a"], ready)])));
+        cache.current().unwrap();
+        let first = cache.named("pvc-1").unwrap();
+        assert!(cache.identified(super::super::examples::ID).is_some());
+
+        advance(Duration::from_secs(1)).await;
+        cache.apply(Err(Failure::bug("down")));
+        assert_eq!(cache.current().unwrap_err().kind, Kind::Unreachable);
+        let same = changed(
+            &volume(&["a"], ready),
+            "metadata",
+            r#"{"resourceVersion": "2"}"#,
+        );
+        cache.apply(Ok(Event::Listed(vec![same])));
+        let again = cache.named("pvc-1").unwrap();
+        assert_eq!((again.since, again.changed), (first.since, first.changed));
+
+        let larger = r#"{"phase": "Ready", "bytes": 2}"#;
+        cache.apply(Ok(Event::Changed(volume(&["a"], larger))));
+        let again = cache.named("pvc-1").unwrap();
+        assert_eq!(again.since, first.since);
+        assert!(again.changed > first.changed);
+
+        let other = changed(&volume(&["a"], larger), "metadata", r#"{"uid": "other"}"#);
+        cache.apply(Ok(Event::Changed(other)));
+        assert!(cache.named("pvc-1").unwrap().since > first.since);
+        cache.apply(Ok(Event::Deleted(volume(&["a"], larger))));
+        assert!(cache.named("pvc-1").is_none());
+        assert!(cache.identified(super::super::examples::ID).is_none());
+    }
+}

@@ -1,0 +1,267 @@
+//! The disks: their free space, and whether their stores report. Makes no calls.
+
+use super::Front;
+use super::item::{Item, Wanted, wanted};
+use super::meaning::{Meaning, is_growing, meaning};
+use super::place::{Offer, Unusable};
+use crate::kubernetes::{LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed};
+use belay_server::call::{Failure, Kind};
+use std::collections::HashMap;
+use tokio::time::Instant;
+
+/// Returns the name of the LocalDisk with the volume or snapshot.
+pub(super) fn disk_of(wanted: &Wanted<'_>) -> String {
+    format!("{}.{}", wanted.node, wanted.disk)
+}
+
+/// Returns the number of bytes that count for a volume; 0 if the volume has no file.
+fn bytes_of(volume: &Object<LocalVolume>) -> u64 {
+    if matches!(meaning(volume), Meaning::Refused(_) | Meaning::Removed) {
+        return 0;
+    }
+    let asked = volume.spec.known().map_or(0, |spec| spec.bytes);
+    let status = volume.status.as_ref().and_then(Parsed::known);
+    match status.and_then(|status| status.bytes) {
+        Some(now) if !is_growing(volume) => now,
+        now => asked.max(now.unwrap_or(0)),
+    }
+}
+
+/// Returns the number of bytes that count for a snapshot. `volumes` contains the sizes of volumes
+/// by ID.
+fn bytes_of_snapshot(snapshot: &Object<LocalSnapshot>, volumes: &HashMap<String, u64>) -> u64 {
+    if matches!(meaning(snapshot), Meaning::Refused(_) | Meaning::Removed) {
+        return 0;
+    }
+    let status = snapshot.status.as_ref().and_then(Parsed::known);
+    let source = snapshot.spec.known().map(|spec| spec.volume.as_str());
+    let of_source = || source.and_then(|id| volumes.get(id).copied());
+    let bytes = status.and_then(|status| status.bytes).or_else(of_source);
+    bytes.unwrap_or(0)
+}
+
+/// Returns the reason for which the report of a disk excludes it, or the number of promisable
+/// bytes.
+fn promisable(disk: &Object<LocalDisk>) -> Result<u64, Unusable> {
+    let problem = |why: &str| Err(Unusable::Problem(why.to_owned()));
+    match &disk.status {
+        None => problem("its store has not reported its state"),
+        Some(Parsed::Unknown(why)) => problem(why),
+        Some(Parsed::Known(status)) => match (&status.problem, status.read_only) {
+            (Some(why), _) => problem(why),
+            (None, Some(true)) => Err(Unusable::ReadOnly),
+            (None, _) => Ok(status.promisable.unwrap_or(0)),
+        },
+    }
+}
+
+impl Front {
+    /// Returns the time at which the store of the object's disk becomes silent, unless it reports
+    /// before; the present if there is no such disk.
+    pub(super) fn silent_at(&self, of: &Wanted<'_>) -> Instant {
+        let disk = self.disks.named(&disk_of(of));
+        disk.map_or_else(Instant::now, |disk| disk.changed + self.limits.silent)
+    }
+
+    /// Fails if the store of the object's disk is silent: it gets no orders.
+    ///
+    /// # Errors
+    /// Returns `Unreachable`.
+    pub(super) fn reporting<R: Item>(&self, object: &Object<R>) -> Result<(), Failure> {
+        match wanted(object) {
+            Some(wanted) if self.silent_at(&wanted) <= Instant::now() => {
+                let why = silence(&wanted);
+                Err(super::item::unreachable(object, &why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Records that an order for this disk was not accepted. Until its store reports again, the
+    /// disk gets no orders.
+    pub(super) fn withdrawn(&self, disk: String) {
+        self.withdrawn.lock().insert(disk, Instant::now());
+    }
+
+    /// Returns the disks with this name, one for each node. The free space excludes all volumes and
+    /// snapshots in the cache.
+    pub(super) fn offers(&self, disk: &str) -> Vec<Offer> {
+        let used = self.used();
+        let mut offers = Vec::new();
+        for seen in self.disks.all() {
+            let name = &seen.object.metadata.name;
+            let Some(spec) = seen.object.spec.known().filter(|spec| spec.disk == disk) else {
+                continue;
+            };
+            let withdrawn = self.withdrawn.lock().get(name).copied();
+            let room = match promisable(&seen.object) {
+                _ if seen.changed.elapsed() >= self.limits.silent => Err(Unusable::Silent),
+                _ if withdrawn.is_some_and(|at| at >= seen.changed) => Err(Unusable::Withdrawn),
+                Ok(bytes) => Ok(bytes.saturating_sub(used.get(name).copied().unwrap_or(0))),
+                Err(why) => Err(why),
+            };
+            offers.push(Offer {
+                place: spec.place.clone(),
+                node: spec.node.clone(),
+                room,
+            });
+        }
+        offers.sort_by(|a, b| a.node.cmp(&b.node));
+        offers
+    }
+
+    /// Returns the total size in bytes of the volumes and snapshots of each disk.
+    fn used(&self) -> HashMap<String, u64> {
+        let (mut used, mut sizes) = (HashMap::<String, u64>::new(), HashMap::new());
+        for seen in self.volumes.all() {
+            let Some(wanted) = wanted(&seen.object) else {
+                continue;
+            };
+            let bytes = bytes_of(&seen.object);
+            *used.entry(disk_of(&wanted)).or_default() += bytes;
+            sizes.insert(wanted.id.to_owned(), bytes);
+        }
+        for seen in self.snapshots.all() {
+            let Some(wanted) = wanted(&seen.object) else {
+                continue;
+            };
+            let bytes = bytes_of_snapshot(&seen.object, &sizes);
+            *used.entry(disk_of(&wanted)).or_default() += bytes;
+        }
+        used
+    }
+
+    /// Fails if a disk has a file with this ID that has no object.
+    ///
+    /// # Errors
+    /// Returns `Unreachable`, naming the disk.
+    pub(super) fn unlisted(&self, what: &str, id: &str) -> Result<(), Failure> {
+        self.disks.current()?;
+        let has_file = |disk: &Object<LocalDisk>| {
+            let status = disk.status.as_ref().and_then(Parsed::known);
+            let unlisted = status.and_then(|status| status.unlisted.as_ref());
+            unlisted.is_some_and(|unlisted| unlisted.first.iter().any(|file| file.id == id))
+        };
+        let disks = self.disks.all();
+        match disks.iter().find(|seen| has_file(&seen.object)) {
+            None => Ok(()),
+            Some(seen) => Err(Failure::new(
+                Kind::Unreachable,
+                format!(
+                    "{what} {id}: the disk {} has its file, but the file has no object",
+                    seen.object.metadata.name
+                ),
+            )),
+        }
+    }
+}
+
+/// Returns the reason why a disk gets no orders.
+pub(super) fn silence(of: &Wanted<'_>) -> String {
+    format!(
+        "the store of disk {:?} on node {} does not report; check its pod, and repeat the call",
+        of.disk, of.node
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::examples::{ID, changed, disk, snapshot, volume};
+    use super::super::{Limits, Nodes};
+    use super::*;
+    use crate::kubernetes::{Client, Event, FINALIZER};
+    use std::sync::Arc;
+    use std::time::Duration;
+    use tokio::time::advance;
+
+    const READY: &str = r#"{"phase": "Ready", "bytes": 2}"#;
+
+    fn nodes() -> (Nodes, impl Drop) {
+        let (client, dir) = Client::unused();
+        let nodes = Nodes::new(Arc::new(client), Limits::default());
+        (nodes, dir)
+    }
+
+    fn report(nodes: &Nodes, status: &str) {
+        nodes.front.disks.apply(Ok(Event::Changed(disk(status))));
+    }
+
+    fn room(nodes: &Nodes) -> Result<u64, Unusable> {
+        let offers = nodes.front.offers("default");
+        assert_eq!(nodes.front.offers("fast"), []);
+        assert_eq!(offers.len(), 1);
+        offers[0].room.clone()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_has_room_while_its_store_reports_no_problem() {
+        let (nodes, _dir) = nodes();
+        let silent = Limits::default().silent;
+        report(&nodes, r#"{"promisable": 9}"#);
+        assert_eq!(room(&nodes), Ok(9));
+        advance(silent - Duration::from_millis(1)).await;
+        report(&nodes, r#"{"promisable": 9}"#);
+        assert_eq!(room(&nodes), Ok(9));
+        advance(Duration::from_millis(1)).await;
+        assert_eq!(room(&nodes), Err(Unusable::Silent));
+        for (status, why) in [
+            (r#"{"promisable": 9, "readOnly": true}"#, Unusable::ReadOnly),
+            (
+                r#"{"promisable": 9, "problem": "no"}"#,
+                Unusable::Problem("no".to_owned()),
+            ),
+        ] {
+            report(&nodes, status);
+            assert_eq!(room(&nodes), Err(why));
+        }
+
+        report(&nodes, r#"{"promisable": 9, "reported": "1"}"#);
+        nodes.front.withdrawn("node1.default".to_owned());
+        assert_eq!(room(&nodes), Err(Unusable::Withdrawn));
+        advance(Duration::from_millis(1)).await;
+        report(&nodes, r#"{"promisable": 9, "reported": "2"}"#);
+        assert_eq!(room(&nodes), Ok(9));
+    }
+
+    #[tokio::test]
+    async fn all_objects_with_files_count_and_a_growth_only_while_it_runs() {
+        let (nodes, _dir) = nodes();
+        report(&nodes, r#"{"promisable": 100}"#);
+        let growing = changed(&volume(&[FINALIZER], READY), "spec", r#"{"bytes": 40}"#);
+        let refusal = r#"{"observedGeneration": 3, "failure": {"kind": "Quota",
+            "certainty": "RolledBack", "message": "no room"}}"#;
+        for (volume, used) in [
+            (volume(&[], "null"), 2),
+            (volume(&[FINALIZER], r#"{"phase": "Making"}"#), 2),
+            (volume(&[FINALIZER], READY), 2),
+            (changed(&growing, "status", refusal), 2),
+            (changed(&growing, "status", r#"{"bytes": 50}"#), 50),
+            (volume(&[], r#"{"phase": "Refused"}"#), 0),
+            (growing, 40),
+        ] {
+            let event = Event::Changed(volume);
+            nodes.front.volumes.apply(Ok(event));
+            assert_eq!(room(&nodes), Ok(100 - used));
+        }
+        // The size of a snapshot is the size of its volume until its store reports it.
+        for (status, used) in [("null", 40), (r#"{"phase": "Ready", "bytes": 5}"#, 5)] {
+            let event = Event::Changed(snapshot(status));
+            nodes.front.snapshots.apply(Ok(event));
+            assert_eq!(room(&nodes), Ok(60 - used));
+        }
+    }
+
+    #[tokio::test]
+    async fn an_unlisted_file_of_the_id_is_named_with_its_disk() {
+        let (nodes, _dir) = nodes();
+        nodes.front.disks.apply(Ok(Event::Listed(Vec::new())));
+        nodes.front.unlisted("volume", ID).unwrap();
+        let first =
+            format!(r#"{{"unlisted": {{"count": 1, "first": [{{"id": "{ID}", "bytes": 1}}]}}}}"#);
+        report(&nodes, &first);
+        nodes.front.unlisted("volume", "vol-other").unwrap();
+        let failure = nodes.front.unlisted("volume", ID).unwrap_err();
+        assert!(failure.message.contains("node1.default"), "{failure}");
+        assert_eq!(failure.kind, Kind::Unreachable);
+    }
+}

@@ -1,0 +1,385 @@
+//! The backend of `local` for all nodes of a cluster: volumes are objects of the API server, and
+//! the store of each node creates their files. Each change of an object is conditional on its
+//! version, so that several controllers can run at once. The README of this directory describes the
+//! stored data.
+
+mod cache;
+mod create;
+mod disks;
+#[cfg(test)]
+mod examples;
+mod follow;
+mod grow;
+mod item;
+mod meaning;
+mod name;
+mod place;
+mod remove;
+mod settle;
+mod shown;
+mod snapshots;
+mod sweep;
+
+use super::measured::{self, Verb, measured};
+use super::{
+    Answer, Backend, Capacity, Clones, Expansion, Order, Page, Planned, Progress, Sizes, Snapshots,
+    Traits, Volume,
+};
+use crate::http;
+use crate::kubernetes::{Access, Client, LocalDisk, LocalSnapshot, LocalVolume, Object};
+use belay_contract::drivers::LOCAL;
+use belay_server::call::Failure;
+use belay_server::lock::Lock;
+use belay_server::request::{Context, Name, Secrets, VolumeId};
+use cache::{Cache, Cached};
+use follow::{Followed, Waits};
+use meaning::{Meaning, meaning};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+/// The topology key of the volumes.
+const KEY: &str = LOCAL.topology_key;
+/// The parameter, and the key of the volume context, that names the disk.
+const DISK: &str = "disk";
+/// The disk of classes without the parameter.
+const DEFAULT_DISK: &str = "default";
+
+/// The granularity of volume sizes, in bytes.
+const STEP_BYTES: u64 = 1 << 20;
+/// The maximum size of a volume in bytes: the limit of the most limited filesystem, ext4.
+const MAX_BYTES: u64 = 16 << 40;
+
+/// The time that the start waits for the first lists of objects.
+const FIRST_LISTS: Duration = Duration::from_secs(10);
+
+/// The times after which the front no longer waits for a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The time in which a store must accept an order.
+    pub accept: Duration,
+    /// The time in which a store must report each of its disks.
+    pub silent: Duration,
+    /// The time after which an order that no call waits for is withdrawn.
+    pub idle: Duration,
+    /// The maximum time that a call waits.
+    pub patience: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            accept: Duration::from_secs(30),
+            silent: Duration::from_secs(180),
+            idle: Duration::from_secs(60),
+            patience: Duration::from_secs(90),
+        }
+    }
+}
+
+/// The backend for the files of all nodes. The secrets of calls are ignored.
+pub struct Nodes {
+    front: Arc<Front>,
+    /// The tasks that keep the caches up to date and delete abandoned orders; empty before the
+    /// start.
+    tasks: Lock<Vec<AbortHandle>>,
+}
+
+/// The state that calls and tasks share.
+struct Front {
+    client: Arc<Client>,
+    limits: Limits,
+    volumes: Arc<Cache<LocalVolume>>,
+    snapshots: Arc<Cache<LocalSnapshot>>,
+    disks: Arc<Cache<LocalDisk>>,
+    waits: Waits,
+    /// The times at which orders were withdrawn, by the name of their LocalDisk.
+    withdrawn: Lock<HashMap<String, Instant>>,
+}
+
+impl Nodes {
+    /// Creates a backend that uses the API server. The backend makes no call before
+    /// [`Backend::inspect`]. This function blocks while it reads a file.
+    ///
+    /// # Errors
+    /// Returns `Precondition` if the file of the certificate authority cannot be used.
+    pub fn open(access: Access) -> Result<Self, Failure> {
+        http::describe();
+        measured::describe();
+        let client = Client::new(access)?;
+        Ok(Self::new(Arc::new(client), Limits::default()))
+    }
+
+    /// Creates a backend with these limits, like [`Self::open`].
+    #[must_use]
+    pub fn new(client: Arc<Client>, limits: Limits) -> Self {
+        let front = Front {
+            client,
+            limits,
+            volumes: Arc::new(Cache::new()),
+            snapshots: Arc::new(Cache::new()),
+            disks: Arc::new(Cache::new()),
+            waits: Waits::default(),
+            withdrawn: Lock::default(),
+        };
+        Self {
+            front: Arc::new(front),
+            tasks: Lock::default(),
+        }
+    }
+
+    /// Starts the tasks, unless they run.
+    fn start(&self) {
+        let mut tasks = self.tasks.lock();
+        if tasks.is_empty() {
+            let front = &self.front;
+            let client = || Arc::clone(&front.client);
+            *tasks = vec![
+                tokio::spawn(Arc::clone(&front.volumes).follow(client())).abort_handle(),
+                tokio::spawn(Arc::clone(&front.snapshots).follow(client())).abort_handle(),
+                tokio::spawn(Arc::clone(&front.disks).follow(client())).abort_handle(),
+                tokio::spawn(Arc::clone(front).sweep()).abort_handle(),
+            ];
+        }
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for task in &*self.tasks.lock() {
+            task.abort();
+        }
+    }
+}
+
+/// Waits until the objects of a kind are listed.
+///
+/// # Errors
+/// Returns `Unreachable` at the time `until`.
+async fn listed<R: Cached>(cache: &Cache<R>, until: Instant) -> Result<(), Failure> {
+    let mut changes = cache.changes();
+    loop {
+        changes.borrow_and_update();
+        let current = cache.current();
+        if current.is_ok()
+            || tokio::time::timeout_at(until, changes.changed())
+                .await
+                .is_err()
+        {
+            return current;
+        }
+    }
+}
+
+impl Front {
+    /// Returns the time until which a call that begins now waits.
+    fn until(&self) -> Instant {
+        Instant::now() + self.limits.patience
+    }
+
+    /// Returns all objects of a kind that have files and that this release knows, converted.
+    fn shown<R: Followed, T>(
+        &self,
+        convert: impl Fn(&Object<R>) -> Result<T, Failure>,
+    ) -> Result<Vec<T>, Failure> {
+        R::cache(self).current()?;
+        let mut all = R::cache(self).all();
+        all.retain(|seen| {
+            let state = meaning(&seen.object);
+            !matches!(
+                state,
+                Meaning::Ordered | Meaning::Refused(_) | Meaning::Removed
+            )
+        });
+        let shown = all.iter().filter_map(|seen| match convert(&seen.object) {
+            Ok(shown) => Some(shown),
+            Err(failure) => {
+                tracing::warn!("not listed: {failure}");
+                None
+            }
+        });
+        Ok(shown.collect())
+    }
+}
+
+/// Returns the disk that the parameters name.
+///
+/// # Errors
+/// Returns `Invalid` for a text that cannot be the name of a disk.
+fn disk(parameters: &Context) -> Result<&str, Failure> {
+    match parameters.get(DISK) {
+        None => Ok(DEFAULT_DISK),
+        Some(disk) if name::is_label(disk) && disk.len() <= 63 => Ok(disk),
+        Some(disk) => {
+            let why = "is not the name of a disk; use 1 to 63 lowercase letters, digits and '-'";
+            Err(Failure::invalid(
+                "parameters[disk]",
+                format_args!("{disk:?} {why}"),
+            ))
+        }
+    }
+}
+
+/// Returns a page of a list, ordered by ID, and the token of the next page: the last ID of the
+/// page.
+///
+/// # Errors
+/// Returns `BadToken` for a token that is not an ID with this prefix.
+fn page<T>(
+    mut all: Vec<T>,
+    prefix: &str,
+    after: Option<&str>,
+    limit: usize,
+    id: impl Fn(&T) -> String,
+) -> Result<(Vec<T>, Option<String>), Failure> {
+    if let Some(after) = after {
+        if !name::is_id(prefix, after) {
+            let message = format!("starting_token {after:?}: was not given out here");
+            return Err(Failure::new(belay_server::call::Kind::BadToken, message));
+        }
+        all.retain(|it| id(it).as_str() > after);
+    }
+    all.sort_by_cached_key(&id);
+    let has_more = all.len() > limit;
+    all.truncate(limit);
+    let next = all.last().filter(|_| has_more).map(id);
+    Ok((all, next))
+}
+
+impl Backend for Nodes {
+    fn traits(&self) -> Traits {
+        Traits {
+            poll_interval: Duration::from_millis(25),
+            ..Traits::default()
+        }
+    }
+
+    fn parameters(&self) -> &'static [&'static str] {
+        &[DISK]
+    }
+
+    fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure> {
+        disk(parameters)?;
+        Ok(SIZES)
+    }
+
+    /// Starts the watches, and waits for the first lists.
+    fn inspect(&self) -> Answer<'_, ()> {
+        measured(Verb::LogIn, async {
+            self.start();
+            let until = Instant::now() + FIRST_LISTS;
+            listed(&self.front.volumes, until).await?;
+            listed(&self.front.snapshots, until).await?;
+            listed(&self.front.disks, until).await
+        })
+    }
+
+    fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
+        measured(Verb::Create, async move {
+            self.front.created(&order, None).await
+        })
+    }
+
+    fn delete(&self, id: VolumeId, _: Secrets) -> Answer<'_, Progress<()>> {
+        measured(Verb::Delete, async move {
+            if self.is_volume_id(&id) {
+                let deleted = self.front.delete_identified::<LocalVolume>(id.as_str());
+                deleted.await?;
+            }
+            Ok(Progress::Done(()))
+        })
+    }
+
+    fn find(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
+        measured(Verb::Find, async move {
+            let found = self.front.found(&name).await?;
+            Ok(found.into_iter().collect())
+        })
+    }
+
+    fn get(&self, id: VolumeId, _: Secrets) -> Answer<'_, Option<Volume>> {
+        measured(Verb::Get, async move {
+            if !self.is_volume_id(&id) {
+                return Ok(None);
+            }
+            let front = &self.front;
+            let object = front.identified::<LocalVolume>(id.as_str(), true).await?;
+            object.map(|object| shown::volume(&object)).transpose()
+        })
+    }
+
+    fn is_volume_id(&self, id: &VolumeId) -> bool {
+        name::is_id(name::VOLUME, id.as_str())
+    }
+
+    fn list(&self, after: Option<String>, limit: usize, _: Secrets) -> Answer<'_, Page> {
+        measured(Verb::List, async move {
+            let all = self.front.shown(shown::volume)?;
+            let id = |volume: &Volume| volume.id.as_str().to_owned();
+            let (volumes, next) = page(all, name::VOLUME, after.as_deref(), limit, id)?;
+            Ok(Page { volumes, next })
+        })
+    }
+
+    supports! {
+        expansion: Expansion, capacity: Capacity, snapshots: Snapshots, clones: Clones
+    }
+}
+
+/// The sizes of volumes. A store refuses a size that its filesystem does not support.
+const SIZES: Sizes = Sizes {
+    step: STEP_BYTES,
+    min: STEP_BYTES,
+    max: MAX_BYTES,
+};
+
+impl Expansion for Nodes {
+    fn grown_sizes(&self, _: &Volume) -> Sizes {
+        SIZES
+    }
+
+    fn resize(&self, id: VolumeId, bytes: u64, _: Secrets) -> Answer<'_, Progress<u64>> {
+        measured(Verb::Resize, async move {
+            self.front.grow(&id, bytes).await.map(Progress::Done)
+        })
+    }
+}
+
+impl Capacity for Nodes {
+    fn available_bytes(&self, planned: Planned) -> Answer<'_, u64> {
+        measured(Verb::Available, async move {
+            let disk = disk(&planned.parameters)?;
+            for current in [
+                self.front.volumes.current(),
+                self.front.snapshots.current(),
+                self.front.disks.current(),
+            ] {
+                current?;
+            }
+            let place = planned.topology.as_ref().and_then(|it| it.get(KEY));
+            let offers = self.front.offers(disk).into_iter();
+            let here = offers.filter(|offer| place.is_none_or(|place| offer.place == *place));
+            Ok(here.filter_map(|offer| offer.room.ok()).sum())
+        })
+    }
+}
+
+impl Cached for LocalVolume {
+    fn id(spec: &Self::Spec) -> Option<&str> {
+        Some(&spec.id)
+    }
+}
+
+impl Cached for LocalSnapshot {
+    fn id(spec: &Self::Spec) -> Option<&str> {
+        Some(&spec.id)
+    }
+}
+
+impl Cached for LocalDisk {
+    fn id(_: &Self::Spec) -> Option<&str> {
+        None
+    }
+}
