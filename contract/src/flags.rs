@@ -15,6 +15,10 @@ use std::fmt::Display;
 /// The clap ID of the flag for the node's name, whose value is a [`NodeId`].
 pub const NODE_NAME: &str = "node_name";
 
+/// The clap ID of the controller's flag for the volumes of all nodes, whose value is a `bool`. The
+/// volumes of this controller report the topology of their nodes, and the controller has no node.
+pub const ALL_NODES: &str = "nodes";
+
 /// Flags of the controller of one driver. Each flag has an environment variable, which has lower
 /// precedence.
 #[derive(Clone, Debug, clap::Args)]
@@ -132,8 +136,8 @@ openstack and digitalocean: read from the cloud's metadata by default. Kind civo
 --instance-file by default, else --node-name";
 /// The help of `--node-id` of the controller.
 const NODE_ID_OF_CONTROLLER: &str = "\
-Backend local with --with-topology, required: id of the node with --state-dir, as its node agent \
-has it: a valid label value of at most 63 bytes. Not needed otherwise";
+Backend local with --with-topology, required without --nodes: id of the node with --state-dir, as \
+its node agent has it: a valid label value of at most 63 bytes. Not needed otherwise";
 
 /// Returns the default of `--node-id`: the name of the node, which a flag of the node agent sets.
 fn node_name(matches: &ArgMatches, is_agent: bool) -> Result<NodeId, clap::Error> {
@@ -158,8 +162,10 @@ impl<const AGENT: bool> FromArgMatches for DriverArgs<AGENT> {
         let has_metadata = AGENT && profile.metadata.is_some();
         // The controller of a cloud may run anywhere.
         let has_file = AGENT && profile.instance_file.is_some();
-        let with_topology = flags.with_topology || profile.always_topology;
-        let has_place = profile.place_is_node && with_topology;
+        let all_nodes = matches.try_get_one::<bool>(ALL_NODES).ok().flatten();
+        let is_of_all_nodes = !AGENT && all_nodes.is_some_and(|is_set| *is_set);
+        let with_topology = flags.with_topology || profile.always_topology || is_of_all_nodes;
+        let has_place = profile.place_is_node && with_topology && !is_of_all_nodes;
         let needs_none = has_metadata || has_file || !AGENT && !has_place;
         let id = match flags.node_id {
             None if needs_none => None,

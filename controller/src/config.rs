@@ -7,6 +7,7 @@ use crate::backend::digitalocean::{self, TokenSource};
 use crate::backend::local::{self, Overcommit};
 use crate::backend::registry::Choice;
 use crate::backend::{civo, openstack};
+use crate::kubernetes::{ACCOUNT_DIR, Access};
 use crate::mark_keys::MarkKeys;
 use crate::operation::Rules;
 use belay_contract::drivers::Kind;
@@ -23,12 +24,12 @@ use std::process::ExitCode;
 /// The controller of a Belay CSI driver: creates, attaches, expands and deletes volumes.
 ///
 /// --backend selects the storage. `local` keeps volumes as files in --state-dir, and runs on the
-/// node of that directory. `nfs` creates directories on the NFS servers that the StorageClasses
-/// name; it needs CAP_SYS_ADMIN to mount them, and no other process sees the mounts. The clouds run
-/// anywhere, in any number of replicas. `openstack` creates volumes in Cinder and attaches them by
-/// Nova, with the credentials in --cloud-config. `digitalocean` needs --region, and a token in
-/// --token-file or in DIGITALOCEAN_ACCESS_TOKEN. `civo` needs an API key in --civo-access or in
-/// CIVO_API_KEY.
+/// node of that directory; with --nodes, it serves all nodes of a cluster, and runs anywhere. `nfs`
+/// creates directories on the NFS servers that the StorageClasses name; it needs CAP_SYS_ADMIN to
+/// mount them, and no other process sees the mounts. The clouds run anywhere, in any number of
+/// replicas. `openstack` creates volumes in Cinder and attaches them by Nova, with the credentials
+/// in --cloud-config. `digitalocean` needs --region, and a token in --token-file or in
+/// DIGITALOCEAN_ACCESS_TOKEN. `civo` needs an API key in --civo-access or in CIVO_API_KEY.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "belay-controller", version, mut_arg("kind", backend))]
 pub struct Config {
@@ -56,6 +57,16 @@ pub struct Config {
         default_value = "1"
     )]
     pub overcommit: Overcommit,
+
+    /// Backend local: serve the volumes of all nodes of the cluster, whose stores take their orders
+    /// from the API server; without --state-dir
+    #[arg(long, env = "BELAY_NODES")]
+    pub nodes: bool,
+
+    /// Backend local with --nodes: directory with `token` and `ca.crt` of the service account
+    /// [default: /var/run/secrets/kubernetes.io/serviceaccount]
+    #[arg(long, env = "BELAY_SERVICE_ACCOUNT", value_name = "DIR")]
+    pub service_account: Option<PathBuf>,
 
     /// Backend openstack, required: cloud.conf, with the credentials of the cloud; if given several
     /// times, or with commas, a key of a later file counts
@@ -224,6 +235,7 @@ impl Config {
             }
         }
         match kind {
+            Kind::Local if self.nodes => self.all_nodes().map(Choice::Nodes),
             Kind::Local => Ok(Choice::Local(local::Config {
                 state_dir: required("--state-dir <DIR>", self.state_dir.as_ref(), kind)?,
                 place: driver.node.topology.clone(),
@@ -259,6 +271,8 @@ impl Config {
         let flags = [
             ("--state-dir", self.state_dir.is_some(), LOCAL),
             ("--require-state", self.require_state, LOCAL),
+            ("--nodes", self.nodes, LOCAL),
+            ("--service-account", self.service_account.is_some(), LOCAL),
             ("--cloud-config", !self.cloud_config.is_empty(), OPENSTACK),
             ("--cloud-name", !self.cloud_name.is_empty(), OPENSTACK),
             ("--mark-key-file", self.mark_key_file.is_some(), CLOUDS),
@@ -270,6 +284,18 @@ impl Config {
         ];
         let of_nfs = self.nfs.set().map(|(flag, is_set)| (flag, is_set, NFS));
         flags.into_iter().chain(of_nfs)
+    }
+
+    /// Returns the access to the API server.
+    fn all_nodes(&self) -> Result<Access, String> {
+        if self.state_dir.is_some() || self.require_state {
+            let why = "--state-dir and --require-state have no effect with --nodes; remove them";
+            return Err(why.to_owned());
+        }
+        let account = self.service_account.as_deref();
+        let account = account.unwrap_or_else(|| Path::new(ACCOUNT_DIR));
+        let access = Access::of_pod(account, |name| std::env::var(name).ok());
+        access.map_err(|failure| failure.message)
     }
 
     /// Returns the names of clouds. An empty name between commas means [Global].
@@ -564,6 +590,25 @@ mod tests {
     }
 
     #[test]
+    fn a_controller_of_all_nodes_has_no_node_and_no_directory() {
+        let config = with(&["--nodes", "--with-topology"]);
+        match std::env::var_os("KUBERNETES_SERVICE_HOST") {
+            Some(_) => assert!(matches!(config.unwrap().choice(), Ok(Choice::Nodes(_)))),
+            None => assert!(
+                config
+                    .unwrap_err()
+                    .contains("KUBERNETES_SERVICE_HOST: not set")
+            ),
+        }
+        for more in [&LOCAL[2..], &["--require-state"]] {
+            let error = with(&[&["--nodes"], more].concat()).unwrap_err();
+            assert!(error.contains("no effect with --nodes"), "{error}");
+        }
+        let cloud = with(&[&CLOUD[..], &["--nodes"]].concat()).unwrap_err();
+        assert!(cloud.contains("--nodes has no effect for"), "{cloud}");
+    }
+
+    #[test]
     fn the_operators_settings_reach_the_backend() {
         let config = parsed(&["--with-topology"]).unwrap();
         let local = local(&config);
@@ -593,7 +638,7 @@ mod tests {
             .get_arguments()
             .filter(|flag| flag.get_env().is_some())
             .collect();
-        assert_eq!(flags.len(), 32, "one without a variable, or a new one");
+        assert_eq!(flags.len(), 34, "one without a variable, or a new one");
         for flag in flags {
             let name = flag.get_long().unwrap();
             let variable = flag.get_env().unwrap().to_str().unwrap();

@@ -5,7 +5,9 @@ use super::civo::{self, Civo};
 use super::digitalocean::{self, DigitalOcean};
 use super::local::{self, Local};
 use super::nfs::{self, Nfs};
+use super::nodes::Nodes;
 use super::openstack;
+use crate::kubernetes::Access;
 use belay_server::call::Failure;
 use belay_server::facts::Facts;
 use belay_server::readiness::Readiness;
@@ -16,6 +18,8 @@ use std::sync::Arc;
 pub enum Choice {
     /// Files on this node.
     Local(local::Config),
+    /// Files on all nodes of the cluster with this API server.
+    Nodes(Access),
     /// Volumes of OpenStack Cinder.
     Openstack(openstack::Config),
     /// Volumes of DigitalOcean.
@@ -32,7 +36,7 @@ impl Choice {
     pub fn has_account(&self) -> bool {
         match self {
             Self::Local(_) | Self::Nfs(_) => false,
-            Self::Openstack(_) | Self::DigitalOcean(_) | Self::Civo(_) => true,
+            Self::Nodes(_) | Self::Openstack(_) | Self::DigitalOcean(_) | Self::Civo(_) => true,
         }
     }
 }
@@ -60,6 +64,10 @@ pub fn open(choice: Choice, readiness: Readiness) -> Result<Opened, Failure> {
                 facts: Some(local),
             })
         }
+        Choice::Nodes(access) => Ok(Opened {
+            backends: Backends::One(Arc::new(Nodes::open(access)?)),
+            facts: None,
+        }),
         Choice::Openstack(config) => Ok(Opened {
             backends: openstack::open(&config)?,
             facts: None,
