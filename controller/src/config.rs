@@ -65,8 +65,8 @@ pub struct Config {
 
     /// Backend local with --nodes: directory with `token` and `ca.crt` of the service account
     /// [default: /var/run/secrets/kubernetes.io/serviceaccount]
-    #[arg(long, env = "BELAY_SERVICE_ACCOUNT", value_name = "DIR")]
-    pub service_account: Option<PathBuf>,
+    #[arg(long, env = "BELAY_ACCOUNT_DIR", value_name = "DIR")]
+    pub account_dir: Option<PathBuf>,
 
     /// Backend openstack, required: cloud.conf, with the credentials of the cloud; if given several
     /// times, or with commas, a key of a later file counts
@@ -272,7 +272,7 @@ impl Config {
             ("--state-dir", self.state_dir.is_some(), LOCAL),
             ("--require-state", self.require_state, LOCAL),
             ("--nodes", self.nodes, LOCAL),
-            ("--service-account", self.service_account.is_some(), LOCAL),
+            ("--account-dir", self.account_dir.is_some(), LOCAL),
             ("--cloud-config", !self.cloud_config.is_empty(), OPENSTACK),
             ("--cloud-name", !self.cloud_name.is_empty(), OPENSTACK),
             ("--mark-key-file", self.mark_key_file.is_some(), CLOUDS),
@@ -292,7 +292,7 @@ impl Config {
             let why = "--state-dir and --require-state have no effect with --nodes; remove them";
             return Err(why.to_owned());
         }
-        let account = self.service_account.as_deref();
+        let account = self.account_dir.as_deref();
         let account = account.unwrap_or_else(|| Path::new(ACCOUNT_DIR));
         let access = Access::of_pod(account, |name| std::env::var(name).ok());
         access.map_err(|failure| failure.message)

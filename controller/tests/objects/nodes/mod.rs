@@ -168,6 +168,7 @@ impl Front {
             node: node.clone(),
             place: place.to_owned(),
             disk: "default".to_owned(),
+            begin: None,
         };
         let name = format!("{node}.default");
         let disk = done(self.client.create::<LocalDisk>(&name, &spec).await);
