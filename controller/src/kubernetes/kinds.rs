@@ -65,6 +65,9 @@ pub struct VolumeSpec {
     /// The object of which the volume is a copy; `None` for a new volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
+    /// Whether the object is for an existing file. The store then creates no file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adopt: bool,
     /// The number of the attempt to delete the volume; `None` if the volume must be kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remove: Option<u64>,
@@ -118,6 +121,9 @@ pub struct SnapshotSpec {
     pub node: String,
     /// The ID of the volume.
     pub volume: String,
+    /// Whether the object is for an existing file. The store then takes no snapshot.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adopt: bool,
     /// The number of the attempt to delete the snapshot; `None` if it must be kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remove: Option<u64>,

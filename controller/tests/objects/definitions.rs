@@ -28,6 +28,7 @@ fn full_volume() -> VolumeSpec {
             filesystem: Some("ext4".to_owned()),
         },
         source: Some(Source::Snapshot(id("snap", 1))),
+        adopt: true,
         remove: Some(3),
         ..volume(1, "node1")
     }
@@ -42,6 +43,7 @@ pub(crate) fn snapshot() -> SnapshotSpec {
         disk: "default".to_owned(),
         node: "node1".to_owned(),
         volume: id("vol", 1),
+        adopt: true,
         remove: Some(1),
     }
 }
@@ -239,6 +241,8 @@ pub(crate) async fn each_immutable_field_is_refused_and_others_change(server: &S
     let mut of = done(client.create::<LocalVolume>("pvc-1", &full_volume()).await);
     for (field, value) in [
         ("version", json!(2)),
+        ("adopt", json!(false)),
+        ("adopt", Value::Null),
         ("id", json!(id("vol", 2))),
         ("name", json!("pvc-2")),
         ("place", json!("place2")),
@@ -280,6 +284,8 @@ pub(crate) async fn each_immutable_field_is_refused_and_others_change(server: &S
     );
     for (field, value) in [
         ("version", json!(2)),
+        ("adopt", json!(false)),
+        ("adopt", Value::Null),
         ("id", json!(id("snap", 2))),
         ("name", json!("snapshot-2")),
         ("place", json!("place2")),

@@ -100,6 +100,7 @@ fn volume(number: u32, node: &str) -> VolumeSpec {
             filesystem: None,
         },
         source: None,
+        adopt: false,
         remove: None,
     }
 }

@@ -314,6 +314,7 @@ pub(crate) async fn copies_have_the_data_of_their_source(node: &mut Node<'_>) {
         disk: source.disk.clone(),
         node: source.node.clone(),
         volume: source.id.clone(),
+        adopt: false,
         remove: None,
     };
     done(
@@ -421,10 +422,23 @@ pub(crate) async fn a_deleted_object_leaves_its_file_which_is_named(node: &mut N
         unlisted.count == 1 && unlisted.first[0].id == spec.id
     };
     node.disk_shows("default", named).await;
-    // An object with its ID takes the file over.
+    // An object with its ID takes the file over, and one for a file that does not exist is refused.
+    let missing = VolumeSpec {
+        adopt: true,
+        ..node.spec(13)
+    };
+    node.order(&missing).await;
+    let refused = node.is_in("pvc-13", Phase::Refused).await;
+    assert_eq!(failure(&refused).kind, Kind::NotFound);
+    assert!(!node.file(&missing.id).exists());
+    done(node.client.delete::<LocalVolume>(&refused.metadata).await);
     fs::write(node.file(&spec.id).with_file_name("other"), "").unwrap();
     let written = fs::metadata(node.file(&spec.id)).unwrap().ino();
-    node.order(&spec).await;
+    let adopted = VolumeSpec {
+        adopt: true,
+        ..spec.clone()
+    };
+    node.order(&adopted).await;
     node.is_in("pvc-9", Phase::Ready).await;
     assert_eq!(fs::metadata(node.file(&spec.id)).unwrap().ino(), written);
     // A second object with the ID is refused, so that its removal cannot delete the file.

@@ -295,6 +295,7 @@ fn spec(
             ContentSource::Snapshot(id) => Source::Snapshot(id.as_str().to_owned()),
             ContentSource::Volume(id) => Source::Volume(id.as_str().to_owned()),
         }),
+        adopt: false,
         remove: None,
     })
 }

@@ -105,6 +105,7 @@ impl Front {
             disk: source.disk.to_owned(),
             node: source.node.to_owned(),
             volume: source.id.to_owned(),
+            adopt: false,
             remove: None,
         })
     }

@@ -31,6 +31,8 @@ pub(super) enum Step {
     Rest,
     /// Report that the object is refused, since its spec is not known. Nothing exists for it.
     Refuse,
+    /// Report that the object is refused, since the file that it adopts does not exist.
+    Miss,
     /// Record the intent, and add the finalizer.
     Accept,
     /// Create the file.
@@ -83,6 +85,7 @@ fn ordered(view: &View, wanted: &Wanted, phase: Option<Phase>, held: &Held) -> S
         Held::Nothing if phase == Some(Phase::Lost) => Step::Rest,
         Held::Nothing if phase.is_some() => Step::Lose,
         Held::Deleting => Step::Rest,
+        Held::Nothing | Held::Intended if wanted.is_adopted => Step::Miss,
         _ => Step::Accept,
     }
 }
@@ -169,6 +172,7 @@ mod tests {
             generation: 1,
             wanted: Some(Wanted {
                 bytes: Some(10),
+                is_adopted: false,
                 remove: None,
             }),
             told,
@@ -179,6 +183,7 @@ mod tests {
     fn removal(attempt: u64, view: View) -> View {
         let wanted = Wanted {
             bytes: Some(10),
+            is_adopted: false,
             remove: Some(attempt),
         };
         View {
@@ -298,11 +303,26 @@ mod tests {
     }
 
     #[test]
+    fn an_adopted_object_makes_nothing() {
+        let adopted = View {
+            wanted: Some(Wanted {
+                bytes: Some(10),
+                is_adopted: true,
+                remove: None,
+            }),
+            ..view(false, None)
+        };
+        assert_eq!(next(&adopted, &Held::Nothing), Step::Miss);
+        assert_eq!(next(&adopted, &WHOLE), Step::Accept);
+    }
+
+    #[test]
     fn a_growth_is_tried_once_per_generation() {
         let grown = |observed| View {
             generation: 2,
             wanted: Some(Wanted {
                 bytes: Some(20),
+                is_adopted: false,
                 remove: None,
             }),
             told: Some(Told {

@@ -46,6 +46,14 @@ impl<K: Kept> OnDisk<'_, K> {
         let work = self.work;
         match step {
             Step::Rest | Step::Refuse => Ok(Outcome::Rest),
+            Step::Miss => {
+                work.refuse(Failure::not_found(format!(
+                    "{} {}: the disk has no file with this ID",
+                    K::WORD,
+                    self.id
+                )))
+                .await
+            }
             Step::Accept => self.accept().await,
             Step::Make => self.make().await,
             Step::Await => self.wait(held).await,

@@ -17,6 +17,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(super) struct Wanted {
     /// The requested size in bytes; `None` for a snapshot.
     pub(super) bytes: Option<u64>,
+    /// Whether the object is for an existing file, so that none is created.
+    pub(super) is_adopted: bool,
     /// The number of the attempt to remove the object; `None` if it must be kept.
     pub(super) remove: Option<u64>,
 }
@@ -167,6 +169,7 @@ impl Kept for LocalVolume {
     fn wanted(spec: &VolumeSpec) -> Wanted {
         Wanted {
             bytes: Some(spec.bytes),
+            is_adopted: spec.adopt,
             remove: spec.remove,
         }
     }
@@ -263,6 +266,7 @@ impl Kept for LocalSnapshot {
     fn wanted(spec: &SnapshotSpec) -> Wanted {
         Wanted {
             bytes: None,
+            is_adopted: spec.adopt,
             remove: spec.remove,
         }
     }
