@@ -25,6 +25,9 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// Deadline for running work at shutdown. Work that is not done then is continued after the next
 /// start.
 const DRAIN: Duration = Duration::from_secs(1);
+/// The number of threads for each disk in addition to those of its work: a disk is opened on a
+/// thread.
+const OPENING_THREADS: usize = 2;
 /// The number of the runtime's threads, which only dispatch work.
 const WORKERS: usize = 1;
 
@@ -125,13 +128,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
 
 impl Flags {
     fn serve(&self) -> Result<(), Box<dyn Error>> {
+        self.refuse_shared_disks()?;
         heap::begin();
         metrics::begin(&self.process, [], env!("CARGO_PKG_VERSION"))?;
         let access = Access::of_pod(&self.account_dir, |name| std::env::var(name).ok())?;
         let client = Arc::new(Client::new(access)?);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(WORKERS)
-            .max_blocking_threads(local::THREADS_MAX)
+            .max_blocking_threads((local::THREADS_MAX + OPENING_THREADS) * self.disks.len())
             .thread_keep_alive(heap::KEEP_ALIVE)
             .on_thread_park(heap::park)
             .enable_all()
@@ -163,6 +167,23 @@ impl Flags {
         });
         runtime.shutdown_background();
         served
+    }
+}
+
+impl Flags {
+    /// Refuses two disks with one name or one directory.
+    fn refuse_shared_disks(&self) -> Result<(), String> {
+        for (at, (name, dir)) in self.disks.iter().enumerate() {
+            let mut others = self.disks.iter().take(at);
+            if let Some((other, _)) = others.find(|(of, at)| of == name || at == dir) {
+                return Err(format!(
+                    "--disk {name}={}: disk {other} has the same name or directory; give each \
+                     disk its own",
+                    dir.display()
+                ));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -139,10 +139,11 @@ pub struct DiskSpec {
     pub place: String,
     /// The name of the disk on the node.
     pub disk: String,
-    /// Whether the store may begin a new state if the directory of the disk is empty. The
-    /// controller sets this if no volume names the disk.
+    /// The UID of this object if the store may begin a new state in an empty directory. The
+    /// controller sets this if no volume names the disk. A copy of the object has another UID, so
+    /// it does not have the permission.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub begin: Option<bool>,
+    pub begin: Option<String>,
 }
 
 /// The phase of a volume or snapshot.

@@ -53,7 +53,7 @@ pub(crate) fn disk() -> DiskSpec {
         node: "node1.example".to_owned(),
         place: "place".to_owned(),
         disk: "default".to_owned(),
-        begin: Some(true),
+        begin: Some("uid".to_owned()),
     }
 }
 

@@ -39,7 +39,7 @@ async fn objects_in_a_real_api_server() {
     watches::an_expired_version_lists_again(&mut server).await;
     server.clear();
     volumes_of_all_nodes(&mut server).await;
-    store::all(&mut server).await;
+    store::all(&server).await;
 }
 
 /// Runs the checks of the backend for all nodes.

@@ -25,7 +25,7 @@ pub(crate) struct Server {
     /// Both ends of all connections that the relay has accepted.
     open: Arc<Mutex<Vec<TcpStream>>>,
     _etcd: Running,
-    running: Option<Running>,
+    running: Mutex<Option<Running>>,
     /// The files of the programs. The last field, since fields are dropped in order: the programs
     /// end before their files are removed.
     dir: TempDir,
@@ -57,14 +57,14 @@ impl Server {
         );
         let open = Arc::default();
         let relay = relay(api, &open);
-        let mut server = Self {
+        let server = Self {
             dir,
             etcd,
             api,
             relay,
             open,
             _etcd: running,
-            running: None,
+            running: Mutex::default(),
         };
         server.restart();
         let objects = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart/objects");
@@ -77,8 +77,8 @@ impl Server {
 
     /// Kills the API server, if it runs, and starts it. A new one knows only changes after its
     /// start.
-    pub(crate) fn restart(&mut self) {
-        self.running = None;
+    pub(crate) fn restart(&self) {
+        *self.running.lock().unwrap() = None;
         let chain = certificate("server.pem").display().to_string();
         let key = certificate("server.key").display().to_string();
         let tokens = self.dir.path().join("tokens").display().to_string();
@@ -105,7 +105,7 @@ impl Server {
                 ("profiling", "false".to_owned()),
             ],
         );
-        self.running = Some(running);
+        *self.running.lock().unwrap() = Some(running);
         until("the API server is ready", || {
             self.try_kubectl(&["get", "--raw", "/readyz"], "")
                 .status

@@ -14,7 +14,7 @@ use belay_server::call::{Failure, Kind};
 use rustix::fs::FlockOperation;
 use serde_json::json;
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -93,6 +93,12 @@ impl<'a> Node<'a> {
         shows(&self.client, &name, |it| it.is_some_and(&is_so)).await;
     }
 
+    /// Returns the time of the last report of a disk.
+    async fn reported(&self, disk: &str) -> Option<String> {
+        let name = format!("{}.{disk}", self.name);
+        reported(&self.client.get(&name).await.unwrap().unwrap())
+    }
+
     /// Permits the store to begin on both disks, and waits until the disks are served.
     pub(crate) async fn begin(&self) {
         for disk in ["default", "fast"] {
@@ -100,7 +106,7 @@ impl<'a> Node<'a> {
                 .await;
             let name = format!("{}.{disk}", self.name);
             let object = self.client.get::<LocalDisk>(&name).await.unwrap().unwrap();
-            let begin = Change::<LocalDisk>::Spec(json!({"begin": true}));
+            let begin = Change::<LocalDisk>::Spec(json!({"begin": object.metadata.uid}));
             done(self.client.patch(&object.metadata, begin).await);
         }
         for disk in ["default", "fast"] {
@@ -160,6 +166,23 @@ impl<'a> Node<'a> {
         done(self.client.delete::<LocalVolume>(&object.metadata).await);
     }
 
+    /// Removes a volume, and repeats attempts that the store found in a list.
+    async fn remove_patiently(&self, name: &str) {
+        for attempt in 1.. {
+            self.change(name, json!({"remove": attempt})).await;
+            let is_so = |it: &Object<LocalVolume>| {
+                let is_refused = status(it).unwrap().refused_removal == Some(attempt);
+                it.metadata.finalizers.is_empty() || is_refused
+            };
+            let object = shows(&self.client, name, |it| it.is_some_and(is_so)).await;
+            let object = object.unwrap();
+            if object.metadata.finalizers.is_empty() {
+                done(self.client.delete::<LocalVolume>(&object.metadata).await);
+                return;
+            }
+        }
+    }
+
     /// Waits until the store has refused the attempt to remove a volume.
     async fn refuses_removal(&self, name: &str, attempt: u64) -> Failure {
         let is_so = |it: &Object<LocalVolume>| {
@@ -200,6 +223,11 @@ fn problem(disk: &Object<LocalDisk>) -> String {
         .unwrap_or_default()
 }
 
+fn reported(disk: &Object<LocalDisk>) -> Option<String> {
+    let status = disk.status.as_ref().and_then(|status| status.known());
+    status.and_then(|status| status.reported.clone())
+}
+
 fn is_served(disk: &Object<LocalDisk>) -> bool {
     let status = disk.status.as_ref().and_then(|status| status.known());
     status.is_some_and(|it| it.problem.is_none() && it.promisable.is_some())
@@ -229,6 +257,7 @@ pub(crate) async fn a_disk_is_begun_with_permission_and_never_again(server: &Ser
     node.start();
     node.begin().await;
     node.kill();
+    let before = node.reported("fast").await;
     let disk = node.disk("default");
     let away = node.dir.path().join("away");
     fs::rename(&disk, &away).unwrap();
@@ -236,7 +265,8 @@ pub(crate) async fn a_disk_is_begun_with_permission_and_never_again(server: &Ser
     node.start();
     node.disk_shows("default", |it| problem(it).contains("had the state"))
         .await;
-    node.disk_shows("fast", is_served).await;
+    let is_anew = |it: &Object<LocalDisk>| is_served(it) && reported(it) != before;
+    node.disk_shows("fast", is_anew).await;
     assert_eq!(fs::read_dir(&disk).unwrap().count(), 0);
     // The disk is mounted again, while the store runs.
     fs::remove_dir(&disk).unwrap();
@@ -255,7 +285,7 @@ pub(crate) async fn a_disk_is_begun_with_permission_and_never_again(server: &Ser
     fs::rename(&away, other.disk("default")).unwrap();
     other.start();
     other
-        .disk_shows("default", |it| problem(it).contains("are at disks"))
+        .disk_shows("default", |it| problem(it).contains("at disks"))
         .await;
 }
 
@@ -300,12 +330,9 @@ pub(crate) async fn copies_have_the_data_of_their_source(node: &mut Node<'_>) {
     // The node uses the volume.
     let file = node.file(&source.id);
     rustix::fs::removexattr(&file, "user.belay.new").unwrap();
-    std::os::unix::fs::FileExt::write_all_at(
-        &File::options().write(true).open(&file).unwrap(),
-        b"data",
-        4096,
-    )
-    .unwrap();
+    let written = File::options().write(true).open(&file).unwrap();
+    written.write_all_at(b"data", 4096).unwrap();
+    drop(written);
     let snapshot = SnapshotSpec {
         version: SPEC_VERSION,
         id: id("snap", 1),
@@ -408,6 +435,121 @@ pub(crate) async fn nothing_is_made_or_removed_after_the_wish_was_taken_back(nod
     assert!(!node.file(&kept.id).exists());
 }
 
+/// Either the withdrawal or the acceptance comes first.
+pub(crate) async fn a_withdrawn_order_was_never_accepted(node: &mut Node<'_>) {
+    let mut accepted = Vec::new();
+    for number in 20..50 {
+        let spec = node.spec(number);
+        let order = node.order(&spec).await;
+        match node
+            .client
+            .delete::<LocalVolume>(&order.metadata)
+            .await
+            .unwrap()
+        {
+            Written::Done(()) => {}
+            Written::Conflict | Written::Missing => accepted.push(spec),
+        }
+    }
+    for spec in &accepted {
+        node.is_in(&spec.name, Phase::Ready).await;
+    }
+    let files = fs::read_dir(node.disk("default").join("volumes")).unwrap();
+    let mut files: Vec<_> = files
+        .map(|it| it.unwrap().file_name().into_string().unwrap())
+        .collect();
+    files.sort();
+    let ids: Vec<_> = accepted.iter().map(|spec| spec.id.clone()).collect();
+    assert_eq!(files, ids);
+    for spec in &accepted {
+        node.remove(&spec.name, 1).await;
+    }
+}
+
+/// The store waits for the end of the use when the controller takes the attempt back.
+pub(crate) async fn a_removal_is_not_executed_after_it_was_taken_back(node: &mut Node<'_>) {
+    let spec = node.made(14).await;
+    let file = node.file(&spec.id);
+    let lock = File::open(&file).unwrap();
+    rustix::fs::flock(&lock, FlockOperation::LockShared).unwrap();
+    node.change("pvc-14", json!({"remove": 1})).await;
+    node.change("pvc-14", json!({"remove": null})).await;
+    drop(lock);
+    // The store has ended its work on the attempt before it executes the next change.
+    node.change("pvc-14", json!({"bytes": 8 << 20})).await;
+    let grown = |it: &Object<LocalVolume>| status(it).unwrap().bytes == Some(8 << 20);
+    shows(&node.client, "pvc-14", |it| it.is_some_and(grown)).await;
+    assert!(file.exists());
+    node.remove("pvc-14", 2).await;
+}
+
+/// Without reflinks, the file of a snapshot is filled after the snapshot was taken.
+pub(crate) async fn a_snapshot_outlives_its_object_and_a_kill_during_its_copy(node: &mut Node<'_>) {
+    let source = VolumeSpec {
+        bytes: 256 << 20,
+        ..node.spec(15)
+    };
+    node.order(&source).await;
+    node.is_in("pvc-15", Phase::Ready).await;
+    let file = node.file(&source.id);
+    rustix::fs::removexattr(&file, "user.belay.new").unwrap();
+    let data = vec![7; 256 << 20];
+    let written = File::options().write(true).open(&file).unwrap();
+    written.write_all_at(&data, 0).unwrap();
+    drop(written);
+    for number in [20, 21] {
+        let name = format!("snapshot-{number}");
+        let snapshot = SnapshotSpec {
+            version: SPEC_VERSION,
+            id: id("snap", number),
+            name: name.clone(),
+            place: source.place.clone(),
+            disk: source.disk.clone(),
+            node: source.node.clone(),
+            volume: source.id.clone(),
+            adopt: false,
+            remove: None,
+        };
+        done(node.client.create::<LocalSnapshot>(&name, &snapshot).await);
+        let is_taken = |it: &Object<LocalSnapshot>| {
+            let status = it.status.as_ref().and_then(|status| status.known());
+            status.is_some_and(|it| it.time.is_some())
+        };
+        let taken = shows(&node.client, &name, |it| it.is_some_and(is_taken))
+            .await
+            .unwrap();
+        if number == 20 {
+            node.kill();
+            node.start();
+        } else {
+            node.server.kubectl(&["delete", "localsnapshot", &name]);
+            let adopted = SnapshotSpec {
+                adopt: true,
+                ..snapshot.clone()
+            };
+            done(node.client.create::<LocalSnapshot>(&name, &adopted).await);
+        }
+        let ready = |it: &Object<LocalSnapshot>| {
+            let status = it.status.as_ref().and_then(|status| status.known());
+            status.is_some_and(|it| it.phase == Phase::Ready)
+        };
+        let after = shows(&node.client, &name, |it| it.is_some_and(ready))
+            .await
+            .unwrap();
+        let time = |it: &Object<LocalSnapshot>| it.status.as_ref()?.known()?.time.clone();
+        assert_eq!(time(&after), time(&taken));
+        assert!(fs::read(node.file(&snapshot.id)).unwrap() == data);
+        let remove = Change::<LocalSnapshot>::Spec(json!({"remove": 1}));
+        done(node.client.patch(&after.metadata, remove).await);
+        let free = |it: &Object<LocalSnapshot>| it.metadata.finalizers.is_empty();
+        let object = shows(&node.client, &name, |it| it.is_some_and(free))
+            .await
+            .unwrap();
+        done(node.client.delete::<LocalSnapshot>(&object.metadata).await);
+    }
+    node.remove("pvc-15", 1).await;
+}
+
 pub(crate) async fn a_deleted_object_leaves_its_file_which_is_named(node: &mut Node<'_>) {
     let spec = node.made(9).await;
     let object = node.is_in("pvc-9", Phase::Ready).await;
@@ -432,15 +574,15 @@ pub(crate) async fn a_deleted_object_leaves_its_file_which_is_named(node: &mut N
     assert_eq!(failure(&refused).kind, Kind::NotFound);
     assert!(!node.file(&missing.id).exists());
     done(node.client.delete::<LocalVolume>(&refused.metadata).await);
-    fs::write(node.file(&spec.id).with_file_name("other"), "").unwrap();
-    let written = fs::metadata(node.file(&spec.id)).unwrap().ino();
+    let write = File::options().write(true).open(node.file(&spec.id));
+    write.unwrap().write_all_at(b"data", 0).unwrap();
     let adopted = VolumeSpec {
         adopt: true,
         ..spec.clone()
     };
     node.order(&adopted).await;
     node.is_in("pvc-9", Phase::Ready).await;
-    assert_eq!(fs::metadata(node.file(&spec.id)).unwrap().ino(), written);
+    assert_eq!(&fs::read(node.file(&spec.id)).unwrap()[..4], b"data");
     // A second object with the ID is refused, so that its removal cannot delete the file.
     let second = VolumeSpec {
         name: "pvc-10".to_owned(),
@@ -454,6 +596,19 @@ pub(crate) async fn a_deleted_object_leaves_its_file_which_is_named(node: &mut N
         failure(&refused)
     );
     done(node.client.delete::<LocalVolume>(&refused.metadata).await);
+    // A copy of the object has its finalizer.
+    let copy = json!({
+        "apiVersion": "belay.dev/v1alpha1", "kind": "LocalVolume",
+        "metadata": {"name": "pvc-10", "finalizers": [FINALIZER]}, "spec": second,
+    });
+    node.server
+        .kubectl_with(&["create", "--filename", "-"], &copy.to_string());
+    node.is_in("pvc-10", Phase::Ready).await;
+    node.change("pvc-10", json!({"remove": 1})).await;
+    let refused = node.refuses_removal("pvc-10", 1).await;
+    assert!(refused.message.contains("pvc-9"), "{refused}");
+    node.server.kubectl(&["delete", "localvolume", "pvc-10"]);
+    assert!(node.file(&spec.id).exists());
     node.remove("pvc-9", 1).await;
 }
 
@@ -527,7 +682,7 @@ pub(crate) async fn a_newer_spec_is_refused_by_name(node: &mut Node<'_>) {
 }
 
 /// Kills the store at many moments, restarts the server, and checks that objects and files agree.
-pub(crate) async fn kills_leave_nothing_half_done(server: &mut Server) {
+pub(crate) async fn kills_leave_nothing_half_done(server: &Server) {
     let mut numbers = 100..;
     let mut node = Node::new(server, "killed");
     node.start();
@@ -592,28 +747,21 @@ pub(crate) async fn kills_leave_nothing_half_done(server: &mut Server) {
     assert_eq!(fs::read_dir(&volumes).unwrap().count(), 0);
 }
 
-/// Orders continue after the API server was away.
-pub(crate) async fn a_restarted_server_is_followed(server: &mut Server) {
-    let disks = tempfile::tempdir().unwrap();
-    let moved = disks.path().join("disks");
-    {
-        let mut node = Node::new(server, "restarted");
-        node.start();
-        node.begin().await;
-        node.kill();
-        fs::rename(node.disk("default"), &moved).unwrap();
-    }
-    server.restart();
+/// The store continues after the API server was away, without a restart.
+pub(crate) async fn a_restarted_server_is_followed(server: &Server) {
     let mut node = Node::new(server, "restarted");
-    fs::remove_dir(node.disk("default")).unwrap();
-    fs::rename(&moved, node.disk("default")).unwrap();
     node.start();
+    node.begin().await;
     let spec = node.made(300).await;
+    server.restart();
+    node.remove_patiently(&spec.name).await;
+    let spec = node.made(301).await;
     node.remove(&spec.name, 1).await;
+    node.kill();
 }
 
 /// Runs the tests that share a node.
-pub(crate) async fn all(server: &mut Server) {
+pub(crate) async fn all(server: &Server) {
     server.clear();
     {
         let mut node = Node::new(server, "node7");
@@ -623,6 +771,9 @@ pub(crate) async fn all(server: &mut Server) {
         copies_have_the_data_of_their_source(&mut node).await;
         an_order_without_room_is_refused_before_it_is_accepted(&mut node).await;
         nothing_is_made_or_removed_after_the_wish_was_taken_back(&mut node).await;
+        a_withdrawn_order_was_never_accepted(&mut node).await;
+        a_removal_is_not_executed_after_it_was_taken_back(&mut node).await;
+        a_snapshot_outlives_its_object_and_a_kill_during_its_copy(&mut node).await;
         a_deleted_object_leaves_its_file_which_is_named(&mut node).await;
         a_restored_object_without_its_file_is_lost(&mut node).await;
         a_newer_spec_is_refused_by_name(&mut node).await;

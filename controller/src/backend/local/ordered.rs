@@ -35,7 +35,6 @@ impl Store {
     pub(super) fn make_intended(
         &self,
         id: &str,
-        bytes: u64,
         source: Option<&ContentSource>,
     ) -> Result<(), Failure> {
         let record = self.ledger.get(id)?;
@@ -47,7 +46,7 @@ impl Store {
         }
         self.remove_incomplete(id, &record)?;
         let file = self.files.begin(id)?;
-        match self.make(id, &file, bytes, source) {
+        match self.make(id, &file, record.bytes, source) {
             Ok(()) => self.complete(id).map(drop),
             Err(failure) => {
                 drop(file);
@@ -103,12 +102,47 @@ impl Store {
         if self.complete_whole_snapshot(id)?.is_some() {
             return Ok(());
         }
+        // Another copy of the volume may take long, and each attempt would write its file to disk.
+        self.refuse_while_copied(source)?;
         self.snapshots.remove(id)?;
         let taken = self.fill_snapshot(id, source);
-        taken.map(drop).map_err(|failure| {
-            let cleaned = self.snapshots.remove(id).and_then(|()| self.end_claim(id));
-            give_up(failure, cleaned)
-        })
+        taken
+            .map(drop)
+            .map_err(|failure| give_up(failure, self.remove_untaken(id)))
+    }
+
+    /// Removes the file of a snapshot that could not be taken. Keeps the file if the snapshot was
+    /// taken nevertheless: the last write of its record may have failed after it had reached the
+    /// disk.
+    fn remove_untaken(&self, id: &str) -> Result<(), Failure> {
+        let record = self.ledger.snapshot(id)?;
+        if record.is_some_and(|record| record.state == SnapshotState::Cutting) {
+            self.snapshots.remove(id)?;
+            self.end_claim(id)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the incomplete file and the record of a snapshot. Does nothing if there is no
+    /// record.
+    ///
+    /// # Errors
+    /// Returns `Bug` if a caller may have received the snapshot.
+    pub(super) fn abandon_snapshot(&self, id: &str) -> Result<(), Failure> {
+        let Some(record) = self.ledger.snapshot(id)? else {
+            return Ok(());
+        };
+        let is_incomplete = match record.state {
+            SnapshotState::Cutting | SnapshotState::Deleting => true,
+            SnapshotState::Copying => self.copies.failure(id).is_some(),
+            SnapshotState::Ready => false,
+        };
+        match is_incomplete {
+            true => self.finish_discard(id),
+            false => Err(Failure::bug(format!(
+                "snapshot {id}: taken, so it cannot be abandoned"
+            ))),
+        }
     }
 
     /// Checks that a snapshot can be removed now.

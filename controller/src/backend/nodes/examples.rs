@@ -15,7 +15,7 @@ pub(super) fn volume(finalizers: &[&str], status: &str) -> Object<LocalVolume> {
             "finalizers": finalizers,
         },
         "spec": {
-            "id": ID, "name": "pvc-1", "place": "place1", "disk": "default", "node": "node1",
+            "version": 1, "id": ID, "name": "pvc-1", "place": "place1", "disk": "default", "node": "node1",
             "bytes": 2, "usage": {"mode": "Block"},
         },
         "status": status,
@@ -29,7 +29,7 @@ pub(super) fn snapshot(status: &str) -> Object<LocalSnapshot> {
     let object = json!({
         "metadata": {"name": "snap-1", "uid": "uid-s", "finalizers": ["belay.dev/store"]},
         "spec": {
-            "id": "snap-1", "name": "snap-1", "place": "place1", "disk": "default",
+            "version": 1, "id": "snap-1", "name": "snap-1", "place": "place1", "disk": "default",
             "node": "node1", "volume": ID,
         },
         "status": status,

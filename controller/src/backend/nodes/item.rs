@@ -7,6 +7,7 @@ use belay_server::call::{Failure, Kind};
 /// The fields of a spec that volumes and snapshots share.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
+    pub(super) version: u32,
     pub(super) id: &'a str,
     pub(super) name: &'a str,
     pub(super) place: &'a str,
@@ -40,6 +41,7 @@ impl Item for LocalVolume {
 
     fn wanted(spec: &Self::Spec) -> Wanted<'_> {
         Wanted {
+            version: spec.version,
             id: &spec.id,
             name: &spec.name,
             place: &spec.place,
@@ -64,6 +66,7 @@ impl Item for LocalSnapshot {
 
     fn wanted(spec: &Self::Spec) -> Wanted<'_> {
         Wanted {
+            version: spec.version,
             id: &spec.id,
             name: &spec.name,
             place: &spec.place,

@@ -1,7 +1,7 @@
 //! The meaning of an object for a call that creates, deletes or expands it. Makes no calls.
 
 use super::item::{Item, about, failure, reported, unreachable, wanted};
-use crate::kubernetes::{FINALIZER, LocalVolume, Object, Parsed, Phase};
+use crate::kubernetes::{FINALIZER, LocalVolume, Object, Parsed, Phase, SPEC_VERSION};
 use belay_server::call::Failure;
 
 /// The state of a volume or snapshot.
@@ -32,6 +32,9 @@ pub(super) fn meaning<R: Item>(object: &Object<R>) -> Meaning {
         Parsed::Known(spec) => R::wanted(spec),
         Parsed::Unknown(why) => return newer(why),
     };
+    if wanted.version > SPEC_VERSION {
+        return newer(&format!("spec.version {}", wanted.version));
+    }
     if let Some(Parsed::Unknown(why)) = &object.status {
         return newer(why);
     }

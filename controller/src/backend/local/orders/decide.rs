@@ -77,13 +77,15 @@ pub(super) fn next(view: &View, held: &Held) -> Step {
 
 /// Returns the next step for an object without the finalizer.
 fn ordered(view: &View, wanted: &Wanted, phase: Option<Phase>, held: &Held) -> Step {
+    let was_made = matches!(phase, Some(Phase::Ready | Phase::Removing | Phase::Lost));
     let is_over = view.is_ending || wanted.remove.is_some() || phase == Some(Phase::Refused);
     match held {
         Held::Intended if is_over => Step::Forget,
         _ if is_over => Step::Rest,
         // Only a backup, or a change by hand, leaves a status without the finalizer.
-        Held::Nothing if phase == Some(Phase::Lost) => Step::Rest,
+        Held::Nothing | Held::Intended if phase == Some(Phase::Lost) => Step::Rest,
         Held::Nothing if phase.is_some() => Step::Lose,
+        Held::Intended if was_made => Step::Lose,
         Held::Deleting => Step::Rest,
         Held::Nothing | Held::Intended if wanted.is_adopted => Step::Miss,
         _ => Step::Accept,
@@ -98,7 +100,8 @@ fn accepted(view: &View, wanted: &Wanted, phase: Option<Phase>, held: &Held) -> 
             _ => Step::Remove,
         };
     }
-    let is_incomplete = matches!(held, Held::Intended | Held::Copying(_) | Held::Failed(_));
+    // A caller may have received a snapshot whose copy is running.
+    let is_incomplete = matches!(held, Held::Intended | Held::Failed(_));
     if view.is_ending {
         return match is_incomplete {
             true => Step::Abandon,
@@ -120,8 +123,12 @@ fn accepted(view: &View, wanted: &Wanted, phase: Option<Phase>, held: &Held) -> 
         };
     }
     match held {
-        Held::Nothing if phase == Some(Phase::Lost) => Step::Rest,
+        Held::Nothing | Held::Intended | Held::Failed(_) if phase == Some(Phase::Lost) => {
+            Step::Rest
+        }
         Held::Nothing => Step::Lose,
+        // The ledger was restored from an older backup.
+        Held::Intended if phase == Some(Phase::Ready) => Step::Lose,
         Held::Intended => Step::Make,
         Held::Copying(_) | Held::Failed(_) => Step::Await,
         Held::Deleting => Step::Remove,
@@ -131,14 +138,14 @@ fn accepted(view: &View, wanted: &Wanted, phase: Option<Phase>, held: &Held) -> 
 
 /// Returns the next step for an accepted object whose file is complete.
 fn whole(view: &View, wanted: &Wanted, bytes: u64) -> Step {
-    let Some(told) = &view.told else {
-        return Step::Report;
-    };
-    let is_answered = told.observed_generation == Some(view.generation);
+    let told = view.told.as_ref();
+    let observed = told.and_then(|told| told.observed_generation);
+    let is_reported =
+        told.is_some_and(|told| told.phase == Phase::Ready && told.bytes == Some(bytes));
     match wanted.bytes {
-        Some(more) if more > bytes && !is_answered => Step::Grow(more),
-        _ if told.phase != Phase::Ready || told.bytes != Some(bytes) => Step::Report,
-        _ => Step::Rest,
+        Some(more) if more > bytes && observed != Some(view.generation) => Step::Grow(more),
+        _ if is_reported => Step::Rest,
+        _ => Step::Report,
     }
 }
 
@@ -216,16 +223,26 @@ mod tests {
             let accepted = view(true, phase.map(told));
             assert_eq!(next(&accepted, &Held::Nothing), Step::Lose, "{phase:?}");
         }
+        // The ledger was restored from an older backup.
+        let ready = view(true, Some(told(Phase::Ready)));
+        assert_eq!(next(&ready, &Held::Intended), Step::Lose);
         // The finalizer was taken off by hand, or a backup does not contain it.
         for phase in [Phase::Making, Phase::Ready, Phase::Removing] {
             let stripped = view(false, Some(told(phase)));
             assert_eq!(next(&stripped, &Held::Nothing), Step::Lose, "{phase:?}");
             assert_eq!(next(&stripped, &WHOLE), Step::Accept, "{phase:?}");
+            let is_made = phase != Phase::Making;
+            let again = [Step::Accept, Step::Lose][usize::from(is_made)];
+            assert_eq!(next(&stripped, &Held::Intended), again, "{phase:?}");
         }
         for is_accepted in [false, true] {
             let lost = view(is_accepted, Some(told(Phase::Lost)));
             assert_eq!(next(&lost, &Held::Nothing), Step::Rest);
+            assert_eq!(next(&lost, &Held::Intended), Step::Rest);
         }
+        let failed = Held::Failed(Failure::busy("the copy failed"));
+        let lost = view(true, Some(told(Phase::Lost)));
+        assert_eq!(next(&lost, &failed), Step::Rest);
     }
 
     #[test]
@@ -279,6 +296,11 @@ mod tests {
             assert_eq!(next(&ending(phase), &WHOLE), Step::Release);
             assert_eq!(next(&ending(phase), &Held::Nothing), Step::Release);
         }
+        let copying = Held::Copying(State {
+            bytes: 10,
+            time: UNIX_EPOCH,
+        });
+        assert_eq!(next(&ending(Some(Phase::Making)), &copying), Step::Release);
         // No caller has received an incomplete volume.
         assert_eq!(next(&ending(None), &Held::Intended), Step::Abandon);
         // A person may also ask for a removal that was not claimed.
@@ -333,6 +355,12 @@ mod tests {
         };
         assert_eq!(next(&grown(1), &WHOLE), Step::Grow(20));
         assert_eq!(next(&grown(2), &WHOLE), Step::Rest);
+        // The larger size was requested before the first report.
+        let early = View {
+            told: None,
+            ..grown(1)
+        };
+        assert_eq!(next(&early, &WHOLE), Step::Grow(20));
     }
 
     #[test]

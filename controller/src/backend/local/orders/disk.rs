@@ -7,10 +7,10 @@ use super::unlisted::Found;
 use super::{Orders, Served};
 use crate::backend::local::ledger::Ledger;
 use crate::kubernetes::{
-    Change, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Object, Unlisted, Written,
-    rfc3339,
+    Change, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed, Unlisted,
+    Written, rfc3339,
 };
-use belay_server::call::Failure;
+use belay_server::call::{Failure, Kind};
 use belay_server::readiness::{Readiness, State};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,8 @@ impl Disk {
         Self {
             name: name.to_owned(),
             dir: dir.to_owned(),
-            readiness: readiness.part(State::Starting(format!("disk {name}: not open yet"))),
+            // A disk that is not mounted must not prevent an update of the other nodes' stores.
+            readiness: readiness.part(State::Ready),
             served: OnceLock::new(),
         }
     }
@@ -65,7 +66,6 @@ pub(super) async fn serve(orders: Arc<Orders>, at: usize) {
         match reporter.open().await {
             Ok(served) => break served,
             Err(failure) => {
-                disk.readiness.set(State::Starting(failure.message.clone()));
                 reporter.tell_problem(&failure).await;
                 orders.log(&mut last, failure);
                 tokio::time::sleep(OPEN_RETRY).await;
@@ -77,11 +77,21 @@ pub(super) async fn serve(orders: Arc<Orders>, at: usize) {
     orders.start_all();
     let mut last = None;
     loop {
-        match reporter.measure(served).await {
-            Ok(()) => last = None,
+        let told = match reporter.measured(served).await {
+            Ok(status) => reporter.tell_if_new(status).await,
+            // The queue is full.
+            Err(failure) if failure.kind == Kind::Busy => Err(failure),
             Err(failure) => {
                 reporter.tell_problem(&failure).await;
+                Err(failure)
+            }
+        };
+        match told {
+            Ok(()) => last = None,
+            Err(failure) => {
                 orders.log(&mut last, failure);
+                tokio::time::sleep(OPEN_RETRY).await;
+                continue;
             }
         }
         // A measurement follows each removal, since its object may have left a file.
@@ -107,15 +117,45 @@ impl Reporter<'_> {
     /// Opens the disk and reports the identity of its state.
     async fn open(&mut self) -> Result<Served, Failure> {
         let object = self.object().await?;
-        let known = object.status.as_ref().and_then(|status| status.known());
-        let remembered = known.and_then(|status| status.uuid.clone());
-        let may_begin = object
-            .spec
-            .known()
-            .is_some_and(|spec| spec.begin == Some(true));
-        let (dir, node) = (self.disk.dir.clone(), self.orders.config.node.clone());
-        let find = move || identified(&dir, &node, remembered.as_deref(), may_begin);
-        let identity = blocking(find).await?;
+        let name = &object.metadata.name;
+        let remembered = match &object.status {
+            None => None,
+            Some(Parsed::Known(status)) => status.uuid.clone(),
+            Some(Parsed::Unknown(why)) => {
+                return Err(Failure::precondition(format!(
+                    "LocalDisk {name}: status: {why}; run the release that wrote it"
+                )));
+            }
+        };
+        let begin = object.spec.known().and_then(|spec| spec.begin.clone());
+        let expected = Expected {
+            node: self.orders.config.node.clone(),
+            disk: self.disk.name.clone(),
+            remembered,
+            may_begin: begin.is_some_and(|begin| begin == object.metadata.uid),
+        };
+        let dir = self.disk.dir.clone();
+        let identity = blocking(move || expected.find(&dir)).await?;
+        let local = self.opened(&identity).await?;
+        // No order is accepted before the identity of the state is stored in the API server.
+        let status = DiskStatus {
+            uuid: Some(identity.uuid),
+            ..DiskStatus::default()
+        };
+        let mut last = None;
+        while let Err(failure) = self.tell(status.clone()).await {
+            self.orders.log(&mut last, failure);
+            tokio::time::sleep(OPEN_RETRY).await;
+        }
+        Ok(Served {
+            local,
+            place: identity.place,
+            changed: Notify::new(),
+        })
+    }
+
+    /// Opens the state with this identity.
+    async fn opened(&self, identity: &Identity) -> Result<Arc<Local>, Failure> {
         let config = Config {
             state_dir: self.disk.dir.clone(),
             place: None,
@@ -123,19 +163,20 @@ impl Reporter<'_> {
             keeps_intents: true,
             require_state: false,
         };
-        let readiness = self.disk.readiness.clone();
-        let local = blocking(move || Local::open(config, readiness)).await?;
-        self.disk.readiness.set(State::Ready);
-        // No order is accepted before the identity of the state is stored in the API server.
-        self.tell(DiskStatus {
-            uuid: Some(identity.uuid),
-            ..DiskStatus::default()
-        })
-        .await?;
-        Ok(Served {
-            local: Arc::new(local),
-            changed: Notify::new(),
-        })
+        let (readiness, expected) = (self.disk.readiness.clone(), identity.clone());
+        let opened = move || {
+            let dir = config.state_dir.clone();
+            let local = Local::open(config, readiness)?;
+            // The directory was not locked before. Its disk may have been mounted meanwhile.
+            match Identity::read(&dir)? == Some(expected) {
+                true => Ok(Arc::new(local)),
+                false => Err(Failure::busy(format!(
+                    "{}: disk.json has changed while the disk was opened",
+                    dir.display()
+                ))),
+            }
+        };
+        blocking(opened).await
     }
 
     /// Returns the object of the disk, and creates it if necessary.
@@ -159,8 +200,8 @@ impl Reporter<'_> {
         }
     }
 
-    /// Measures the disk, and reports the result if it has changed or the last report is old.
-    async fn measure(&mut self, served: &Served) -> Result<(), Failure> {
+    /// Measures the disk, and removes the records of intents that have no object.
+    async fn measured(&self, served: &Served) -> Result<DiskStatus, Failure> {
         let (volumes, snapshots) = (&self.orders.volumes, &self.orders.snapshots);
         let listed = || Some(volumes.ids()?.into_iter().chain(snapshots.ids()?).collect());
         let listed: Option<HashSet<String>> = listed();
@@ -177,8 +218,11 @@ impl Reporter<'_> {
         if let (Some(volumes), Some(snapshots)) = (volumes.ids(), snapshots.ids()) {
             for id in &found.intents {
                 // An order that has arrived since has recorded its intent.
-                if !volumes.contains(id) && !snapshots.contains(id) {
-                    abandon(local, id.clone()).await?;
+                if !volumes.contains(id)
+                    && !snapshots.contains(id)
+                    && let Err(failure) = abandon(local, id.clone()).await
+                {
+                    tracing::error!(id, "an interrupted creation without an object: {failure}");
                 }
             }
         }
@@ -186,7 +230,7 @@ impl Reporter<'_> {
             .ask(Verb::Available, |store| store.promisable())
             .await?;
         let uuid = self.last.as_ref().and_then(|(last, _)| last.uuid.clone());
-        let next = DiskStatus {
+        Ok(DiskStatus {
             uuid,
             bytes: Some(room.total),
             promisable: Some(room.limit.saturating_sub(found.bytes)),
@@ -195,7 +239,11 @@ impl Reporter<'_> {
             problem: None,
             reported: None,
             unlisted: is_listed.then_some(found.files),
-        };
+        })
+    }
+
+    /// Reports a measurement if it has changed or the last report is old.
+    async fn tell_if_new(&mut self, next: DiskStatus) -> Result<(), Failure> {
         let is_recent = self.last.as_ref().is_some_and(|(last, at)| {
             at.elapsed() < self.orders.config.report_interval && !is_news(last, &next)
         });
@@ -278,65 +326,76 @@ async fn blocking<T: Send + 'static>(
     done.unwrap_or_else(|error| Err(Failure::bug(error.to_string())))
 }
 
-/// Returns the identity of the state in the directory. Begins a new state only with permission,
-/// since an empty directory may be the mount point of a disk that is not mounted.
-///
-/// # Errors
-/// Returns `Precondition` if the directory must not be served.
-fn identified(
-    dir: &Path,
-    node: &str,
-    remembered: Option<&str>,
+/// The state that a directory must have to be served.
+struct Expected {
+    node: String,
+    disk: String,
+    /// The identity of the state that the disk had before.
+    remembered: Option<String>,
+    /// Whether a new state may be begun. Without permission, an empty directory is the mount point
+    /// of a disk that is not mounted.
     may_begin: bool,
-) -> Result<Identity, Failure> {
-    let shown = dir.display();
-    let refused = |why: String| Err(Failure::precondition(format!("{shown}: {why}")));
-    if !dir.is_dir() {
-        return refused("does not exist; mount the disk, or create the directory".to_owned());
-    }
-    let found = Identity::read(dir)?;
-    match (Ledger::is_in(dir)?, remembered) {
-        (false, Some(uuid)) => {
-            return refused(format!(
+}
+
+impl Expected {
+    /// Returns the identity of the state in the directory.
+    ///
+    /// # Errors
+    /// Returns `Precondition` if the directory must not be served.
+    fn find(&self, dir: &Path) -> Result<Identity, Failure> {
+        let (node, disk) = (&self.node, &self.disk);
+        let refused = |why: String| Err(Failure::precondition(format!("{}: {why}", dir.display())));
+        if !dir.is_dir() {
+            return refused("does not exist; mount the disk, or create the directory".to_owned());
+        }
+        let (found, has_state) = (Identity::read(dir)?, Ledger::is_in(dir)?);
+        match (&self.remembered, &found) {
+            (Some(uuid), _) if !has_state => refused(format!(
                 "has no state.redb, but this disk had the state {uuid}; mount the disk; if its \
-                 data cannot be recovered, delete the LocalDisk; its volumes are then lost"
-            ));
+                 data cannot be recovered, delete LocalDisk {node}.{disk}, and set spec.begin of \
+                 the new one to its metadata.uid: all volumes of the disk are then lost"
+            )),
+            (Some(uuid), Some(found)) if *uuid != found.uuid => refused(format!(
+                "has the state {}, but this disk had the state {uuid}; mount the right disk",
+                found.uuid
+            )),
+            (Some(uuid), None) => refused(format!(
+                "has no disk.json, but this disk had the state {uuid}; restore the file"
+            )),
+            (None, _) if !has_state && !self.may_begin => {
+                refused("empty; waiting for the controller's permission to use it".to_owned())
+            }
+            (_, Some(found)) if found.place != *node || found.disk != *disk => refused(format!(
+                "its volumes are on disk {:?} at {}, but this is disk {disk:?} of node {node}; \
+                 use the disk there",
+                found.disk, found.place
+            )),
+            (_, Some(found)) => Ok(found.clone()),
+            (None, None) => {
+                let new = Identity::new(node, disk)?;
+                new.write(dir)?;
+                Ok(new)
+            }
         }
-        (false, None) if !may_begin => {
-            return refused("empty; waiting for the controller's permission to use it".to_owned());
-        }
-        _ => {}
-    }
-    let identity = match found {
-        Some(identity) => identity,
-        None => {
-            let new = Identity::new(node)?;
-            new.write(dir)?;
-            new
-        }
-    };
-    if identity.place != node {
-        return refused(format!(
-            "its volumes are at {}, not at {node}; move the disk back to the node {}",
-            identity.place, identity.place
-        ));
-    }
-    match remembered {
-        Some(uuid) if uuid != identity.uuid => refused(format!(
-            "has the state {}, but this disk had the state {uuid}; mount the right disk",
-            identity.uuid
-        )),
-        _ => Ok(identity),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use belay_server::call::Kind;
+
+    fn expected(node: &str, remembered: Option<&str>, may_begin: bool) -> Expected {
+        Expected {
+            node: node.to_owned(),
+            disk: "default".to_owned(),
+            remembered: remembered.map(str::to_owned),
+            may_begin,
+        }
+    }
 
     fn why(dir: &Path, remembered: Option<&str>, may_begin: bool) -> String {
-        let refused = identified(dir, "node1", remembered, may_begin).unwrap_err();
+        let refused = expected("node1", remembered, may_begin).find(dir);
+        let refused = refused.unwrap_err();
         assert_eq!(refused.kind, Kind::Precondition, "{refused}");
         refused.message
     }
@@ -349,20 +408,29 @@ mod tests {
         assert!(why(dir, Some("a"), true).contains("had the state a"));
         assert!(why(&dir.join("missing"), None, true).contains("does not exist"));
         assert_eq!(Identity::read(dir).unwrap(), None);
-        let begun = identified(dir, "node1", None, true).unwrap();
-        assert_eq!(identified(dir, "node1", None, true).unwrap(), begun);
+        let begun = expected("node1", None, true).find(dir).unwrap();
+        assert_eq!(expected("node1", None, true).find(dir).unwrap(), begun);
     }
 
     #[test]
     fn a_state_is_served_only_by_its_node_and_only_the_expected_one() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        let begun = identified(dir, "node1", None, true).unwrap();
+        let begun = expected("node1", None, true).find(dir).unwrap();
         drop(Ledger::open(dir).unwrap());
-        let again = identified(dir, "node1", Some(&begun.uuid), false);
+        let again = expected("node1", Some(&begun.uuid), false).find(dir);
         assert_eq!(again.unwrap(), begun);
         assert!(why(dir, Some("other"), false).contains("the right disk"));
-        let elsewhere = identified(dir, "node2", None, true).unwrap_err();
+        let elsewhere = expected("node2", None, true).find(dir).unwrap_err();
         assert!(elsewhere.message.contains("at node1"), "{elsewhere}");
+        let other_disk = Expected {
+            disk: "fast".to_owned(),
+            ..expected("node1", None, true)
+        };
+        let refused = other_disk.find(dir).unwrap_err();
+        assert!(refused.message.contains("on disk \"default\""), "{refused}");
+        std::fs::remove_file(dir.join("disk.json")).unwrap();
+        assert!(why(dir, Some(&begun.uuid), false).contains("no disk.json"));
+        assert_eq!(Identity::read(dir).unwrap(), None);
     }
 }

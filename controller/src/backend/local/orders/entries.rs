@@ -2,13 +2,24 @@
 //! begins again if the object changes meanwhile.
 
 use super::kind::Kept;
-use crate::kubernetes::{Event, Object};
+use crate::kubernetes::{Event, Metadata, Object};
 use belay_server::lock::Lock;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+/// The age at which an attempt to remove is no longer executed. It exceeds the time for which the
+/// controller waits for a removal.
+const ATTEMPT_MAX: Duration = Duration::from_secs(120);
 
 /// The objects of a kind, by name.
-pub(super) struct Entries<K: Kept>(Lock<Known<K>>);
+pub(super) struct Entries<K: Kept> {
+    known: Lock<Known<K>>,
+    /// Notifies the waiting tasks of changes.
+    changes: watch::Sender<()>,
+}
 
 struct Known<K: Kept> {
     by_name: HashMap<String, Entry<K>>,
@@ -21,6 +32,8 @@ struct Entry<K: Kept> {
     /// Whether the object no longer exists.
     is_gone: bool,
     barred: Option<u64>,
+    /// The number of the attempt to remove, and the time at which it arrived.
+    attempt: Option<(u64, Instant)>,
     /// Whether a task works on the object.
     is_running: bool,
     /// Whether the object has changed since the task has read it.
@@ -31,16 +44,22 @@ struct Entry<K: Kept> {
 pub(super) struct Current<K: Kept> {
     pub(super) object: Arc<Object<K>>,
     pub(super) is_gone: bool,
+    /// The number of the attempt to remove the object.
+    pub(super) attempt: Option<u64>,
     /// The number of the last attempt to remove that must not be executed.
     pub(super) barred: Option<u64>,
 }
 
 impl<K: Kept> Default for Entries<K> {
     fn default() -> Self {
-        Self(Lock::new(Known {
+        let known = Known {
             by_name: HashMap::new(),
             is_listed: false,
-        }))
+        };
+        Self {
+            known: Lock::new(known),
+            changes: watch::Sender::new(()),
+        }
     }
 }
 
@@ -52,41 +71,55 @@ fn attempt<K: Kept>(object: &Object<K>) -> Option<u64> {
 impl<K: Kept> Entries<K> {
     /// Applies an event, and returns the names of the objects for which a task must be started.
     pub(super) fn apply(&self, event: Event<K>) -> Vec<String> {
-        let known = &mut *self.0.lock();
-        match event {
-            Event::Listed(objects) => known.list(objects),
-            Event::Changed(object) => {
-                let name = object.metadata.name.clone();
-                known.set(object, false);
-                known.start(name).into_iter().collect()
+        let started = self.known.lock().apply(event);
+        self.changes.send_replace(());
+        started
+    }
+
+    /// Waits for this time, or until the object changes. Returns whether the time has passed.
+    pub(super) async fn sleep(&self, name: &str, pause: Duration) -> bool {
+        let mut changes = self.changes.subscribe();
+        let changed = async {
+            while !self.has_changed(name) {
+                // The sender is in this value, which outlives the wait.
+                drop(changes.changed().await);
             }
-            Event::Deleted(object) => {
-                let name = object.metadata.name.clone();
-                known.set(object, true);
-                known.start(name).into_iter().collect()
-            }
-        }
+        };
+        timeout(pause, changed).await.is_err()
+    }
+
+    fn has_changed(&self, name: &str) -> bool {
+        let known = self.known.lock();
+        known.by_name.get(name).is_none_or(|it| it.has_changed)
     }
 
     /// Returns the names of all objects on which no task works, and for which tasks must be
     /// started.
     pub(super) fn start_all(&self) -> Vec<String> {
-        let known = &mut *self.0.lock();
+        let known = &mut *self.known.lock();
+        for entry in known.by_name.values_mut() {
+            entry.has_changed = true;
+        }
         let names: Vec<_> = known.by_name.keys().cloned().collect();
-        names
-            .into_iter()
-            .filter_map(|name| known.start(name))
-            .collect()
+        let started = names.into_iter().filter_map(|name| known.start(name));
+        started.collect()
     }
 
     /// Returns the object for the task that works on it; `None` if the task must end.
     pub(super) fn current(&self, name: &str) -> Option<Current<K>> {
-        let known = &mut *self.0.lock();
+        let known = &mut *self.known.lock();
         let entry = known.by_name.get_mut(name)?;
         entry.has_changed = false;
+        let attempt = entry.attempt.map(|(attempt, _)| attempt);
+        // The controller that has written the attempt no longer waits for it.
+        let is_old = |at: &Instant| at.elapsed() >= ATTEMPT_MAX;
+        if entry.attempt.is_some_and(|(_, at)| is_old(&at)) {
+            entry.barred = entry.barred.max(attempt);
+        }
         Some(Current {
             object: Arc::clone(&entry.object),
             is_gone: entry.is_gone,
+            attempt,
             barred: entry.barred,
         })
     }
@@ -94,7 +127,7 @@ impl<K: Kept> Entries<K> {
     /// Replaces the object `before` by the server's response to a change, unless the watch has
     /// shown another state meanwhile.
     pub(super) fn replace(&self, before: &Arc<Object<K>>, after: Object<K>) {
-        let known = &mut *self.0.lock();
+        let known = &mut *self.known.lock();
         if let Some(entry) = known.by_name.get_mut(&before.metadata.name)
             && Arc::ptr_eq(&entry.object, before)
             && !entry.is_gone
@@ -105,7 +138,7 @@ impl<K: Kept> Entries<K> {
 
     /// Records that this attempt to remove an object must not be executed.
     pub(super) fn bar(&self, name: &str, attempt: u64) {
-        let known = &mut *self.0.lock();
+        let known = &mut *self.known.lock();
         if let Some(entry) = known.by_name.get_mut(name) {
             entry.barred = entry.barred.max(Some(attempt));
         }
@@ -114,7 +147,7 @@ impl<K: Kept> Entries<K> {
     /// Ends the task that works on the object, unless the object has changed meanwhile. Returns
     /// whether the task has ended.
     pub(super) fn rest(&self, name: &str) -> bool {
-        let known = &mut *self.0.lock();
+        let known = &mut *self.known.lock();
         let Some(entry) = known.by_name.get_mut(name) else {
             return true;
         };
@@ -128,9 +161,14 @@ impl<K: Kept> Entries<K> {
         true
     }
 
-    /// Returns the IDs of all objects; `None` if they were never listed.
+    /// Returns the IDs of all objects; `None` if they were never listed, or if this release does not
+    /// know the spec of an object.
     pub(super) fn ids(&self) -> Option<HashSet<String>> {
-        let known = self.0.lock();
+        let known = self.known.lock();
+        let mut objects = known.by_name.values();
+        if objects.any(|it| !it.is_gone && it.object.spec.known().is_none()) {
+            return None;
+        }
         known
             .is_listed
             .then(|| known.ids().map(|(id, _)| id.to_owned()).collect())
@@ -138,7 +176,7 @@ impl<K: Kept> Entries<K> {
 
     /// Returns the name of another existing object with this ID.
     pub(super) fn other_with(&self, id: &str, name: &str) -> Option<String> {
-        let known = self.0.lock();
+        let known = self.known.lock();
         let mut others = known
             .ids()
             .filter(|(other, of)| *other == id && *of != name);
@@ -153,6 +191,27 @@ impl<K: Kept> Known<K> {
             let spec = entry.object.spec.known().filter(|_| !entry.is_gone)?;
             Some((K::place(spec).id, name.as_str()))
         })
+    }
+
+    fn apply(&mut self, event: Event<K>) -> Vec<String> {
+        match event {
+            Event::Listed(objects) => self.list(objects),
+            Event::Changed(object) => {
+                let name = object.metadata.name.clone();
+                let before = self.by_name.get(&name).map(|it| &it.object.metadata);
+                // The object already has the server's response to a later change.
+                if before.is_some_and(|before| is_older(&object.metadata, before)) {
+                    return Vec::new();
+                }
+                self.set(object, false);
+                self.start(name).into_iter().collect()
+            }
+            Event::Deleted(object) => {
+                let name = object.metadata.name.clone();
+                self.set(object, true);
+                self.start(name).into_iter().collect()
+            }
+        }
     }
 
     fn list(&mut self, objects: Vec<Object<K>>) -> Vec<String> {
@@ -185,11 +244,17 @@ impl<K: Kept> Known<K> {
 
     fn set(&mut self, object: Object<K>, is_gone: bool) {
         let name = object.metadata.name.clone();
+        let number = attempt(&object);
         let object = Arc::new(object);
         match self.by_name.get_mut(&name) {
             Some(entry) => {
-                if entry.object.metadata.uid != object.metadata.uid {
-                    entry.barred = None;
+                let (before, now) = (&entry.object.metadata, &object.metadata);
+                let is_same = before.uid == now.uid;
+                if !is_same {
+                    (entry.barred, entry.attempt) = (None, None);
+                }
+                if entry.attempt.map(|(attempt, _)| attempt) != number {
+                    entry.attempt = number.map(|number| (number, Instant::now()));
                 }
                 (entry.object, entry.is_gone, entry.has_changed) = (object, is_gone, true);
             }
@@ -198,6 +263,7 @@ impl<K: Kept> Known<K> {
                     object,
                     is_gone,
                     barred: None,
+                    attempt: number.map(|number| (number, Instant::now())),
                     is_running: false,
                     has_changed: true,
                 };
@@ -211,6 +277,16 @@ impl<K: Kept> Known<K> {
         let entry = self.by_name.get_mut(&name)?;
         let is_running = std::mem::replace(&mut entry.is_running, true);
         (!is_running).then_some(name)
+    }
+}
+
+/// Whether a state of an object is older than another state. Kubernetes guarantees that versions are
+/// numbers.
+fn is_older(one: &Metadata, other: &Metadata) -> bool {
+    let number = |metadata: &Metadata| metadata.resource_version.parse::<u64>().ok();
+    match (number(one), number(other)) {
+        (Some(first), Some(second)) => one.uid == other.uid && first < second,
+        _ => false,
     }
 }
 
@@ -248,6 +324,57 @@ mod tests {
         assert_eq!(entries.current("b").unwrap().barred, None);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_that_no_controller_waits_for_is_barred() {
+        let entries = Entries::default();
+        entries.apply(Event::Changed(object("a", 1, Some(2))));
+        let barred = || entries.current("a").unwrap().barred;
+        tokio::time::advance(ATTEMPT_MAX - Duration::from_secs(1)).await;
+        // A change of another field does not make the attempt younger.
+        entries.apply(Event::Changed(object("a", 2, Some(2))));
+        assert_eq!(barred(), None);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(barred(), Some(2));
+        entries.apply(Event::Changed(object("a", 3, Some(3))));
+        assert_eq!(barred(), Some(2));
+        assert_eq!(entries.current("a").unwrap().attempt, Some(3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_waits_until_its_object_changes() {
+        let entries = Entries::default();
+        entries.apply(Event::Changed(object("a", 1, None)));
+        entries.current("a").unwrap();
+        let pause = Duration::from_secs(60);
+        assert!(entries.sleep("a", pause).await);
+        let (has_passed, _) = tokio::join!(entries.sleep("a", pause), async {
+            entries.apply(Event::Changed(object("b", 2, None)));
+            entries.apply(Event::Changed(object("a", 3, None)));
+        });
+        assert!(!has_passed);
+    }
+
+    #[test]
+    fn a_state_before_the_own_change_is_ignored_unless_the_server_lists_it() {
+        let entries = Entries::default();
+        entries.apply(Event::Changed(object("a", 10, None)));
+        let first = entries.current("a").unwrap();
+        entries.replace(&first.object, object("a", 12, None));
+        let version = || {
+            let current = entries.current("a").unwrap();
+            current.object.metadata.resource_version.clone()
+        };
+        assert!(
+            entries
+                .apply(Event::Changed(object("a", 11, None)))
+                .is_empty()
+        );
+        assert_eq!(version(), "12");
+        // The server was restored from a backup.
+        entries.apply(Event::Listed(vec![object("a", 3, None)]));
+        assert_eq!(version(), "3");
+    }
+
     #[test]
     fn one_task_works_on_an_object_and_sees_its_last_change() {
         let entries = Entries::default();
@@ -255,6 +382,7 @@ mod tests {
         assert_eq!(change(1), ["a"]);
         let first = entries.current("a").unwrap();
         assert!(change(2).is_empty(), "a task runs already");
+        // The response to a change of the earlier state.
         entries.replace(&first.object, object("a", 9, None));
         assert!(!entries.rest("a"), "the object has changed");
         let version = entries

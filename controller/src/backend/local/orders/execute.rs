@@ -54,13 +54,18 @@ impl<K: Kept> OnDisk<'_, K> {
                 )))
                 .await
             }
-            Step::Accept => self.accept().await,
+            Step::Accept => self.accept(disk).await,
             Step::Make => self.make().await,
             Step::Await => self.wait(held).await,
-            Step::Abandon => {
-                self.abandon().await?;
-                work.release().await
-            }
+            Step::Abandon => match self.abandon().await {
+                Ok(()) => work.release().await,
+                // The file contains data that nobody expected. It is kept.
+                Err(failure) if !may_pass(&failure) && work.is_ending() => {
+                    tracing::error!(object = work.name(), "{}: {failure}", K::KIND);
+                    work.release().await
+                }
+                Err(failure) => Err(failure),
+            },
             Step::Forget => {
                 self.abandon().await?;
                 Ok(Outcome::Next)
@@ -76,7 +81,7 @@ impl<K: Kept> OnDisk<'_, K> {
                     "{}: its file does not exist, and is not created again",
                     K::KIND
                 );
-                work.report(work.new_report(Phase::Lost, None)).await
+                work.report(work.new_answer(Phase::Lost, None)).await
             }
             Step::Report => self.report_whole(held, None).await,
             Step::Grow(bytes) => self.grow(bytes, held).await,
@@ -90,26 +95,58 @@ impl<K: Kept> OnDisk<'_, K> {
                 ));
                 self.refuse_removal(attempt, held, failure).await
             }
-            Step::Remove => match self.reserve().await? {
-                Removal::InUse => Ok(Outcome::Again(RETRY)),
-                reserved => {
-                    self.remove(reserved).await?;
-                    work.release().await
-                }
-            },
+            Step::Remove => self.remove_claimed(held).await,
         }
     }
 
-    async fn accept(&self) -> Result<Outcome, Failure> {
+    /// Completes a removal that was claimed.
+    async fn remove_claimed(&self, held: Held) -> Result<Outcome, Failure> {
+        let work = self.work;
+        let removed = match self.reserve().await {
+            Ok(Removal::InUse) => return Ok(Outcome::Again(RETRY)),
+            Ok(reserved) => self.remove(reserved).await,
+            Err(failure) => Err(failure),
+        };
+        match removed {
+            Ok(()) => work.release().await,
+            Err(failure) => {
+                if work.told_failure().as_ref() != Some(&failure.message) {
+                    work.report(Report {
+                        failure: Some(failure.clone()),
+                        ..work.new_report(Phase::Removing, state_of(&held))
+                    })
+                    .await?;
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Refuses an ID that another object has, since its removal would remove the other's file.
+    fn refuse_shared(&self) -> Result<(), Failure> {
+        let work = self.work;
+        let Some(other) = work.entries.other_with(&self.id, work.name()) else {
+            return Ok(());
+        };
+        Err(Failure::precondition(format!(
+            "spec.id: {} {other} has the ID {}; delete one of the two objects by hand",
+            K::KIND,
+            self.id
+        )))
+    }
+
+    async fn accept(&self, disk: &Served) -> Result<Outcome, Failure> {
         let (work, spec) = (self.work, self.spec.clone());
-        if let Some(other) = work.entries.other_with(&self.id, work.name()) {
-            return work
-                .refuse(Failure::precondition(format!(
-                    "spec.id: {} {other} has the ID {}; delete one of the two objects by hand",
-                    K::KIND,
-                    self.id
-                )))
-                .await;
+        let place = K::place(self.spec).place;
+        let is_here = match place == disk.place {
+            true => Ok(()),
+            false => Err(Failure::precondition(format!(
+                "spec.place: {place}: the disk is at {}",
+                disk.place
+            ))),
+        };
+        if let Err(failure) = is_here.and_then(|()| self.refuse_shared()) {
+            return work.refuse(failure).await;
         }
         let intend = move |store: &_| K::intend(store, &spec);
         match self.local.change(Verb::Create, intend).await {
@@ -144,9 +181,7 @@ impl<K: Kept> OnDisk<'_, K> {
     /// Reports once why the file is not complete yet.
     async fn report_making(&self, state: Option<State>, why: &Failure) -> Result<(), Failure> {
         let work = self.work;
-        let told = work.object().status.as_ref().and_then(|it| it.known());
-        let told = told.map(K::told).and_then(|told| told.failure);
-        if told.as_ref() == Some(&why.message) {
+        if work.told_failure().as_ref() == Some(&why.message) {
             return Ok(());
         }
         let report = Report {
@@ -156,20 +191,45 @@ impl<K: Kept> OnDisk<'_, K> {
         work.report(report).await.map(drop)
     }
 
+    /// Waits for the copy that fills the file of a snapshot.
     async fn wait(&self, held: Held) -> Result<Outcome, Failure> {
         let work = self.work;
-        let state = match held {
-            Held::Failed(failure) => return work.refuse(failure).await,
-            Held::Copying(state) => state,
-            _ => return Ok(Outcome::Next),
-        };
         let told = work.object().status.as_ref().and_then(|it| it.known());
-        match told.map(K::told).is_some_and(|told| told.has_time) {
-            true => Ok(Outcome::Again(COPY_POLL)),
-            false => {
-                work.report(work.new_report(Phase::Making, Some(state)))
-                    .await
+        let is_told = told.map(K::told).is_some_and(|told| told.has_time);
+        match held {
+            Held::Copying(_) if is_told => {
+                let spec = self.spec.clone();
+                let resume = move |store: &_| {
+                    K::resume(store, &spec);
+                    Ok(())
+                };
+                self.local.ask(Verb::Snapshot, resume).await?;
+                Ok(Outcome::Again(COPY_POLL))
             }
+            Held::Copying(state) => {
+                let report = work.new_report(Phase::Making, Some(state));
+                work.report(report).await
+            }
+            Held::Failed(failure) => {
+                let id = self.id.clone();
+                let complete = move |store: &_| K::complete(store, &id);
+                if self.local.change(Verb::Cut, complete).await? {
+                    return Ok(Outcome::Next);
+                }
+                // A caller may have received the snapshot. Another one with its name would have
+                // other data.
+                let report = match is_told {
+                    true => work.new_answer(Phase::Lost, None),
+                    false => work.new_answer(Phase::Refused, None),
+                };
+                tracing::error!(object = work.name(), "{}: {failure}", K::KIND);
+                work.report(Report {
+                    failure: Some(failure),
+                    ..report
+                })
+                .await
+            }
+            _ => Ok(Outcome::Next),
         }
     }
 
@@ -180,7 +240,7 @@ impl<K: Kept> OnDisk<'_, K> {
         let work = self.work;
         let report = Report {
             failure: why,
-            ..work.new_report(Phase::Ready, Some(state))
+            ..work.new_answer(Phase::Ready, Some(state))
         };
         work.report(report).await
     }
@@ -214,6 +274,9 @@ impl<K: Kept> OnDisk<'_, K> {
     /// so that a claimed attempt succeeds unless the disk fails.
     async fn claim(&self, attempt: u64, held: Held) -> Result<Outcome, Failure> {
         let work = self.work;
+        if let Err(failure) = self.refuse_shared() {
+            return self.refuse_removal(attempt, held, failure).await;
+        }
         let deadline = Instant::now() + UNSTAGE_PATIENCE;
         let reserved = loop {
             match self.reserve().await {
@@ -229,11 +292,7 @@ impl<K: Kept> OnDisk<'_, K> {
                 Err(failure) => return self.refuse_removal(attempt, held, failure).await,
             }
         };
-        let state = match held {
-            Held::Whole(state) => Some(state),
-            _ => None,
-        };
-        let status = K::status(work.new_report(Phase::Removing, state));
+        let status = K::status(work.new_report(Phase::Removing, state_of(&held)));
         let (outcome, claimed) = work.patch(Change::Status(&status)).await?;
         let Some(object) = claimed else {
             return Ok(outcome);
@@ -252,16 +311,24 @@ impl<K: Kept> OnDisk<'_, K> {
     ) -> Result<Outcome, Failure> {
         let work = self.work;
         work.entries.bar(work.name(), attempt);
-        let (phase, state) = match held {
-            Held::Whole(state) => (Phase::Ready, Some(state)),
-            Held::Nothing => (Phase::Lost, None),
-            _ => (Phase::Making, None),
+        let phase = match held {
+            Held::Whole(_) => Phase::Ready,
+            Held::Nothing | Held::Failed(_) => Phase::Lost,
+            Held::Intended | Held::Copying(_) | Held::Deleting => Phase::Making,
         };
         work.report(Report {
             refused_removal: Some(attempt),
             failure: Some(failure),
-            ..work.new_report(phase, state)
+            ..work.new_report(phase, state_of(&held))
         })
         .await
+    }
+}
+
+/// Returns the size and the time of the file, unless it is incomplete.
+fn state_of(held: &Held) -> Option<State> {
+    match held {
+        Held::Whole(state) | Held::Copying(state) => Some(*state),
+        _ => None,
     }
 }

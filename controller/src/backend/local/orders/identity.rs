@@ -23,6 +23,8 @@ pub(super) struct Identity {
     pub(super) uuid: String,
     /// The value of the topology label for the volumes on the disk.
     pub(super) place: String,
+    /// The name of the disk.
+    pub(super) disk: String,
 }
 
 impl Identity {
@@ -30,11 +32,12 @@ impl Identity {
     ///
     /// # Errors
     /// Returns `Bug` if the kernel provides no random bytes.
-    pub(super) fn new(place: &str) -> Result<Self, Failure> {
+    pub(super) fn new(place: &str, disk: &str) -> Result<Self, Failure> {
         Ok(Self {
             version: VERSION,
             uuid: super::super::id::fresh("")?,
             place: place.to_owned(),
+            disk: disk.to_owned(),
         })
     }
 
@@ -90,10 +93,14 @@ mod tests {
     fn an_identity_is_read_as_it_was_written() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Identity::read(dir.path()).unwrap(), None);
-        let written = Identity::new("node1").unwrap();
+        let written = Identity::new("node1", "default").unwrap();
         written.write(dir.path()).unwrap();
         assert_eq!(Identity::read(dir.path()).unwrap(), Some(written));
-        for bad in ["", "{", r#"{"version":2,"uuid":"a","place":"b"}"#] {
+        for bad in [
+            "",
+            "{",
+            r#"{"version":2,"uuid":"a","place":"b","disk":"c"}"#,
+        ] {
             std::fs::write(dir.path().join(NAME), bad).unwrap();
             let failure = Identity::read(dir.path()).unwrap_err();
             assert!(failure.message.contains("disk.json"), "{failure}");

@@ -80,7 +80,7 @@ pub(super) trait Kept: Resource {
     /// Returns the version of the spec.
     fn version(spec: &Self::Spec) -> u32;
 
-    /// Returns the ID and the name of the disk.
+    /// Returns the ID, the topology value, and the name of the disk.
     fn place(spec: &Self::Spec) -> Place<'_>;
 
     /// Whether creating the file may copy data for a long time.
@@ -103,6 +103,13 @@ pub(super) trait Kept: Resource {
 
     /// Creates the file of a recorded intent. If this fails, the record remains.
     fn make(store: &Store, spec: &Self::Spec) -> Result<(), Failure>;
+
+    /// Queues the copy that fills the file, unless it is queued or has failed.
+    fn resume(store: &Store, spec: &Self::Spec);
+
+    /// Completes the record of a copy that has failed after its file was complete. Returns whether
+    /// the file was complete.
+    fn complete(store: &Store, id: &str) -> Result<bool, Failure>;
 
     /// Removes an incomplete file and its record.
     fn abandon(store: &Store, id: &str) -> Result<(), Failure>;
@@ -135,10 +142,11 @@ pub(super) fn known<K: Kept>(spec: &Parsed<K::Spec>) -> Result<&K::Spec, String>
     }
 }
 
-/// The ID of a volume or snapshot, and the name of its disk.
+/// The ID of a volume or snapshot, its topology value, and the name of its disk.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) id: &'a str,
+    pub(super) place: &'a str,
     pub(super) disk: &'a str,
 }
 
@@ -158,8 +166,10 @@ impl Kept for LocalVolume {
     }
 
     fn place(spec: &VolumeSpec) -> Place<'_> {
-        let VolumeSpec { id, disk, .. } = spec;
-        Place { id, disk }
+        let VolumeSpec {
+            id, place, disk, ..
+        } = spec;
+        Place { id, place, disk }
     }
 
     fn copies(spec: &VolumeSpec) -> bool {
@@ -223,7 +233,13 @@ impl Kept for LocalVolume {
 
     fn make(store: &Store, spec: &VolumeSpec) -> Result<(), Failure> {
         let source = spec.source.as_ref().map(content).transpose()?;
-        store.make_intended(&spec.id, spec.bytes, source.as_ref())
+        store.make_intended(&spec.id, source.as_ref())
+    }
+
+    fn resume(_: &Store, _: &VolumeSpec) {}
+
+    fn complete(_: &Store, _: &str) -> Result<bool, Failure> {
+        Ok(false)
     }
 
     fn abandon(store: &Store, id: &str) -> Result<(), Failure> {
@@ -255,8 +271,10 @@ impl Kept for LocalSnapshot {
     }
 
     fn place(spec: &SnapshotSpec) -> Place<'_> {
-        let SnapshotSpec { id, disk, .. } = spec;
-        Place { id, disk }
+        let SnapshotSpec {
+            id, place, disk, ..
+        } = spec;
+        Place { id, place, disk }
     }
 
     fn copies(_: &SnapshotSpec) -> bool {
@@ -320,8 +338,20 @@ impl Kept for LocalSnapshot {
         store.make_intended_snapshot(&spec.id, &spec.volume)
     }
 
+    fn resume(store: &Store, spec: &SnapshotSpec) {
+        store.copies.resume(&spec.id, &spec.volume);
+    }
+
+    fn complete(store: &Store, id: &str) -> Result<bool, Failure> {
+        let is_complete = store.complete_whole_snapshot(id)?.is_some();
+        if is_complete {
+            store.copies.end(id);
+        }
+        Ok(is_complete)
+    }
+
     fn abandon(store: &Store, id: &str) -> Result<(), Failure> {
-        store.finish_discard(id)
+        store.abandon_snapshot(id)
     }
 
     fn grow(_: &Store, id: &str, _: u64) -> Result<(), Failure> {

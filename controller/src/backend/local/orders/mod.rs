@@ -55,6 +55,8 @@ pub struct Orders {
 /// A disk that is served.
 pub(super) struct Served {
     local: Arc<Local>,
+    /// The topology value of the disk.
+    place: String,
     /// Notified when an object was removed, so that files without an object are reported.
     changed: Notify,
 }

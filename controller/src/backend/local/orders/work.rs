@@ -5,31 +5,37 @@ use super::decide::{self, Step, View};
 use super::entries::Entries;
 use super::execute::OnDisk;
 use super::kind::{Held, Kept, known};
-use super::writes::{Outcome, RETRY, Work};
-use crate::kubernetes::FINALIZER;
+use super::writes::{Outcome, RETRY, RETRY_MAX, Work};
+use crate::kubernetes::{FINALIZER, Phase};
 use belay_server::call::Failure;
 use std::sync::Arc;
-use tokio::time::sleep;
 
 /// Works on the object until nothing must be done for it.
 pub(super) async fn work<K: Kept>(orders: Arc<Orders>, entries: Arc<Entries<K>>, name: String) {
-    let mut last = String::new();
+    let (mut last, mut pause) = (String::new(), RETRY);
     while let Some(current) = entries.current(&name) {
         let work = Work {
             orders: &orders,
             entries: &entries,
             current,
         };
-        let outcome = step(&work).await.unwrap_or_else(|failure| {
+        let outcome = step(&work).await;
+        let is_failed = outcome.is_err();
+        let outcome = outcome.unwrap_or_else(|failure| {
             if last != failure.message {
                 tracing::warn!(object = name, "{}: {failure}", K::KIND);
                 last = failure.message;
             }
-            Outcome::Again(RETRY)
+            Outcome::Again(pause)
         });
+        pause = match is_failed {
+            true => RETRY_MAX.min(pause * 2),
+            false => RETRY,
+        };
         match outcome {
             Outcome::Next => {}
-            Outcome::Again(pause) => sleep(pause).await,
+            Outcome::Again(pause) if entries.sleep(&name, pause).await => {}
+            Outcome::Again(_) => pause = RETRY,
             Outcome::Rest if entries.rest(&name) => {
                 orders.worked.notify_one();
                 return;
@@ -47,7 +53,7 @@ async fn step<K: Kept>(work: &Work<'_, K>) -> Result<Outcome, Failure> {
     };
     let place = K::place(&spec);
     let Some(disk) = work.orders.served(place.disk) else {
-        return Ok(Outcome::Rest);
+        return without_disk(work).await;
     };
     let local = Arc::clone(&disk.local);
     let on = OnDisk {
@@ -56,15 +62,45 @@ async fn step<K: Kept>(work: &Work<'_, K>) -> Result<Outcome, Failure> {
         local: &local,
         work,
     };
-    let held = on.held().await?;
+    let held = match on.held().await {
+        Ok(held) => held,
+        Err(_) if may_release(work) => return work.release().await,
+        Err(failure) => return Err(failure),
+    };
     if work.current.is_gone {
-        if held == Held::Intended {
-            on.abandon().await?;
+        if held == Held::Intended
+            && let Err(failure) = on.abandon().await
+        {
+            tracing::error!(object = work.name(), "{}: {failure}", K::KIND);
         }
         disk.notify();
         return Ok(Outcome::Rest);
     }
     on.execute(decide(work, &held), held, disk).await
+}
+
+/// Executes the step for an object whose disk is not served. An object can be deleted without its
+/// disk, which keeps the file.
+async fn without_disk<K: Kept>(work: &Work<'_, K>) -> Result<Outcome, Failure> {
+    if may_release(work) {
+        return work.release().await;
+    }
+    // An attempt to remove must not be executed when the disk is served much later.
+    if let Some(attempt) = work.current.attempt {
+        work.entries.bar(work.name(), attempt);
+    }
+    Ok(Outcome::Rest)
+}
+
+/// Whether the finalizer can be taken off without knowing the content of the disk.
+fn may_release<K: Kept>(work: &Work<'_, K>) -> bool {
+    let object = work.object();
+    let told = object.status.as_ref().and_then(|status| status.known());
+    let is_claimed = told.is_some_and(|told| K::told(told).phase == Phase::Removing);
+    work.is_ending()
+        && !work.current.is_gone
+        && !is_claimed
+        && object.metadata.finalizers.iter().any(|it| it == FINALIZER)
 }
 
 /// Executes the step for an object that this release does not understand.

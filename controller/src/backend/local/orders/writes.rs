@@ -8,8 +8,10 @@ use crate::kubernetes::{Change, FINALIZER, Object, Phase, Written};
 use belay_server::call::Failure;
 use std::time::Duration;
 
-/// The pause before a step is repeated that has failed for a reason that may pass.
+/// The pause before a step is repeated, and its maximum. Each pause is twice as long as the previous
+/// pause, until the object changes.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
+pub(super) const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// The result of a step.
 pub(super) enum Outcome {
@@ -31,6 +33,11 @@ pub(super) struct Work<'a, K: Kept> {
 impl<K: Kept> Work<'_, K> {
     pub(super) fn object(&self) -> &Object<K> {
         &self.current.object
+    }
+
+    /// Whether the deletion of the object was requested.
+    pub(super) fn is_ending(&self) -> bool {
+        self.object().metadata.deletion_timestamp.is_some()
     }
 
     pub(super) fn name(&self) -> &str {
@@ -62,23 +69,38 @@ impl<K: Kept> Work<'_, K> {
         self.change(Change::Status(&K::status(report))).await
     }
 
+    /// Returns a report that does not answer a change of the spec.
     pub(super) fn new_report(&self, phase: Phase, state: Option<State>) -> Report {
         let object = self.object();
         let told = object.status.as_ref().and_then(|status| status.known());
         Report {
             phase,
-            observed_generation: Some(object.metadata.generation),
+            observed_generation: told.and_then(|told| K::told(told).observed_generation),
             state,
             refused_removal: told.and_then(|told| K::told(told).refused_removal),
             failure: None,
         }
     }
 
+    /// Returns a report that answers the present generation of the spec.
+    pub(super) fn new_answer(&self, phase: Phase, state: Option<State>) -> Report {
+        Report {
+            observed_generation: Some(self.object().metadata.generation),
+            ..self.new_report(phase, state)
+        }
+    }
+
+    /// Returns the message of the failure that was reported last.
+    pub(super) fn told_failure(&self) -> Option<String> {
+        let status = self.object().status.as_ref();
+        K::told(status?.known()?).failure
+    }
+
     pub(super) async fn refuse(&self, failure: Failure) -> Result<Outcome, Failure> {
         tracing::warn!(object = self.name(), "{} refused: {failure}", K::KIND);
         self.report(Report {
             failure: Some(failure),
-            ..self.new_report(Phase::Refused, None)
+            ..self.new_answer(Phase::Refused, None)
         })
         .await
     }

@@ -36,10 +36,10 @@ fn an_intent_outlives_a_restart_and_is_executed_once() {
     assert_eq!((recovered.undone, recovered.troubles), (1, 0));
     assert_eq!(bed.files(), [""; 0]);
     assert_eq!(store.ledger.totals().unwrap().bytes, MIB);
-    store.make_intended(&id, MIB, None).unwrap();
+    store.make_intended(&id, None).unwrap();
     assert_eq!(store.ledger.get(&id).unwrap().unwrap().state, State::Ready);
     let inode = fs::metadata(bed.file(&id)).unwrap().ino();
-    store.make_intended(&id, MIB, None).unwrap();
+    store.make_intended(&id, None).unwrap();
     store.intend_as(&id, &intent("pvc", None)).unwrap();
     assert_eq!(fs::metadata(bed.file(&id)).unwrap().ino(), inode);
     assert_eq!(store.ledger.totals().unwrap().bytes, MIB);
@@ -53,7 +53,7 @@ fn a_failed_creation_keeps_the_intent_and_no_file() {
     let source = ContentSource::Volume(VolumeId::new(volume_id()).unwrap());
     let record = intent("pvc", Some(&source));
     store.intend_as(&id, &record).unwrap();
-    let failure = store.make_intended(&id, MIB, Some(&source)).unwrap_err();
+    let failure = store.make_intended(&id, Some(&source)).unwrap_err();
     assert_eq!(failure.kind, Kind::NotFound, "{failure}");
     assert_eq!(bed.files(), [""; 0]);
     assert_eq!(store.ledger.get(&id).unwrap(), Some(record));
@@ -76,11 +76,11 @@ fn a_complete_volume_is_not_abandoned_and_unknown_data_is_kept() {
         .unwrap()
         .write_all_at(b"data", 0)
         .unwrap();
-    for refused in [store.make_intended(&id, MIB, None), store.abandon(&id)] {
+    for refused in [store.make_intended(&id, None), store.abandon(&id)] {
         assert!(refused.unwrap_err().message.contains("contains data"));
     }
     fs::remove_file(bed.file(&id)).unwrap();
-    store.make_intended(&id, MIB, None).unwrap();
+    store.make_intended(&id, None).unwrap();
     assert_eq!(store.abandon(&id).unwrap_err().kind, Kind::Bug);
     assert!(bed.file(&id).exists());
 }
@@ -92,7 +92,7 @@ fn volumes_with_one_name_do_not_disturb_each_other() {
     let ids = [volume_id(), volume_id()];
     for id in &ids {
         store.intend_as(id, &intent("pvc", None)).unwrap();
-        store.make_intended(id, MIB, None).unwrap();
+        store.make_intended(id, None).unwrap();
     }
     let name = Name::new("pvc").unwrap();
     let found = |store: &Store| {
@@ -115,7 +115,7 @@ fn the_intent_of_a_snapshot_outlives_a_restart() {
     let store = bed.open();
     let volume = volume_id();
     store.intend_as(&volume, &intent("pvc", None)).unwrap();
-    store.make_intended(&volume, MIB, None).unwrap();
+    store.make_intended(&volume, None).unwrap();
     let id = id::fresh(id::SNAPSHOT).unwrap();
     let missing = store.intend_snapshot_as(&id, "snap", &volume_id());
     assert_eq!(missing.unwrap_err().kind, Kind::NotFound);
