@@ -196,7 +196,7 @@ mod tests {
     impl Client {
         /// Creates a client for this server, which has no certificate. Removing the directory
         /// removes the token.
-        pub(super) fn example(server: &Server) -> (Self, TempDir) {
+        pub(crate) fn example(server: &Server) -> (Self, TempDir) {
             Self::of_server(&format!("http://{}", server.address))
         }
 

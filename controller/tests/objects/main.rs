@@ -44,7 +44,8 @@ async fn objects_in_a_real_api_server() {
 
 /// Runs the checks of the backend for all nodes.
 async fn volumes_of_all_nodes(server: &mut Server) {
-    use nodes::{copies, creation, growth, outages, removal};
+    use nodes::{copies, creation, growth, outages, program, removal};
+    program::the_program_serves_all_nodes_with_topology(server).await;
     creation::an_accepted_order_becomes_a_volume_and_counts(server).await;
     creation::an_order_that_no_store_accepts_is_withdrawn(server).await;
     creation::a_withdrawal_that_races_with_the_acceptance_waits_on(server).await;

@@ -1,7 +1,11 @@
-//! Objects for unit tests.
+//! Objects for unit tests, and responses of an API server.
 
-use crate::kubernetes::{LocalDisk, LocalSnapshot, LocalVolume, Object, Resource};
+use super::{Limits, Nodes};
+use crate::http::tests::{Act, Server};
+use crate::kubernetes::{Client, Event, LocalDisk, LocalSnapshot, LocalVolume, Object, Resource};
 use serde_json::{Value, json};
+use std::sync::Arc;
+use tempfile::TempDir;
 
 /// The ID of the volume.
 pub(super) const ID: &str = "vol-00000000000000000000000000000001";
@@ -48,19 +52,59 @@ pub(super) fn disk(status: &str) -> Object<LocalDisk> {
     serde_json::from_value(object).unwrap()
 }
 
-/// Returns the object with these fields, in JSON, added to a part of it.
-pub(super) fn changed<R: Resource>(of: &Object<R>, part: &str, fields: &str) -> Object<R> {
+/// Returns the object in JSON.
+pub(super) fn encoded<R: Resource>(of: &Object<R>) -> Value {
     let metadata = &of.metadata;
-    let mut object = json!({
+    json!({
         "metadata": {
             "name": metadata.name, "uid": metadata.uid, "generation": metadata.generation,
             "resourceVersion": metadata.resource_version, "finalizers": metadata.finalizers,
         },
         "spec": of.spec, "status": of.status,
-    });
+    })
+}
+
+/// Returns the object with these fields, in JSON, added to a part of it.
+pub(super) fn changed<R: Resource>(of: &Object<R>, part: &str, fields: &str) -> Object<R> {
+    let mut object = encoded(of);
     let fields: Value = serde_json::from_str(fields).unwrap();
     for (key, value) in fields.as_object().unwrap() {
         object[part][key] = value.clone();
     }
     serde_json::from_value(object).unwrap()
+}
+
+/// Responds with this object, whose version is 2.
+pub(super) fn shows(volume: &Object<LocalVolume>) -> Act {
+    let volume = changed(volume, "metadata", r#"{"resourceVersion": "2"}"#);
+    Act::answer("200 OK", &encoded(&volume).to_string())
+}
+
+/// Responds that the object has changed.
+pub(super) fn conflict() -> Act {
+    let status = r#"{"kind": "Status", "reason": "Conflict"}"#;
+    Act::answer("409 Conflict", status)
+}
+
+/// Responds that the object does not exist.
+pub(super) fn missing() -> Act {
+    let status = r#"{"kind": "Status", "reason": "NotFound",
+        "details": {"name": "pvc-1", "kind": "localvolumes"}}"#;
+    Act::answer("404 Not Found", status)
+}
+
+/// Returns a backend whose API server responds like this. Its cache contains the volume, and the
+/// volume's disk.
+pub(super) async fn nodes(
+    limits: Limits,
+    volume: Object<LocalVolume>,
+    acts: Vec<Act>,
+) -> (Nodes, Server, TempDir) {
+    let server = Server::start(acts).await;
+    let (client, dir) = Client::example(&server);
+    let nodes = Nodes::new(Arc::new(client), limits);
+    let reports = disk(r#"{"promisable": 100}"#);
+    nodes.front.disks.apply(Ok(Event::Listed(vec![reports])));
+    nodes.front.volumes.apply(Ok(Event::Listed(vec![volume])));
+    (nodes, server, dir)
 }

@@ -22,31 +22,25 @@ impl Front {
         let object = object.ok_or_else(|| no_volume(id))?;
         let until = self.until();
         let mut follow = Follow::new(self, object);
-        let mut is_begun = false;
         loop {
             let step = match growth(&follow.object, bytes) {
                 Growth::Done(bytes) => return Ok(bytes),
-                Growth::Failed(failure) if is_begun => return Err(failure.may_be_running()),
                 Growth::Failed(failure) => return Err(failure),
                 Growth::Begin => {
                     self.reporting(&follow.object)?;
-                    let patched = follow.patch(json!({"bytes": bytes})).await?;
-                    is_begun |= patched == Patched::Done;
-                    gone_or_changed(patched)
+                    gone_or_changed(follow.patch(json!({"bytes": bytes})).await?)
                 }
                 Growth::Refused(failure, now) => {
+                    // An earlier call may have requested another size, and may have been killed.
+                    let spec = follow.object.spec.known();
+                    let is_asked = spec.is_some_and(|spec| spec.bytes == bytes);
                     let patched = follow.patch(json!({"bytes": now})).await?;
-                    // The refusal may be the response to an earlier call.
-                    if patched == Patched::Done && std::mem::take(&mut is_begun) {
+                    if patched == Patched::Done && is_asked {
                         return Err(failure.rolled_back());
                     }
                     gone_or_changed(patched)
                 }
-                Growth::Wait => {
-                    // A call that joins the growth of an earlier call returns its result, too.
-                    is_begun = true;
-                    follow.change(self.patience(&follow, until)).await
-                }
+                Growth::Wait => follow.change(self.patience(&follow, until)).await,
             };
             let object = &follow.object;
             match step {

@@ -133,3 +133,67 @@ async fn cancelled<R: Followed>(follow: &mut Follow<'_, R>) -> Result<Patched, F
         ..failure
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Limits;
+    use super::super::examples::{changed, conflict, missing, nodes, shows, volume};
+    use super::*;
+    use crate::http::tests::Act;
+    use crate::kubernetes::{FINALIZER, LocalVolume};
+    use belay_server::call::{Certainty, Kind};
+    use std::time::Duration;
+
+    const READY: &str = r#"{"phase": "Ready", "bytes": 2}"#;
+    const ATTEMPT: &str = r#"{"remove": 3}"#;
+
+    /// Returns the result of a removal whose call does not wait, if the server responds like this.
+    async fn hasty(acts: Vec<Act>) -> Result<bool, Failure> {
+        let limits = Limits {
+            patience: Duration::ZERO,
+            ..Limits::default()
+        };
+        let ready = volume(&[FINALIZER], READY);
+        let (nodes, server, _dir) = nodes(limits, ready, acts.clone()).await;
+        let object = nodes.front.volumes.named("pvc-1").unwrap().object;
+        let removed = nodes.front.remove::<LocalVolume>(object).await;
+        assert_eq!(server.calls(), acts.len());
+        removed
+    }
+
+    #[tokio::test]
+    async fn an_attempt_is_cancelled_before_a_failure_unless_it_was_claimed() {
+        let ready = volume(&[FINALIZER], READY);
+        let attempt = || shows(&changed(&ready, "spec", ATTEMPT));
+        let failed = async |acts| hasty(acts).await.unwrap_err();
+        let late = failed(vec![attempt(), shows(&ready)]).await;
+        assert_eq!(late.kind, Kind::Unreachable, "{late}");
+        assert_eq!(late.certainty, Certainty::NothingHappened, "{late}");
+
+        let removing = volume(&[FINALIZER], r#"{"phase": "Removing"}"#);
+        let removing = changed(&removing, "spec", ATTEMPT);
+        let newer = r#"{"resourceVersion": "3"}"#;
+        let shows_newer = |of: &Object<LocalVolume>, part: &str| {
+            let of = changed(of, "spec", part);
+            let of = super::super::examples::encoded(&changed(&of, "metadata", newer));
+            Act::answer("200 OK", &of.to_string())
+        };
+        let claimed = shows_newer(&removing, ATTEMPT);
+        let claimed = failed(vec![attempt(), conflict(), claimed]).await;
+        assert!(claimed.message.contains("being removed"), "{claimed}");
+        assert_eq!(claimed.certainty, Certainty::MayBeRunning, "{claimed}");
+
+        // The store has removed the file meanwhile.
+        let removed = volume(&[], r#"{"phase": "Removing"}"#);
+        let removed = shows_newer(&removed, ATTEMPT);
+        let deleted = Act::answer("200 OK", "{}");
+        let acts = vec![attempt(), conflict(), removed, deleted];
+        assert!(hasty(acts).await.unwrap());
+
+        // An object that is missing without a claim says nothing about the file.
+        assert!(!hasty(vec![attempt(), conflict(), missing()]).await.unwrap());
+        let unknown = failed(vec![attempt(), Act::Cut("")]).await;
+        assert!(unknown.message.contains("cannot be cancelled"), "{unknown}");
+        assert_eq!(unknown.certainty, Certainty::MayBeRunning, "{unknown}");
+    }
+}

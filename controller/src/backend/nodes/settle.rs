@@ -109,3 +109,84 @@ impl Front {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Limits;
+    use super::super::examples::{conflict, missing, nodes, shows, volume};
+    use super::*;
+    use crate::http::tests::Act;
+    use crate::kubernetes::FINALIZER;
+    use belay_server::call::{Certainty, Kind};
+    use std::time::Duration;
+
+    const READY: &str = r#"{"phase": "Ready", "bytes": 2}"#;
+
+    /// Returns the result of an order that was not accepted in time, if the server responds like
+    /// this to its deletion, and whether the disk gets further orders.
+    async fn late(acts: Vec<Act>) -> (Result<&'static str, Failure>, bool) {
+        let limits = Limits {
+            accept: Duration::ZERO,
+            ..Limits::default()
+        };
+        let (nodes, server, _dir) = nodes(limits, volume(&[], "null"), acts.clone()).await;
+        let order = nodes.front.volumes.named("pvc-1").unwrap().object;
+        let settled = nodes.front.settle(order, nodes.front.until()).await;
+        assert_eq!(server.calls(), acts.len());
+        let settled = settled.map(|settled| match settled {
+            Settled::Usable(_) => "usable",
+            Settled::Lost(_) => "lost",
+            Settled::Withdrawn => "withdrawn",
+            Settled::Refused(_) => "refused",
+            Settled::Gone => "gone",
+        });
+        (settled, nodes.front.offers("default")[0].room.is_ok())
+    }
+
+    #[tokio::test]
+    async fn only_a_deletion_that_succeeds_withdraws_an_order() {
+        let deleted = || Act::answer("200 OK", "{}");
+        let accepted = || shows(&volume(&[FINALIZER], READY));
+        for (acts, expected, has_room) in [
+            (vec![deleted()], "withdrawn", false),
+            (vec![missing()], "gone", true),
+            (vec![conflict(), missing()], "gone", true),
+            (vec![conflict(), accepted()], "usable", true),
+            (
+                vec![conflict(), shows(&volume(&[], "null")), deleted()],
+                "withdrawn",
+                false,
+            ),
+        ] {
+            let (settled, room) = late(acts).await;
+            assert_eq!((settled.unwrap(), room), (expected, has_room));
+        }
+        // It is unknown whether the order was accepted.
+        for acts in [
+            vec![Act::Cut("")],
+            vec![conflict(), Act::answer("403 Forbidden", "{}")],
+        ] {
+            let failure = late(acts).await.0.unwrap_err();
+            assert_eq!(failure.certainty, Certainty::MayBeRunning, "{failure}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_accepted_order_keeps_the_failure_of_its_last_attempt() {
+        let failing = r#"{"phase": "Making", "failure": {"kind": "Unreachable",
+            "certainty": "NothingHappened", "message": "EIO"}}"#;
+        for (status, kind) in [(failing, Kind::Unreachable), ("null", Kind::Busy)] {
+            let limits = Limits {
+                patience: Duration::ZERO,
+                ..Limits::default()
+            };
+            let making = volume(&[FINALIZER], status);
+            let (nodes, _server, _dir) = nodes(limits, making, Vec::new()).await;
+            let order = nodes.front.volumes.named("pvc-1").unwrap().object;
+            let settled = nodes.front.settle(order, nodes.front.until()).await;
+            let failure = settled.err().unwrap();
+            assert_eq!(failure.kind, kind, "{failure}");
+            assert_eq!(failure.certainty, Certainty::MayBeRunning);
+        }
+    }
+}

@@ -83,6 +83,19 @@ pub(crate) async fn a_snapshot_is_cut_before_it_is_ready_and_is_deleted(server: 
         .unwrap();
     assert!(again.ready_to_use && again.snapshot_id == *id);
 
+    let restore = csi::CreateVolumeRequest {
+        volume_content_source: Some(csi::VolumeContentSource {
+            r#type: Some(requests::of_snapshot(id)),
+        }),
+        ..request("snap-r", &["snap-a"])
+    };
+    let restored = front.ready(restore).await;
+    assert_eq!(restored.accessible_topology, [super::topology("snap-a")]);
+    let object = front.when("snap-r", |_| true).await;
+    let source = object.spec.known().unwrap().source.clone();
+    assert_eq!(source, Some(Source::Snapshot(id.clone())));
+    front.room_becomes("snap-a", ROOM - 3 * SMALL).await;
+
     let request = Request::new(requests::discard(id));
     let discarded =
         front.call(|service| async move { service.delete_snapshot(request).await.map(drop) });
@@ -142,6 +155,12 @@ pub(crate) async fn a_copy_is_on_the_disk_of_its_source_whatever_is_preferred(se
     let (code, why) = refusal(front.create(other_disk).await);
     assert_eq!(code, Code::InvalidArgument, "{why}");
     assert!(why.contains("parameters[disk]"), "{why}");
+
+    // The store finds less room than it has reported.
+    let refused = front.create(clone_of("copy-2", "copy-a", &volume.volume_id));
+    let order = front.when("copy-2", |_| true).await;
+    front.status(&order, &super::refused(&order)).await;
+    assert_eq!(refusal(refused.await).0, Code::FailedPrecondition);
 
     front.report(&disk, 2 * SMALL + MIB, None).await;
     front.room_becomes("copy-a", MIB).await;

@@ -4,10 +4,13 @@ use super::{
     Front, LONG, ROOM, SHORT, SMALL, id_of, place_of, ready, refusal, refused, request, topology,
 };
 use crate::server::Server;
+use belay_bed::requests;
 use belay_controller::backend::nodes::Limits;
 use belay_controller::kubernetes::{Change, FINALIZER, LocalVolume, Phase, VolumeStatus, Written};
+use belay_proto::csi::v1 as csi;
+use csi::controller_server::Controller as _;
 use std::time::Duration;
-use tonic::Code;
+use tonic::{Code, Request};
 
 pub(crate) async fn an_accepted_order_becomes_a_volume_and_counts(server: &Server) {
     let front = Front::start(server, LONG).await;
@@ -30,6 +33,28 @@ pub(crate) async fn an_accepted_order_becomes_a_volume_and_counts(server: &Serve
 
     let again = front.create(request("made-1", &["made-a"])).await;
     assert_eq!(again.unwrap().unwrap(), volume);
+    let request_of_list = Request::new(csi::ListVolumesRequest::default());
+    let all = front.call(|service| async move { service.list_volumes(request_of_list).await });
+    let all = all.await.unwrap().unwrap().into_inner().entries;
+    let mut ids = all
+        .iter()
+        .map(|entry| &entry.volume.as_ref().unwrap().volume_id);
+    assert!(ids.any(|id| *id == volume.volume_id));
+    for (id, code) in [
+        (&*volume.volume_id, Code::Ok),
+        ("vol-00000000000000000000000000000000", Code::NotFound),
+        ("vol-1", Code::NotFound),
+    ] {
+        let request = Request::new(requests::get(id));
+        let got = front.call(|service| async move { service.controller_get_volume(request).await });
+        let code_of = |status: tonic::Status| status.code();
+        assert_eq!(
+            got.await.unwrap().map_or_else(code_of, |_| Code::Ok),
+            code,
+            "{id}"
+        );
+    }
+
     let elsewhere = front.create(request("made-1", &["made-b"])).await;
     assert_eq!(refusal(elsewhere).0, Code::AlreadyExists);
 }

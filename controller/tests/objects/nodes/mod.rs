@@ -5,6 +5,7 @@ pub(crate) mod copies;
 pub(crate) mod creation;
 pub(crate) mod growth;
 pub(crate) mod outages;
+pub(crate) mod program;
 pub(crate) mod removal;
 
 use crate::definitions::done;

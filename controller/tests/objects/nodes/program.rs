@@ -1,0 +1,88 @@
+//! The program as in a pod: with the kubelet's variables and the directory of a service account.
+
+use super::{Front, LONG, PATIENCE, ROOM, id_of, ready, request, topology};
+use crate::server::Server;
+use belay_bed::programs::{Running, server};
+use belay_proto::csi::v1 as csi;
+use belay_proto::dial::dial;
+use csi::controller_client::ControllerClient;
+use csi::identity_client::IdentityClient;
+use csi::plugin_capability::Type;
+use csi::plugin_capability::service::Type as Capability;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+use tonic::transport::Channel;
+
+/// Waits until the program is ready, and returns its plugin capabilities.
+async fn ready_capabilities(channel: Channel) -> Vec<Option<Type>> {
+    let mut identity = IdentityClient::new(channel);
+    timeout(PATIENCE, async {
+        while let probed = identity
+            .probe(csi::ProbeRequest {})
+            .await
+            .unwrap()
+            .into_inner()
+            && probed.ready != Some(true)
+        {
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .unwrap();
+    let request = csi::GetPluginCapabilitiesRequest {};
+    let capabilities = identity.get_plugin_capabilities(request).await.unwrap();
+    let capabilities = capabilities.into_inner().capabilities;
+    capabilities.into_iter().map(|it| it.r#type).collect()
+}
+
+pub(crate) async fn the_program_serves_all_nodes_with_topology(api: &Server) {
+    let dir = tempfile::tempdir().unwrap();
+    let access = api.access();
+    fs::copy(&access.token, dir.path().join("token")).unwrap();
+    fs::copy(&access.authority, dir.path().join("ca.crt")).unwrap();
+    let address = access.server.trim_start_matches("https://");
+    let (host, port) = address.rsplit_once(':').unwrap();
+    let socket = dir.path().join("csi.sock");
+    let program = Path::new(env!("CARGO_BIN_EXE_belay-controller"));
+    let mut command = server(&[], program, &socket);
+    command
+        .args(["--backend=local", "--nodes", "--service-account"])
+        .arg(dir.path())
+        .env("KUBERNETES_SERVICE_HOST", host)
+        .env("KUBERNETES_SERVICE_PORT", port);
+    let _running = Running::serving(&mut command, &socket).unwrap();
+    let channel = dial(&socket).await.unwrap();
+    let capabilities = ready_capabilities(channel.clone()).await;
+    let has_topology = |it: &Option<Type>| match it {
+        Some(Type::Service(service)) => {
+            service.r#type() == Capability::VolumeAccessibilityConstraints
+        }
+        _ => false,
+    };
+    assert!(capabilities.iter().any(has_topology), "{capabilities:?}");
+
+    let store = Front::start(api, LONG).await;
+    store.disk("main-a", ROOM).await;
+    let mut controller = ControllerClient::new(channel);
+    // The program may not have seen the disk yet.
+    let created = tokio::spawn(async move {
+        loop {
+            let created = controller
+                .create_volume(request("main-1", &["main-a"]))
+                .await;
+            match created {
+                Err(status) if status.code() == tonic::Code::ResourceExhausted => {
+                    sleep(Duration::from_millis(10)).await;
+                }
+                created => return created.unwrap().into_inner().volume.unwrap(),
+            }
+        }
+    });
+    let accepted = store.accepted("main-1").await;
+    store.status(&accepted, &ready(&accepted)).await;
+    let volume = timeout(PATIENCE, created).await.unwrap().unwrap();
+    assert_eq!(volume.volume_id, id_of(&accepted));
+    assert_eq!(volume.accessible_topology, [topology("main-a")]);
+}
