@@ -45,7 +45,10 @@ impl Front {
             let object = &follow.object;
             match step {
                 Step::Changed => {}
-                Step::Gone => return Err(no_volume(id)),
+                Step::Gone => {
+                    let why = "its object was deleted meanwhile; repeat the call";
+                    return Err(Failure::busy(about(object, why)).may_be_running());
+                }
                 Step::Late => {
                     self.reporting(object).map_err(Failure::may_be_running)?;
                     let why = "its store has not expanded it yet; repeat the call";

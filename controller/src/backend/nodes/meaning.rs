@@ -26,6 +26,11 @@ pub(super) enum Meaning {
     Odd(String),
 }
 
+fn is_accepted<R: Item>(object: &Object<R>) -> bool {
+    let mut finalizers = object.metadata.finalizers.iter();
+    finalizers.any(|it| it == FINALIZER)
+}
+
 /// Returns the state of the object.
 pub(super) fn meaning<R: Item>(object: &Object<R>) -> Meaning {
     let wanted = match &object.spec {
@@ -38,25 +43,26 @@ pub(super) fn meaning<R: Item>(object: &Object<R>) -> Meaning {
     if let Some(Parsed::Unknown(why)) = &object.status {
         return newer(why);
     }
-    let metadata = &object.metadata;
-    let is_accepted = metadata.finalizers.iter().any(|it| it == FINALIZER);
+    let is_accepted = is_accepted(object);
     let reported = reported(object);
     let phase = reported.map(|reported| reported.phase);
+    let refused = reported.and_then(|reported| reported.refused_removal);
     match (phase, is_accepted) {
         (Some(Phase::Removing), true) => Meaning::Removing,
-        (Some(Phase::Removing | Phase::Lost), false) if wanted.remove.is_some() => Meaning::Removed,
         (Some(Phase::Refused), false) => Meaning::Refused(failure(object)),
-        _ if metadata.deletion_timestamp.is_some() => Meaning::Odd(
+        // The store removes the finalizer also if it has no file for the object.
+        (Some(_), false) if wanted.remove > refused => Meaning::Removed,
+        _ if object.metadata.deletion_timestamp.is_some() => Meaning::Odd(
             "its object was deleted, not the file; repeat the call when the file has an object \
              again"
                 .to_owned(),
         ),
         (None, false) => Meaning::Ordered,
+        (Some(Phase::Lost), _) => Meaning::Lost,
         (Some(_), false) => Meaning::Odd(format!(
-            "its object has lost the finalizer {FINALIZER}: add it again"
+            "its store has not added the finalizer {FINALIZER} again; repeat the call"
         )),
         (Some(Phase::Ready), true) => Meaning::Usable,
-        (Some(Phase::Lost), true) => Meaning::Lost,
         (Some(Phase::Making), true) if reported.is_some_and(|it| it.is_cut) => Meaning::Usable,
         // The store is about to remove the finalizer of a refused object.
         (None | Some(Phase::Making | Phase::Refused), true) => Meaning::Making,
@@ -99,6 +105,8 @@ pub(super) fn removal<R: Item>(object: &Object<R>, own: Option<u64>) -> Removal 
         Meaning::Ordered | Meaning::Refused(_) | Meaning::Removed => return Removal::Delete,
         Meaning::Removing => return Removal::Claimed,
         Meaning::Odd(why) => return Removal::Odd(why),
+        // No store has the file of a backup's object.
+        Meaning::Lost if !is_accepted(object) => return Removal::Delete,
         Meaning::Making | Meaning::Usable | Meaning::Lost => {}
     }
     let refused = reported(object).and_then(|reported| reported.refused_removal);
@@ -220,14 +228,18 @@ mod tests {
         ] {
             assert_eq!(of(finalizers, &status), expected, "{finalizers:?} {status}");
         }
-        // Without the finalizer, only a claimed or lost file is certainly deleted.
-        for phase in ["Making", "Ready", "Lost", "Removing"] {
+        // A store removes the finalizer for an attempt that it has not refused.
+        for phase in ["Making", "Ready", "Removing"] {
             let without = volume(&[], &status(phase, ""));
             assert!(matches!(meaning(&without), Meaning::Odd(_)), "{phase}");
-            let removed = changed(&without, "spec", r#"{"remove": 1}"#);
-            let is_removed = meaning(&removed) == Meaning::Removed;
-            assert_eq!(is_removed, matches!(phase, "Lost" | "Removing"), "{phase}");
+            let removed = changed(&without, "spec", r#"{"remove": 2}"#);
+            assert_eq!(meaning(&removed), Meaning::Removed, "{phase}");
+            let refused = changed(&removed, "status", r#"{"refusedRemoval": 2}"#);
+            assert!(matches!(meaning(&refused), Meaning::Odd(_)), "{phase}");
         }
+        let restored = volume(&[], &status("Lost", ""));
+        assert_eq!(meaning(&restored), Meaning::Lost);
+        assert_eq!(removal(&restored, None), Removal::Delete);
     }
 
     #[test]
