@@ -172,9 +172,7 @@ impl<const AGENT: bool> FromArgMatches for DriverArgs<AGENT> {
             None => Some(node_name(matches, AGENT)?),
             given => given,
         };
-        let has_zones =
-            profile.always_topology || profile.is_regional || profile.metadata.is_some();
-        if with_topology && !profile.place_is_node && !has_zones {
+        if with_topology && !profile.may_report_topology() {
             let why = "its volumes are not bound to a node or a zone";
             return Err(bad("--with-topology", &why));
         }

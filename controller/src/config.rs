@@ -1,6 +1,7 @@
 //! The settings of belay-controller, from flags or environment variables. This module opens no
 //! file, and resolves only two paths.
 
+mod environment;
 mod nfs;
 
 use crate::backend::digitalocean::{self, TokenSource};
@@ -12,7 +13,7 @@ use crate::mark_keys::MarkKeys;
 use crate::operation::Rules;
 use belay_contract::drivers::Kind;
 use belay_contract::flags::CommonArgs;
-use belay_server::config::{ended, parse_from};
+use belay_server::config::ended;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::error::ErrorKind;
 use clap::{Arg, CommandFactory as _, ValueEnum as _};
@@ -200,12 +201,12 @@ impl Config {
 
     fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut arguments: Vec<_> = arguments.into_iter().collect();
-        let (config, endpoint): (Self, _) = match parse_from(arguments.clone()) {
+        let (config, endpoint): (Self, _) = match environment::parse(arguments.clone()) {
             Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
                 // Parse the remaining flags, so that the error also names the backend's missing
                 // flags.
                 arguments.push("--endpoint=/absent".into());
-                let rest = parse_from(arguments).map_err(|_| error)?;
+                let rest = environment::parse(arguments).map_err(|_| error)?;
                 (rest, Err("--endpoint <SOCKET> is required".to_owned()))
             }
             parsed => (parsed?, Ok(())),

@@ -50,6 +50,9 @@ const WORKERS_MAX: usize = 4;
 /// Returns the reason why the controller cannot start or serve.
 pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     heap::begin();
+    for variable in config.ignored_variables() {
+        tracing::info!("{variable}: ignored: it is for a different backend");
+    }
     let (driver, process) = (&config.common.driver, &config.common.process);
     config.refuse_socket_in_state_dir()?;
     metrics::begin(process, [&driver.driver_name], env!("CARGO_PKG_VERSION"))?;

@@ -55,6 +55,9 @@ pub struct StartError(String);
 /// address of the status pages cannot be opened.
 pub fn run(config: &Config) -> Result<(), StartError> {
     memory::share_one_heap();
+    for variable in config.ignored_variables() {
+        tracing::warn!("{variable}: ignored: no driver of this node agent has the setting");
+    }
     let names = config.drivers().map(|driver| &driver.common.driver_name);
     metrics::begin(&config.process, names, env!("CARGO_PKG_VERSION"))
         .map_err(|error| failed("--http-endpoint", &error))?;

@@ -2,6 +2,7 @@
 
 mod check;
 mod choices;
+mod environment;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use belay_contract::drivers::{
     Metadata, MetadataSource, Profile, TRANSPORT_DISK, TRANSPORT_LOOP, TRANSPORT_NFS,
 };
 use belay_contract::flags::{DriverArgs, node_id};
-use belay_server::config::{ProcessArgs, ended, parse_from, parse_where};
+use belay_server::config::{ProcessArgs, ended};
 use belay_server::endpoint::Endpoint;
 use belay_server::request::{AbsPath, NodeId};
 use clap::builder::{Resettable, Str};
@@ -25,9 +26,6 @@ use choices::{Segment, Uncleared, UnknownContent, kubelet_dir};
 
 /// The command-line argument that separates the flags of two drivers.
 const NEXT_DRIVER: &str = "--next-driver";
-
-/// The environment variable of the node ID, the only variable that applies to all drivers.
-const NODE_ID_VARIABLE: &str = "BELAY_NODE_ID";
 
 const NODE_NAME_FLAG: &str = "--node-name";
 
@@ -194,8 +192,17 @@ impl Config {
 
     /// Returns the drivers to serve on this node, which is at least one driver.
     pub fn drivers(&self) -> impl Iterator<Item = &Driver> {
-        let all = std::iter::once(&self.first).chain(&self.more);
-        all.filter(|driver| driver.is_on(self.node_name(driver)))
+        self.of_all_nodes()
+            .filter(|driver| driver.is_on(self.node_name(driver)))
+    }
+
+    /// Returns the environment variables that are set, but that no driver of any node reads.
+    pub(crate) fn ignored_variables(&self) -> Vec<&'static str> {
+        environment::ignored(&self.of_all_nodes().collect::<Vec<_>>())
+    }
+
+    fn of_all_nodes(&self) -> impl Iterator<Item = &Driver> {
+        std::iter::once(&self.first).chain(&self.more)
     }
 
     /// Returns `--node-name`, for messages; if it is not set, returns the driver's node ID. `None`
@@ -215,8 +222,8 @@ impl Config {
         let mut sections = arguments.split(|argument| argument == NEXT_DRIVER);
         let drivers = sections.clone().count();
         let first = sections.next().unwrap_or_default();
-        let first = parse_from(first.iter().cloned());
-        let mut config: Self = first.map_err(|error| in_section(error, 1, drivers))?;
+        let first = environment::parse(first.iter().cloned(), true, |it: &Self| &it.first);
+        let mut config = first.map_err(|error| in_section(error, 1, drivers))?;
         for (section, at) in sections.zip(2..) {
             // The first argument is the program's name in the usage message.
             let begin = OsString::from(format!("belay-node ... {NEXT_DRIVER}"));
@@ -225,8 +232,8 @@ impl Config {
             let section = std::iter::once(begin)
                 .chain(name)
                 .chain(section.iter().cloned());
-            let next = parse_where(section, |variable| variable == NODE_ID_VARIABLE);
-            let next: NextDriver = next.map_err(|error| in_section(error, at, drivers))?;
+            let next = environment::parse(section, false, |it: &NextDriver| &it.driver);
+            let next = next.map_err(|error| in_section(error, at, drivers))?;
             if next.node_name != config.node_name {
                 let why = format!(
                     "{NODE_NAME_FLAG}: goes before the first {NEXT_DRIVER}, for all drivers"
@@ -241,7 +248,7 @@ impl Config {
 
     /// Checks flags whose valid values depend on other flags.
     fn check(&self) -> Result<(), String> {
-        for driver in std::iter::once(&self.first).chain(&self.more) {
+        for driver in self.of_all_nodes() {
             if driver.only_on_node.is_some() && self.node_name(driver).is_none() {
                 let name = &driver.common.driver_name;
                 return Err(format!(
@@ -265,7 +272,7 @@ impl Config {
             self.check_registration(driver)?;
             let (profile, name) = (driver.common.kind.profile(), &driver.common.driver_name);
             check_loop_dir(profile, driver.loop_dir.is_some())
-                .and_then(|()| driver.check_disk_rules(profile))
+                .and_then(|()| driver.check_disk_rules())
                 .and_then(|()| driver.check_metadata(profile))
                 .and_then(|()| driver.check_instance_file(profile))
                 .and_then(|()| driver.check_zone(profile))
@@ -296,6 +303,11 @@ impl Driver {
         self.common.kind.profile().transport == TRANSPORT_DISK
     }
 
+    /// Whether the driver's volumes are files.
+    fn has_files(&self) -> bool {
+        self.common.kind.profile().transport == TRANSPORT_LOOP
+    }
+
     /// Whether the driver's volumes are directories of a server.
     pub(crate) fn is_remote(&self) -> bool {
         self.common.kind.profile().transport == TRANSPORT_NFS
@@ -319,24 +331,6 @@ impl Driver {
         DiskRules {
             proves_unknown: self.unknown_content != Some(UnknownContent::Refuse),
             accepts_uncleared: self.uncleared == Some(Uncleared::Accept),
-        }
-    }
-
-    /// Checks that the flags for formatting disks are set only if the volumes are disks.
-    fn check_disk_rules(&self, profile: &Profile) -> Result<(), String> {
-        let given = [
-            ("--unknown-content", self.unknown_content.is_some()),
-            ("--uncleared", self.uncleared.is_some()),
-        ];
-        let given = given.into_iter().find(|(_, is_given)| *is_given);
-        let why = match profile.transport {
-            TRANSPORT_DISK => return Ok(()),
-            TRANSPORT_LOOP => "its files record whether they are new",
-            _ => "its volumes are not disks",
-        };
-        match given {
-            Some((flag, _)) => Err(format!("{flag}: does not apply: {why}; remove it")),
-            None => Ok(()),
         }
     }
 

@@ -303,3 +303,64 @@ fn without_any_source_the_reason_of_each_is_reported() {
     );
     bed.expect_waiting(&name(0), &["configDrive: no disk", "Connection refused"]);
 }
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_variable_that_the_first_driver_does_not_know_applies_to_the_second_and_both_serve() {
+    let test_dir = TestDir::new();
+    test_dir.directory(LOCAL);
+    let path = |name: &str| socket(&test_dir, name).display().to_string();
+    let flags = [
+        "--node-name=node-1".to_owned(),
+        format!("--loop-dir={}", test_dir.path().join(LOCAL).display()),
+        "--next-driver".to_owned(),
+        "--driver-kind=openstack".to_owned(),
+        format!("--endpoint={}", path("cinder")),
+        format!("--node-id={ID}"),
+    ];
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let environment = [
+        "env",
+        "BELAY_WITH_TOPOLOGY=true",
+        "BELAY_ADDITIONAL_TOPOLOGY=topology.kubernetes.io/region=one",
+        "BELAY_NODE_ZONE=zone-1",
+        "BELAY_INSTANCE_FILE=/absent",
+    ];
+    let first = socket(&test_dir, LOCAL);
+    let agent = Process::start_by(&environment, &test_dir, "belay-node", &first, &flags);
+    for (name, id, expected) in [
+        (
+            LOCAL,
+            "node-1",
+            &[("topology.local.csi.belay.dev/node", "node-1")][..],
+        ),
+        (
+            "cinder",
+            ID,
+            &[
+                (ZONE_KEY, "zone-1"),
+                ("topology.kubernetes.io/region", "one"),
+            ],
+        ),
+    ] {
+        let node = NodeCalls::new(socket(&test_dir, name));
+        let mut info = Err(String::new());
+        until(&format!("{name} serves"), || {
+            info = node
+                .info(Default::default())
+                .map_err(|refused| refused.to_string());
+            info.is_ok()
+        });
+        let info = info.expect("info");
+        assert_eq!(info.node_id, id);
+        let topology = info.accessible_topology.expect("with BELAY_WITH_TOPOLOGY");
+        let mut segments: Vec<_> = topology.segments.into_iter().collect();
+        segments.sort();
+        let expected = expected
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        assert_eq!(segments, expected.collect::<Vec<_>>());
+    }
+    let ignored = "BELAY_INSTANCE_FILE: ignored: no driver of this node agent has the setting";
+    assert!(agent.log().contains(ignored), "{}", agent.log());
+}

@@ -152,6 +152,14 @@ impl Profile {
         self.transport != TRANSPORT_NFS
     }
 
+    /// Whether the volumes are bound to a node, a zone or a region, so that topology can be
+    /// reported.
+    #[must_use]
+    pub fn may_report_topology(&self) -> bool {
+        let has_zones = self.always_topology || self.is_regional || self.metadata.is_some();
+        self.place_is_node || has_zones
+    }
+
     /// Returns the maximum length of a volume ID, in bytes.
     #[must_use]
     pub fn id_bytes_max(&self) -> usize {

@@ -41,6 +41,23 @@ fn is_forbidden(key: &str) -> bool {
 }
 
 impl Driver {
+    /// Checks that the flags for formatting disks are set only if the volumes are disks.
+    pub(super) fn check_disk_rules(&self) -> Result<(), String> {
+        let given = [
+            ("--unknown-content", self.unknown_content.is_some()),
+            ("--uncleared", self.uncleared.is_some()),
+        ];
+        let given = given.into_iter().find(|(_, is_given)| *is_given);
+        let Some((flag, _)) = given.filter(|_| !self.has_disks()) else {
+            return Ok(());
+        };
+        let why = match self.has_files() {
+            true => "its files record whether they are new",
+            false => "its volumes are not disks",
+        };
+        Err(format!("{flag}: does not apply: {why}; remove it"))
+    }
+
     pub(super) fn check_instance_file(&self, profile: &Profile) -> Result<(), String> {
         match profile.instance_file {
             None if self.instance_file.is_some() => Err(

@@ -42,8 +42,8 @@ const CINDER: &[Rule] = &[
     }),
         "--additional-topology={0}",
         "if all nodes have it, set the variable BELAY_ADDITIONAL_TOPOLOGY={0} in node.env of \
-         Belay's values, for its first driver; else run a DaemonSet of your own for each group of \
-         nodes, with node.enabled: false"),
+         Belay's values; else run a DaemonSet of your own for each group of nodes, with \
+         node.enabled: false"),
     warning(Subject::Containers, Test::Finds(|it, _| {
         let flags = controller_flags(it)?;
         let clouds = flags.values("cloud-name");
