@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use crate::rig::{Change, Kubelet, Pages, Process, TestDir, probe, until};
+use crate::rig::{Change, Kubelet, Pages, Process, TestDir, call_by_path, probe, until};
 
 /// The name that node-driver-registrar uses for the driver `local.csi.belay.dev`.
 const SOCKET: &str = "local.csi.belay.dev-reg.sock";
@@ -142,6 +142,28 @@ fn the_kubelet_finds_a_driver_that_answers_and_sees_it_go() {
     bed.terminate();
     assert_eq!(kubelet.sees(), Change::Removed(bed.socket()));
     assert_eq!(fs::read_dir(bed.directory()).expect("readdir").count(), 0);
+}
+
+/// node-driver-registrar connects to the bare path of the socket, reads the driver's name, and then
+/// serves the kubelet itself.
+#[test]
+#[ignore = "needs root: make test"]
+fn an_agent_behind_node_driver_registrar_serves_its_call_and_the_kubelets_and_is_ready() {
+    let (mut bed, kubelet) = Bed::new();
+    bed.terminate();
+    drop(kubelet);
+    let mut flags = bed.flags();
+    let at = flags.iter().position(|flag| flag == "--registration-dir");
+    flags.truncate(at.expect("a flag of the bed"));
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let agent = Process::start(&bed.test_dir, "belay-node", &bed.endpoint(), &flags);
+    let pages = Pages::of(&agent);
+    for method in ["Identity/GetPluginInfo", "Node/NodeGetInfo"] {
+        call_by_path(&bed.endpoint(), &format!("/csi.v1.{method}"));
+    }
+    until("no registration is awaited", || pages.health().0 == 200);
+    assert_eq!(fs::read_dir(bed.directory()).expect("readdir").count(), 0);
+    agent.terminate();
 }
 
 #[test]

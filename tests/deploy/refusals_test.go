@@ -54,7 +54,7 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 		{[]string{"drivers[0].backend=nfs", "drivers[0].storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].key=a", "drivers[0].storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].values[0]=b"}, []string{"drivers[0].storageClasses[0].allowedTopologies: backend nfs has no such value"}},
 		{[]string{node, "drivers[0].storageClasses[0].type=ssd"}, []string{"drivers[0].storageClasses[0].type: backend local has no such value"}},
 		{cloud("drivers[0].caBundle.secretName=a,drivers[0].caBundle.configMapName=b"), []string{"drivers[0].caBundle: secretName and configMapName are both set"}},
-		{cloud("drivers[0].csiDriver.storageCapacity=true"), []string{"drivers[0].csiDriver.storageCapacity", "does not know the free capacity"}},
+		{cloud("drivers[0].csiDriver.storageCapacity=true"), []string{"drivers[0].csiDriver.storageCapacity", "knows only the quota of the project"}},
 		{cloud("podMonitor.enabled=true"), []string{"podMonitor.enabled", "127.0.0.1", "set node.httpAddress to 0.0.0.0", "port 29808"}},
 		{cloud("drivers[0].metadata.searchOrder=configdrive"), []string{"/drivers/0/metadata/searchOrder", "configDrive"}},
 		{cloud("drivers[0].metadata.address=metadata:80"), []string{`drivers[0].metadata.address "metadata:80": use an IPv4 address`}},

@@ -115,10 +115,8 @@
 {{- if eq .driver.backend "nfs" -}}
 {{- fail (printf "%s.csiDriver.storageCapacity: backend nfs does not enforce the size of a claim, so the scheduler must not compare it with the free space of a server; remove it" $where) -}}
 {{- end -}}
-{{- if eq .driver.backend "civo" -}}
-{{- fail (printf "%s.csiDriver.storageCapacity: backend civo knows only the quota of the account; remove it" $where) -}}
-{{- end -}}
-{{- fail (printf "%s.csiDriver.storageCapacity: backend %s does not know the free capacity of the cloud, so the scheduler would find none; remove it" $where .driver.backend) -}}
+{{- $why := dict "openstack" "backend openstack knows only the quota of the project" "civo" "backend civo knows only the quota of the account" "digitalocean" "DigitalOcean does not report its free capacity" -}}
+{{- fail (printf "%s.csiDriver.storageCapacity: %s; remove it" $where (index $why .driver.backend)) -}}
 {{- end -}}
 {{- $agent := .root.Values.node -}}
 {{- if and .root.Values.podMonitor.enabled (include "belay.agents" .root) (include "belay.needsHost" .driver) (not $agent.httpAddress) -}}
