@@ -102,7 +102,7 @@ struct DriverFlags {
     #[arg(long, env = "BELAY_DRIVER_NAME", value_name = "NAME")]
     driver_name: Option<DriverName>,
 
-    /// Maximum number of volumes on a node (0: unlimited) [default: 256 for openstack, 7 for
+    /// Maximum number of volumes on a node (0: unlimited) [default: 256 for openstack, 15 for
     /// digitalocean, 1024 for civo, else 0]
     #[arg(
         long,

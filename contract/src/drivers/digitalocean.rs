@@ -46,7 +46,7 @@ pub const DIGITALOCEAN: Profile = Profile {
         "com.digitalocean.csi/noformat",
     ],
     disk_per_mille: 1000,
-    volumes_max: 7,
+    volumes_max: 15,
     parameters: ParameterPolicy::Ignore,
     access_modes: &[
         AccessMode::SingleNodeWriter,
