@@ -90,8 +90,8 @@ pub struct Config {
     /// Backends of clouds: keys of the format marks on disks, one a line; the first is used
     ///
     /// Each has at least 32 characters. With them, a mkfs that was interrupted is run again;
-    /// without them, an operator must decide. Keep keys that were used as further lines. Read at
-    /// the start.
+    /// without them, an operator must decide. Keep keys that were used as further lines. Read again
+    /// at each attachment.
     #[arg(long, env = "BELAY_MARK_KEY_FILE", value_name = "FILE")]
     pub mark_key_file: Option<PathBuf>,
 

@@ -150,9 +150,8 @@ impl Operations {
     }
 
     /// Returns the secrets for the format mark on the volume's disk, one for each key.
-    #[must_use]
-    pub fn marks(&self, volume: &VolumeId) -> Vec<MarkSecret> {
-        self.rules.mark_keys.secrets(volume)
+    pub async fn marks(&self, volume: &VolumeId) -> Vec<MarkSecret> {
+        self.rules.mark_keys.secrets(volume).await
     }
 
     /// Returns [`Rules::disk_name_key`], the key under which the publish context contains the name

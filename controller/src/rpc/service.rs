@@ -73,7 +73,7 @@ methods! {
     ControllerPublishVolume if Operations::attaches,
     |operations, message| {
         let request: ControllerPublish = message.try_into()?;
-        let marks = operations.marks(&request.id);
+        let marks = operations.marks(&request.id).await;
         let attachment = operations.publish(request).await?;
         let key = operations.disk_name_key();
         let publish_context = encode::publish_context(&attachment, marks, key);

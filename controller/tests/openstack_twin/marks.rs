@@ -43,3 +43,26 @@ async fn each_volume_has_a_secret_that_stays_and_is_not_logged() {
         assert!(!log.contains(secret), "{log}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_replaced_applies_to_the_next_attachment_without_a_restart() {
+    let cloud = Cloud::start(Duration::ZERO, None);
+    let site = Site::new(&cloud.url(), "");
+    let _running = site.start();
+    let client = &mut site.client().await;
+    let id = created(client, "a").await.unwrap();
+    let old = mark(client, &id).await;
+    let keys = site.keys();
+    let new = "n".repeat(KEY.len());
+    std::fs::write(&keys, format!("{new}\n{KEY}\n")).unwrap();
+    let both = mark(client, &id).await;
+    assert!(both.ends_with(&old) && both.len() > old.len(), "{both}");
+    std::fs::write(&keys, "too short").unwrap();
+    assert_eq!(mark(client, &id).await, both, "the last valid keys apply");
+    let log = site.log();
+    assert!(log.contains("its 2 keys apply"), "{log}");
+    assert!(log.contains("key 1 has less than 32 characters"), "{log}");
+    assert!(!log.contains(KEY) && !log.contains(&new), "{log}");
+    detached(client, &id, NODE).await.unwrap();
+    deleted(client, &id).await.unwrap();
+}

@@ -9,7 +9,7 @@ use csi::controller_client::ControllerClient;
 use csi::volume_capability::access_mode::Mode;
 use std::fs::{self, File};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tonic::Status;
 use tonic::transport::Channel;
 
@@ -97,7 +97,7 @@ impl Site {
             .args([self.log_level, "--cloud-config"])
             .arg(self.dir.path().join("cloud.conf"))
             .arg("--mark-key-file")
-            .arg(self.dir.path().join("keys"))
+            .arg(self.keys())
             .arg(format!("--http-endpoint={}", self.pages))
             .args(&self.flags)
             .stderr(log);
@@ -110,6 +110,11 @@ impl Site {
     /// Returns all log lines of its controllers.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    /// Returns the file with the keys of the format marks.
+    pub(crate) fn keys(&self) -> PathBuf {
+        self.dir.path().join("keys")
     }
 
     pub(crate) fn metrics(&self) -> String {
