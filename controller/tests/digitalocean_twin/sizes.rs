@@ -102,6 +102,24 @@ async fn a_full_quota_is_resource_exhausted_and_too_large_a_size_or_growth_is_ou
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_claim_of_a_volume_is_in_its_description_and_the_volume_is_found_again() {
+    let site = Site::new();
+    let _running = site.start();
+    let mut client = site.client().await;
+    let mut request = sized("pvc-1", GIB);
+    let claim = [("name", "data-0"), ("namespace", "shop")];
+    request.parameters = claim
+        .map(|(key, value)| (format!("csi.storage.k8s.io/pvc/{key}"), value.to_owned()))
+        .into();
+    let first = client.create_volume(request.clone()).await.unwrap();
+    let (_, _, description, _) = site.twin().volumes().pop().unwrap();
+    assert_eq!(description, "Created by Belay; claim=shop/data-0");
+    let again = client.create_volume(request).await.unwrap();
+    assert_eq!(again.into_inner(), first.into_inner());
+    assert_eq!(site.twin().volumes().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn any_name_is_accepted_and_found_again_and_another_region_is_refused() {
     let site = Site::new();
     let _running = site.start();

@@ -211,7 +211,7 @@ impl Backend for DigitalOcean {
 
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
         measured(Verb::Create, async move {
-            let about = About::new(&order.name, &names::in_cloud(&order.name));
+            let about = About::new(&order);
             let made = self.create_from(&order, about).await?;
             self.shown(&made).map_err(Failure::may_be_running)
         })

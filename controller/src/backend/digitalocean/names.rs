@@ -3,8 +3,9 @@
 //! their hashes. The cloud stores the description atomically with the volume, and never changes the
 //! description.
 
-use belay_server::request::{ContentSource, Name, SnapshotId};
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use crate::backend::Order;
+use belay_server::request::{ContentSource, Context, Name, SnapshotId};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use ring::digest::{SHA256, digest};
 
 /// Maximum length of a name in the cloud, in bytes.
@@ -48,6 +49,13 @@ const SEPARATOR: &str = "; ";
 const SNAPSHOT: &str = "snapshot";
 const GIB: &str = "gib";
 const NAME: &str = "name";
+const CLAIM: &str = "claim";
+
+/// The maximum length of a description that contains the claim, in bytes. DigitalOcean documents no
+/// limit. If the description would be longer, the claim is omitted, because it is only for people.
+const WITH_CLAIM_BYTES_MAX: usize = 255;
+/// The characters of the names of Kubernetes objects stay readable.
+const OF_CLAIM: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.');
 
 /// The data in the description of a volume that Belay has created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,13 +66,18 @@ pub(super) struct About {
     pub(super) gib: Option<u64>,
     /// The CSI name, if it differs from the name in the cloud.
     pub(super) name: Option<String>,
+    /// The namespace and name of the claim, as the description contains them. Belay never reads
+    /// them.
+    pub(super) claim: Option<String>,
 }
 
 impl About {
-    /// Creates the description of an empty volume with this CSI name.
-    pub(super) fn new(name: &Name, in_cloud: &str) -> Self {
+    /// Creates the description of an empty volume.
+    pub(super) fn new(order: &Order) -> Self {
+        let name = order.name.as_str();
         Self {
-            name: (name.as_str() != in_cloud).then(|| name.as_str().to_owned()),
+            name: (name != in_cloud(&order.name)).then(|| name.to_owned()),
+            claim: claim(&order.parameters),
             ..Self::default()
         }
     }
@@ -99,15 +112,28 @@ impl About {
             (GIB, self.gib.map(|gib| gib.to_string())),
             (NAME, name),
         ];
-        let parts = parts
-            .into_iter()
-            .filter_map(|(key, value)| Some(format!("{SEPARATOR}{key}={}", value?)));
-        BELAY.to_owned() + &parts.collect::<String>()
+        let part = |(key, value): (_, Option<String>)| Some(format!("{SEPARATOR}{key}={}", value?));
+        let text = BELAY.to_owned() + &parts.into_iter().filter_map(part).collect::<String>();
+        let claim = part((CLAIM, self.claim.clone())).unwrap_or_default();
+        match text.len() + claim.len() <= WITH_CLAIM_BYTES_MAX {
+            true => text + &claim,
+            false => text,
+        }
     }
 
     pub(super) fn source(&self) -> Option<ContentSource> {
         self.snapshot.clone().map(ContentSource::Snapshot)
     }
+}
+
+/// Returns the namespace and name of the claim that csi-provisioner passes with
+/// `--extra-create-metadata`.
+fn claim(parameters: &Context) -> Option<String> {
+    let part = |key| {
+        let value = parameters.get(&format!("csi.storage.k8s.io/pvc/{key}"))?;
+        Some(utf8_percent_encode(value, OF_CLAIM).to_string())
+    };
+    Some(format!("{}/{}", part("namespace")?, part("name")?))
 }
 
 #[cfg(test)]
@@ -154,6 +180,7 @@ mod tests {
             snapshot: Some(SnapshotId::new("5a-b").unwrap()),
             gib: Some(20),
             name: Some("a; gib=3 ä".to_owned()),
+            claim: None,
         };
         for about in [plain, whole] {
             assert_eq!(About::read(&about.text()), Some(about));
@@ -166,6 +193,15 @@ mod tests {
         ] {
             assert_eq!(About::read(other), None, "{other}");
         }
+        let of = |claim: &str| About {
+            gib: Some(20),
+            claim: Some(claim.to_owned()),
+            ..About::default()
+        };
+        let text = "Created by Belay; gib=20; claim=shop/data-0";
+        assert_eq!(of("shop/data-0").text(), text);
+        assert_eq!(About::read(text).unwrap().gib, Some(20));
+        assert_eq!(of(&"n".repeat(255)).text(), "Created by Belay; gib=20");
         // A later version has written this description.
         let later = About::read("Created by Belay; colour=red; gib=3").unwrap();
         assert_eq!(later.gib, Some(3));

@@ -112,7 +112,7 @@ impl Snapshots for DigitalOcean {
             let about = About {
                 snapshot: Some(from.clone()),
                 gib: Some(gib),
-                ..About::new(&order.name, &names::in_cloud(&order.name))
+                ..About::new(&order)
             };
             let made = self.create_from(&order, about).await?;
             let source = made.about().and_then(|about| about.source());
