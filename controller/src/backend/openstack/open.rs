@@ -14,6 +14,9 @@ use belay_server::call::Failure;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// The maximum of `node-volume-attach-limit`.
+const ATTACH_LIMIT_MAX: i64 = 256;
+
 /// The settings of the backend.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -103,7 +106,12 @@ impl Cloud {
     /// node than can be attached.
     pub(super) fn other_limit(&self, volumes_max: u32) -> Option<String> {
         let limit = self.attach_limit.as_deref()?;
-        (limit != volumes_max.to_string()).then(|| {
+        // cinder-csi-plugin replaces a negative limit, and a limit above 256, by 256.
+        let meant = limit.parse().map(|limit: i64| match limit {
+            0..=ATTACH_LIMIT_MAX => limit,
+            _ => ATTACH_LIMIT_MAX,
+        });
+        (meant != Ok(i64::from(volumes_max))).then(|| {
             format!(
                 "cloud.conf: [BlockStorage] node-volume-attach-limit: {limit} is not used, and \
                  --max-volumes is {volumes_max}: set that of both programs (in the chart \
