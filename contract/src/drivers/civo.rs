@@ -39,6 +39,7 @@ pub const CIVO: Profile = Profile {
     disk_per_mille: 900,
     // This is the limit in civo-csi; the limit of the cloud itself is unknown.
     volumes_max: 1024,
+    limits_all_disks: true,
     parameters: ParameterPolicy::Ignore,
     access_modes: &[
         AccessMode::SingleNodeWriter,

@@ -47,6 +47,7 @@ pub const DIGITALOCEAN: Profile = Profile {
     ],
     disk_per_mille: 1000,
     volumes_max: 15,
+    limits_all_disks: false,
     parameters: ParameterPolicy::Ignore,
     access_modes: &[
         AccessMode::SingleNodeWriter,

@@ -91,6 +91,7 @@ pub const LOCAL: Profile = Profile {
     never_format_keys: &[],
     disk_per_mille: 1000,
     volumes_max: 0,
+    limits_all_disks: false,
     parameters: ParameterPolicy::Refuse,
     access_modes: &[
         AccessMode::SingleNodeWriter,

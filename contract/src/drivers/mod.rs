@@ -123,6 +123,9 @@ pub struct Profile {
     pub disk_per_mille: u64,
     /// The default of `--max-volumes`, the maximum number of volumes on a node (0: unlimited).
     pub volumes_max: u32,
+    /// Whether the maximum applies to all disks of a node, such as its root disk, and not only to
+    /// volumes of the cloud.
+    pub limits_all_disks: bool,
     /// How the driver treats unknown parameters of a StorageClass.
     pub parameters: ParameterPolicy,
     /// The access modes that volumes support.

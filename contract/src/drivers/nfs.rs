@@ -28,6 +28,7 @@ pub const NFS: Profile = Profile {
     never_format_keys: &[],
     disk_per_mille: 1000,
     volumes_max: 0,
+    limits_all_disks: false,
     parameters: ParameterPolicy::RefuseInAnyCase,
     access_modes: &[
         AccessMode::SingleNodeWriter,

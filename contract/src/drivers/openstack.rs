@@ -48,6 +48,7 @@ pub const OPENSTACK: Profile = Profile {
     never_format_keys: &[],
     disk_per_mille: 1000,
     volumes_max: 256,
+    limits_all_disks: true,
     parameters: ParameterPolicy::Refuse,
     access_modes: &[
         AccessMode::SingleNodeWriter,

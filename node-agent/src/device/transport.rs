@@ -11,8 +11,8 @@ use belay_server::identity::DriverName;
 use belay_server::request::{Context, VolumeId};
 
 use super::{
-    Backing, DiskIndex, DiskVolumes, Guard, Intent, Label, LoopDir, OpenDevice, Purpose, Search,
-    Storage, Verdict, loops,
+    Backing, DiskIndex, DiskSeen, DiskVolumes, Guard, Intent, Label, LoopDir, OpenDevice, Purpose,
+    Search, Storage, Verdict, loops,
 };
 use crate::kernel::{self, Dev, Ext4Errors, Inode, Kernel};
 
@@ -136,6 +136,15 @@ impl<K: Kernel> Transport<K> {
         match self {
             Transport::Loops(_) => None,
             Transport::Disks(disks) => Some(disks.index()),
+        }
+    }
+
+    /// Returns the disks to which the maximum number of volumes applies, and the user of each, if
+    /// volumes are disks.
+    pub(crate) fn limited_disks(&self) -> Vec<DiskSeen> {
+        match self {
+            Transport::Loops(_) => Vec::new(),
+            Transport::Disks(disks) => disks.limited(),
         }
     }
 

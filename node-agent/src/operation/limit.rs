@@ -1,6 +1,7 @@
 //! Computes the maximum number of a driver's volumes on the node. The number of disks that can be
 //! attached to the node also includes disks that are not volumes of the driver: the root disk,
-//! volumes of other drivers, and disks that an operator attached.
+//! volumes of other drivers, and disks that an operator attached. If the cloud limits only its
+//! volumes, other disks such as the root disk do not count.
 //!
 //! A disk reduces the maximum only if the disk is certainly not a volume of the driver. If no call
 //! has named a disk yet, the disk may be a volume that is being attached or detached, and the
@@ -23,10 +24,8 @@ const SETTLED: Duration = Duration::from_secs(5 * 60);
 /// CSI. Reads only memory and sysfs, and never blocks on a disk.
 pub(crate) fn volumes_max<K: Kernel>(node: &Node<K>, disks_max: u32, now: Instant) -> u32 {
     let (mut own, mut foreign) = (0, 0);
-    let disks = node.transport.disks();
-    let users = disks.map(|disks| disks.users(node.transport.driver()));
     let mut units = BTreeSet::new();
-    for seen in users.unwrap_or_default() {
+    for seen in node.transport.limited_disks() {
         let count = match user_of(node, &seen, now) {
             DiskUser::Driver => &mut own,
             DiskUser::OtherDriver | DiskUser::NoVolume => &mut foreign,

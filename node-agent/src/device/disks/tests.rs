@@ -301,7 +301,7 @@ fn each_disk_is_of_the_driver_that_has_or_wants_it() {
     let driver = |name: &str| name.parse().unwrap();
     let other = Owner::new(&driver("other.example"), &VolumeId::new("theirs").unwrap());
     let users = |name: &str| {
-        let users = bench.index.users(&driver(name)).into_iter();
+        let users = bench.index.users(&driver(name), None).into_iter();
         users.map(|seen| seen.user).collect::<Vec<_>>()
     };
     let unknown = vec![DiskUser::Unknown; 4];

@@ -13,7 +13,7 @@ use belay_server::identity::DriverName;
 use belay_server::request::{Context, VolumeId};
 
 use super::identity::Match;
-use super::index::{DiskIndex, Owner};
+use super::index::{DiskIndex, DiskSeen, Owner};
 use super::volume::{Plugged, VolumeDisk, is_plugged, node, open, words};
 use crate::device::{Backing, Intent, Label, Search, Verdict, mixed_up};
 use crate::kernel::{self, Dev, DiskAt, Disks, Kernel};
@@ -99,6 +99,12 @@ impl DiskVolumes {
 
     pub(in crate::device) fn driver(&self) -> &DriverName {
         &self.driver
+    }
+
+    /// Returns the disks to which the maximum number of volumes applies, and the user of each.
+    pub(in crate::device) fn limited(&self) -> Vec<DiskSeen> {
+        let names = Some(self.profile.disk_names).filter(|_| !self.profile.limits_all_disks);
+        self.index.users(&self.driver, names)
     }
 
     pub(in crate::device) fn index(&self) -> &DiskIndex {

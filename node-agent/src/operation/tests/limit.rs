@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use belay_contract::drivers::OPENSTACK;
+use belay_contract::drivers::{DIGITALOCEAN, OPENSTACK, Profile};
 
 use super::bench::{Form, Verb, Volume, World, hear};
 use super::simulated::{DISK_DRIVER, Media, Simulated};
@@ -98,15 +98,63 @@ fn without_the_kubelets_directory_a_mounted_disk_is_not_subtracted() {
 
 /// Starts a second driver in the same process; the drivers share the index of disks.
 fn beside(world: &Simulated, driver: &str, index: &Arc<DiskIndex>) -> Node<Fake> {
+    of_profile(world, &OPENSTACK, driver, index)
+}
+
+fn of_profile(
+    world: &Simulated,
+    profile: &'static Profile,
+    driver: &str,
+    index: &Arc<DiskIndex>,
+) -> Node<Fake> {
     let kernel = world.kernel();
     let driver = driver.parse().unwrap();
-    let volumes = DiskVolumes::new(&driver, &OPENSTACK, index, DiskRules::default());
+    let volumes = DiskVolumes::new(&driver, profile, index, DiskRules::default());
     let transport = Transport::Disks(volumes);
     let mounts = MountIndex::scan(&kernel, &transport).unwrap();
     let kubelet_dir = KubeletDir::open(&kernel, world.base()).unwrap();
     let node = Node::new(kernel, transport, mounts, Some(Arc::new(kubelet_dir)));
     hear(&node).unwrap();
     node
+}
+
+/// DigitalOcean attaches 15 volumes to a droplet, in addition to its root disk.
+#[test]
+fn only_disks_that_are_volumes_of_a_cloud_count_if_it_limits_only_volumes() {
+    let world = world();
+    let index = Arc::new(DiskIndex::new());
+    let node = of_profile(&world, &DIGITALOCEAN, DISK_DRIVER, &index);
+    let other = beside(&world, "other.csi.example", &index);
+    let both = || {
+        hear(&node).unwrap();
+        [&node, &other].map(|node| settled_max(node, 15))
+    };
+    assert_eq!(both(), [15, 15]);
+    plug(&world, "root", "");
+    plug(&world, "data", "01234567-89ab-cdef-0123");
+    world.machine.divide(Path::new("/media/data"));
+    assert_eq!(both(), [15, 13]);
+    let name = b"foreign";
+    let page = [&[0, 0x83, 0, 4 + 7, 2, 0, 0, 7], &name[..]].concat();
+    let volume = Plug {
+        medium: "/media/foreign".into(),
+        facts: DiskFacts::Scsi(ScsiFacts {
+            vendor: "DO".to_owned(),
+            model: "Volume".to_owned(),
+            serial_page: Vec::new(),
+            id_page: page,
+        }),
+        serial: String::new(),
+    };
+    world.machine.make_file(&volume.medium, 1 << 20);
+    world.machine.plug(volume.clone());
+    assert_eq!(
+        both(),
+        [15, 13],
+        "it may be a volume that no call has named"
+    );
+    world.machine.divide(&volume.medium);
+    assert_eq!(both(), [14, 12]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use belay_contract::disk::DiskIdentity;
+use belay_contract::disk::{DiskIdentity, NameTemplate};
 use belay_server::identity::DriverName;
 
 use super::{Again, DiskIndex, Entry, Identity, Inner, Owner, State};
@@ -39,16 +39,25 @@ pub(crate) struct DiskSeen {
 }
 
 impl DiskIndex {
-    /// Returns all disks, and the user of each from the driver's perspective. Does not query any
-    /// disk.
-    pub(crate) fn users(&self, driver: &DriverName) -> Vec<DiskSeen> {
+    /// Returns all disks, and the user of each from the driver's perspective. With `names`, omits
+    /// disks that have none of these names. Does not query any disk.
+    pub(in crate::device::disks) fn users(
+        &self,
+        driver: &DriverName,
+        names: Option<&[NameTemplate]>,
+    ) -> Vec<DiskSeen> {
         let (disks, claims) = {
             let inner = self.lock();
             let disks: Vec<_> = inner.disks.values().map(Entry::snapshot).collect();
             (disks, inner.claims())
         };
         // The lock is released, so searches for a disk do not wait for the comparisons.
-        let seen = disks.into_iter().map(|(disk, identity, since)| {
+        let is_named = |identity: &Option<Arc<Identity>>| {
+            let both = names.zip(identity.as_ref());
+            both.is_none_or(|(names, identity)| !identity.names_like(names).is_empty())
+        };
+        let disks = disks.into_iter().filter(|(_, it, _)| is_named(it));
+        let seen = disks.map(|(disk, identity, since)| {
             let user = claims.user_of(&disk, identity.as_deref(), driver);
             let unit = identity.and_then(|identity| identity.unit().map(str::to_owned));
             DiskSeen {
@@ -232,7 +241,7 @@ mod tests {
     fn each_disk_has_the_user_that_comparing_it_with_each_volume_finds() {
         let index = filled();
         for name in ["one.example", "two.example", "three.example"] {
-            let users = index.users(&driver(name)).into_iter();
+            let users = index.users(&driver(name), None).into_iter();
             let users: Vec<_> = users.map(|seen| seen.user).collect();
             assert_eq!(users, compared(&index, &driver(name)), "{name}");
             let kinds: std::collections::BTreeSet<_> = users.into_iter().collect();
