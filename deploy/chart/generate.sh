@@ -13,25 +13,25 @@ introduction() {
 <!-- Made by `make manifests` from the comments of values.yaml. Change those instead. -->
 # Belay
 
-Belay is a set of CSI drivers: it creates and mounts volumes on a node's local disk, on OpenStack, DigitalOcean and Civo,
+Belay is a set of CSI drivers: it creates and mounts volumes on nodes' local disks, on OpenStack, DigitalOcean and Civo,
 and on NFS servers. One agent per node runs all drivers. The chart needs Kubernetes 1.32 or later, and Helm 3 or 4.
 
 Each entry of `drivers` installs a driver:
 
 | entry | volumes are | create first | page |
 |---|---|---|---|
-| `{nodeName: NODE}` | files on the disk of one node | | `docs/quickstart.md` |
+| `{}` (the default) | files on the disk of each node | | `docs/quickstart.md` |
+| `{nodeName: NODE}` | files on the disk of one node | | `docs/operations.md` |
 | `{backend: openstack}` | Cinder volumes | a Secret `cloud-config` | `docs/openstack.md` |
 | `{backend: digitalocean, region: SLUG}` | DigitalOcean volumes | a Secret `digitalocean` | `docs/digitalocean.md` |
 | `{backend: civo}` | Civo volumes | a Secret `civo-api-access` | `docs/civo.md` |
 | `{backend: nfs}` | directories on NFS servers | a StorageClass that names a server | `docs/nfs.md` |
 
 ```sh
-printf 'drivers: [{nodeName: NODE}]\n' >belay.yaml     # NODE: the node that stores the volumes
-helm install belay CHART --namespace belay-system --create-namespace --values belay.yaml
+helm install belay CHART --namespace belay-system --create-namespace
 ```
 
-No images are published: build and load them as in `docs/quickstart.md`. Keep your values in a file and pass it to every
+No images are published: build and load them as in `docs/quickstart.md`. Keep values in a file and pass it to every
 command, because Helm replaces lists as a whole. The chart rejects unknown values. In the repository, `docs/helm.md`
 describes images, privileges, several drivers, upgrade and uninstall.
 

@@ -26,7 +26,7 @@ func cloudController(t *testing.T, values string, more ...string) object {
 }
 
 // With several replicas and no leader two sidecars would act on one claim. `nfs` has one replica, and a
-// lost node may run another.
+// lost node may run another; `local` has one if it serves one node.
 func TestReplicasAndLeadersGoTogether(t *testing.T) {
 	for _, values := range valuesFiles(t) {
 		all := named(rendered(t, values))
@@ -36,7 +36,8 @@ func TestReplicasAndLeadersGoTogether(t *testing.T) {
 			}
 			pod := one.at("spec", "template", "spec")
 			backend := argument(pod.list("containers")[0], "--backend")
-			isLocal, isOne := backend == "local", backend == "local" || backend == "nfs"
+			isLocal := backend == "local" && !ofAllNodes(pod.list("containers")[0])
+			isOne := isLocal || backend == "nfs"
 			replicas := one.at("spec")["replicas"].(float64)
 			if (replicas > 1) == isOne || (one.text("spec", "strategy", "type") == "Recreate") != isOne {
 				t.Errorf("%s: %s: %v replicas", values, name, replicas)

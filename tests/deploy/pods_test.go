@@ -10,14 +10,15 @@ import (
 
 const tokens = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// each runs the test on the pods of the DaemonSet and of the Deployments of every values file.
+// each runs the test on the pods of the node agent's DaemonSet, or of the Deployments, of every values
+// file. The tests of the store are in nodes_test.go.
 func each(t *testing.T, kind string, test func(t *testing.T, all []object, pod object)) {
 	t.Helper()
 	for _, values := range valuesFiles(t) {
 		all := rendered(t, values)
 		found := 0
 		for _, one := range all {
-			if one.text("kind") == kind {
+			if one.text("kind") == kind && one.name() != store {
 				found++
 				test(t, all, one.at("spec", "template", "spec"))
 			}
@@ -71,18 +72,19 @@ func TestOneContainerIsTheWholeNodeAgent(t *testing.T) {
 	})
 }
 
+// And the controller that writes objects.
 func TestOnlyTheSidecarsSeeTheToken(t *testing.T) {
 	each(t, "Deployment", func(t *testing.T, _ []object, pod object) {
 		if pod["automountServiceAccountToken"] != false {
 			t.Error("every container gets a token")
 		}
 		for _, container := range pod.list("containers") {
-			isSidecar := container.text("name") != "belay-controller"
+			needs := container.text("name") != "belay-controller" || ofAllNodes(container)
 			hasToken := slices.ContainsFunc(container.list("volumeMounts"), func(mount object) bool {
 				return mount.text("mountPath") == tokens
 			})
-			if isSidecar != hasToken {
-				t.Errorf("%s: sidecar %v, token %v", container.text("name"), isSidecar, hasToken)
+			if needs != hasToken {
+				t.Errorf("%s: needs the token %v, has it %v", container.text("name"), needs, hasToken)
 			}
 		}
 	})
@@ -105,7 +107,7 @@ func TestNothingOfTheControllersPodHasPrivileges(t *testing.T) {
 			}
 			isSidecar := container.text("name") != "belay-controller"
 			// The files of `local` belong to root, and on its servers `nfs` works as root.
-			asRoot := slices.Contains([]string{"local", "nfs"}, argument(container, "--backend"))
+			asRoot := slices.Contains([]string{"local", "nfs"}, argument(container, "--backend")) && !ofAllNodes(container)
 			if !asRoot && security["runAsNonRoot"] != true {
 				t.Errorf("%s runs as root", container.text("name"))
 			}
@@ -145,9 +147,10 @@ func TestNoProbeOfHealthzEndsAProgram(t *testing.T) {
 func TestBothProgramsAgree(t *testing.T) {
 	for _, values := range valuesFiles(t) {
 		agents, controllers := map[string]string{}, map[string]string{}
-		for _, one := range rendered(t, values) {
+		all := rendered(t, values)
+		for _, one := range all {
 			pod := one.at("spec", "template", "spec")
-			if len(pod) == 0 || one.text("kind") == "Job" {
+			if len(pod) == 0 || one.text("kind") == "Job" || one.name() == store {
 				continue
 			}
 			container := pod.list("containers")[0]
@@ -158,8 +161,8 @@ func TestBothProgramsAgree(t *testing.T) {
 				}
 			}
 			variable := map[string]string{"DaemonSet": "BELAY_NODE_NAME", "Deployment": "BELAY_NODE_ID"}[one.text("kind")]
-			// The controller of a cloud is on no particular node.
-			if backend := argument(container, "--backend"); backend != "" && backend != "local" {
+			// The controller of a cloud or of all nodes is on no particular node.
+			if backend := argument(container, "--backend"); backend != "" && backend != "local" || ofAllNodes(container) {
 				if len(ids) > 0 {
 					t.Errorf("%s: %s has %v", values, one.name(), ids)
 				}
@@ -168,6 +171,10 @@ func TestBothProgramsAgree(t *testing.T) {
 			}
 			if one.text("kind") == "Deployment" {
 				directory := argument(container, "--state-dir")
+				if ofAllNodes(container) {
+					disk := argument(named(all)[store].at("spec", "template", "spec").list("containers")[0], "--disk")
+					directory = strings.TrimPrefix(disk, "default=")
+				}
 				if directory != "" {
 					directory += "/volumes"
 				}

@@ -29,9 +29,14 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 		settings []string
 		says     []string
 	}{
-		{nil, []string{"drivers[0].nodeName is empty", "kubectl get nodes"}},
-		{[]string{"drivers=null"}, []string{"drivers: there is no entry", "--set 'drivers[0].nodeName=NAME'"}},
-		{withSecond("drivers[1].nodeName="), []string{"drivers[1].nodeName is empty", "--set 'drivers[1].nodeName=NAME'"}},
+		{[]string{"drivers=null"}, []string{"drivers: there is no entry", "--set 'drivers[0].backend=local'"}},
+		{[]string{"drivers[0].requireState=true"}, []string{"drivers[0].requireState: without a nodeName", "LocalDisk", "remove it"}},
+		{[]string{"drivers[0].nodeId=n1"}, []string{`drivers[0].nodeId "n1": without a nodeName`, "set drivers[0].nodeName"}},
+		{withSecond("drivers[0].nodeName=", "drivers[1].nodeName="), []string{`drivers[0].nodeName and drivers[1].nodeName are both ""`, "there can be only one", "set the node of the other"}},
+		{withSecond("drivers[0].nodeName=", "drivers[1].stateDir=/var/lib/belay"), []string{`drivers[0].stateDir and drivers[1].stateDir are both "/var/lib/belay"`, "an entry without a nodeName is on all nodes"}},
+		{withSecond("drivers[1].nodeName=", "drivers[1].stateDir=/var/lib/belay"), []string{`drivers[0].stateDir and drivers[1].stateDir are both "/var/lib/belay"`, "its own directory"}},
+		{withSecond("drivers[0].nodeName=", "drivers[1].stateDir=/var/lib/belay/fast"), []string{`drivers[1].stateDir "/var/lib/belay/fast" is within drivers[0].stateDir "/var/lib/belay"`}},
+		{withSecond("drivers[0].nodeName=", "drivers[1].createStateDir=false"), []string{"drivers[1].createStateDir is false", "several nodes (all)"}},
 		{withSecond("drivers[1].name=local.csi.belay.dev"), []string{`drivers[0].name and drivers[1].name are both "local.csi.belay.dev"`, "give each its own"}},
 		{withSecond("drivers[1].name=local.example.org"), []string{`drivers[0].shortName and drivers[1].shortName are both "local"`, "set one for each"}},
 		{withSecond("drivers[1].stateDir=/var/lib/belay"), []string{`drivers[0].stateDir and drivers[1].stateDir are both "/var/lib/belay"`, "its own directory"}},
@@ -49,6 +54,7 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 		{cloud("drivers[0].stateDir=/srv"), []string{"drivers[0].stateDir: backend openstack has no such value"}},
 		{cloud("drivers[0].overcommit=2"), []string{"drivers[0].overcommit: backend openstack has no such value"}},
 		{[]string{node, "drivers[0].replicas=2"}, []string{"drivers[0].replicas: backend local has no such value"}},
+		{[]string{"drivers[0].replicas=2"}, []string{"drivers[0].replicas: backend local has no such value"}},
 		{cloud("drivers[0].storageClasses[0].allowedTopologies[0].key=zone"), []string{"/drivers/0/storageClasses/0/allowedTopologies/0", "matchLabelExpressions"}},
 		{cloud("drivers[0].storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].key=zone"), []string{"/allowedTopologies/0/matchLabelExpressions/0", "values"}},
 		{[]string{"drivers[0].backend=nfs", "drivers[0].storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].key=a", "drivers[0].storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].values[0]=b"}, []string{"drivers[0].storageClasses[0].allowedTopologies: backend nfs has no such value"}},

@@ -13,7 +13,8 @@
 {{- end -}}
 
 {{/* The entries of `drivers` with all their keys, and the nodes they name ("" for any), as
-     {"drivers": [...], "nodes": [...]}; ends the rendering where one cannot work. */}}
+     {"drivers": [...], "nodes": [...]}; ends the rendering where one cannot work. An entry of `local`
+     without a node serves all of them, and has `allNodes`. */}}
 {{- define "belay.drivers" -}}
 {{- include "belay.checkGlobal" . -}}
 {{- $backends := list -}}
@@ -21,7 +22,7 @@
 {{- $backends = append $backends (base $path | trimSuffix ".yaml") -}}
 {{- end -}}
 {{- if not .Values.drivers -}}
-{{- fail "drivers: there is no entry; set at least one, with the node that keeps its volumes: --set 'drivers[0].nodeName=NAME'" -}}
+{{- fail "drivers: there is no entry; set at least one: --set 'drivers[0].backend=local'" -}}
 {{- end -}}
 {{- if le (trimSuffix "s" .Values.sidecars.timeout | int) 100 -}}
 {{- fail (printf "sidecars.timeout %s: Belay may take up to 100 s to answer; set 120s or more" .Values.sidecars.timeout) -}}
@@ -37,6 +38,8 @@
 {{- include "belay.checkKnown" (dict "where" (printf "drivers[%d]" $at) "backend" $backend "defaults" $defaults "entry" (omit $entry "backend")) -}}
 {{- $driver := include "belay.over" (dict "defaults" $defaults "entry" $entry) | fromJson -}}
 {{- $_ := set $driver "backend" $backend -}}
+{{- $_ := set $driver "allNodes" (and (eq $backend "local") (not $driver.nodeName)) -}}
+{{- if $driver.allNodes }}{{ $_ := set $driver "replicas" 2 }}{{ end -}}
 {{/* The class of the defaults names no server: it only lists the keys. */}}
 {{- if and (eq $backend "nfs") (not (hasKey $entry "storageClasses")) -}}
 {{- $_ := set $driver "storageClasses" list -}}
@@ -89,8 +92,11 @@
 {{- define "belay.check" -}}
 {{- $where := printf "drivers[%v]" .at -}}
 {{- if eq .driver.backend "local" -}}
-{{- if not .driver.nodeName -}}
-{{- fail (printf "%s.nodeName is empty: set the node that keeps the volumes, by its name in `kubectl get nodes`: --set '%s.nodeName=NAME'" $where $where) -}}
+{{- if and .driver.allNodes .driver.requireState -}}
+{{- fail (printf "%s.requireState: without a nodeName, the cluster's LocalDisk objects remember which nodes have a state; remove it" $where) -}}
+{{- end -}}
+{{- if and .driver.allNodes .driver.nodeId -}}
+{{- fail (printf "%s.nodeId %q: without a nodeName, the driver serves all nodes, each under its own name; remove it, or set %s.nodeName" $where .driver.nodeId $where) -}}
 {{- end -}}
 {{- if and (not .driver.nodeId) (gt (len .driver.nodeName) 63) -}}
 {{- fail (printf "%s.nodeName %q is longer than 63 characters: it is the value of a topology label, which cannot be longer; set a shorter %s.nodeId" $where .driver.nodeName $where) -}}
@@ -168,6 +174,9 @@
 {{- $claims := list
       (list "driver" (print $where ".name") .name "the kubelet knows a driver by it, so give each its own")
       (list "objects" (print $where ".shortName") .shortName "it is part of the names of objects, and defaults to the first part of name; set one for each") -}}
+{{- if .allNodes -}}
+{{- $claims = append $claims (list "objects of" (print $where ".nodeName") "" "the driver of all nodes has objects that name no driver, so there can be only one; set the node of the other") -}}
+{{- end -}}
 {{- with .stateDir -}}
 {{- $claims = append $claims (list (print "directory on " $driver.nodeName) (print $where ".stateDir") . "on one node, each driver needs its own directory") -}}
 {{- end -}}
@@ -195,11 +204,15 @@
 {{- $_ := set $taken $key (index . 1) -}}
 {{- end -}}
 {{- range $number, $other := $.drivers -}}
-{{- if and .stateDir (eq (print .nodeName) (print $driver.nodeName)) (hasPrefix (print .stateDir "/") ($driver.stateDir | default "")) -}}
+{{- $sharesNode := or .allNodes $driver.allNodes (eq (print .nodeName) (print $driver.nodeName)) -}}
+{{- if and (lt $number $at) .stateDir (ne (print .nodeName) (print $driver.nodeName)) $sharesNode (eq (print .stateDir) (print $driver.stateDir)) -}}
+{{- fail (printf "drivers[%d].stateDir and %s.stateDir are both %q: on one node, each driver needs its own directory, and an entry without a nodeName is on all nodes" $number $where .stateDir) -}}
+{{- end -}}
+{{- if and .stateDir $sharesNode (hasPrefix (print .stateDir "/") ($driver.stateDir | default "")) -}}
 {{- fail (printf "%s.stateDir %q is within drivers[%d].stateDir %q: choose separate directories" $where $driver.stateDir $number .stateDir) -}}
 {{- end -}}
 {{- end -}}
-{{- if and $several (include "belay.agents" $.root) (not (dig "createStateDir" true .)) -}}
+{{- if and $several (not .allNodes) (include "belay.agents" $.root) (not (dig "createStateDir" true .)) -}}
 {{- fail (printf "%s.createStateDir is false, but the agent runs on several nodes (%s), and the agent's pods mount the directory on each of them: on the others they would wait for it forever. Leave it true, or install a release for each node, in its own namespace" $where (has "" $.nodes | ternary "all" (join ", " $.nodes))) -}}
 {{- end -}}
 {{- end -}}
@@ -212,8 +225,22 @@
 {{- $advice := "volumes do not move. If theirs were moved by hand, uninstall the release and install it again" -}}
 {{- $driver := .driver -}}
 {{- $name := include "belay.controllerName" $driver -}}
+{{- if .driver.allNodes -}}
+{{- with lookup "apps/v1" "DaemonSet" .root.Release.Namespace "belay-store" -}}
+{{- range (dig "spec" "template" "spec" "volumes" list .) -}}
+{{- if and (eq .name "state") .hostPath (ne (.hostPath | default dict).path $driver.stateDir) -}}
+{{- fail (printf "%s.stateDir: %s, but the volumes are in %s; %s" $where $driver.stateDir .hostPath.path $advice) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if eq .driver.backend "local" -}}
 {{- with lookup "apps/v1" "Deployment" .root.Release.Namespace $name -}}
+{{- range (dig "spec" "template" "spec" "containers" list .) -}}
+{{- if and $driver.nodeName (has "--nodes" (.args | default list)) -}}
+{{- fail (printf "%s.nodeName: %s, but the driver serves all nodes; %s" $where $driver.nodeName $advice) -}}
+{{- end -}}
+{{- end -}}
 {{- range (dig "spec" "template" "spec" "volumes" list .) -}}
 {{- if and (eq .name "state") .hostPath (ne (.hostPath | default dict).path $driver.stateDir) -}}
 {{- fail (printf "%s.stateDir: %s, but the volumes are in %s; %s" $where $driver.stateDir .hostPath.path $advice) -}}
@@ -222,12 +249,22 @@
 {{- range (dig "spec" "template" "spec" "affinity" "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" list .) -}}
 {{/* The first field is the chart's own, see belay.affinity. */}}
 {{- with first (.matchFields | default list) -}}
+{{- if $driver.allNodes -}}
+{{- fail (printf "%s.nodeName is empty, but the driver serves only %s; to serve all nodes, uninstall the release and install it again, which removes no data" $where (first .values)) -}}
+{{- end -}}
 {{- if not (has $driver.nodeName .values) -}}
 {{- fail (printf "%s.nodeName: %s, but the volumes are on %s; %s" $where $driver.nodeName (first .values) $advice) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The driver of all nodes, as JSON; empty if there is none. */}}
+{{- define "belay.ofAllNodes" -}}
+{{- range (include "belay.drivers" . | fromJson).drivers -}}
+{{- if .allNodes }}{{ toJson . }}{{ end -}}
 {{- end -}}
 {{- end -}}
 

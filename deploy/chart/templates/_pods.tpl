@@ -65,7 +65,7 @@ readinessProbe:
      on a node that is unreachable. Takes root and driver. */}}
 {{- define "belay.tolerations" -}}
 {{- $tolerations := list (dict "operator" "Exists") -}}
-{{- if ne .driver.backend "local" -}}
+{{- if or (ne .driver.backend "local") .driver.allNodes -}}
 {{- $tolerations = list (dict "key" "node-role.kubernetes.io/control-plane" "operator" "Exists" "effect" "NoSchedule") -}}
 {{- end -}}
 {{- if kindIs "slice" .root.Values.controller.tolerations -}}

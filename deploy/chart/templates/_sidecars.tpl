@@ -49,7 +49,13 @@
 {{- if eq .driver.backend "nfs" }}{{ $provisioner = list $unmodified }}{{ end -}}
 {{- $resizer := list "--handle-volume-inuse-error=false" $unmodified -}}
 {{- $snapshotter := list -}}
-{{- if eq .driver.backend "local" -}}
+{{- if .driver.allNodes -}}
+{{/* Not --strict-topology: a restore goes to the node of its source, and the scheduler follows. The
+     metadata are the claim's name, by which the driver finds the node that the scheduler has selected. */}}
+{{- $provisioner = concat $provisioner (list "--extra-create-metadata" "--leader-election") -}}
+{{- $resizer = append $resizer "--leader-election" -}}
+{{- $snapshotter = list "--leader-election" -}}
+{{- else if eq .driver.backend "local" -}}
 {{- $provisioner = list "--default-fstype=ext4" "--strict-topology" $unmodified -}}
 {{- else -}}
 {{/* Each sidecar has its own leader: belay-controller serves whichever asks. The metadata are the
@@ -62,8 +68,10 @@
 {{- $env := list -}}
 {{- if .driver.csiDriver.storageCapacity -}}
 {{/* Owned by the Deployment (pod, ReplicaSet, Deployment): there is no gap while it is updated, and
-     nothing is left after it. One class's capacity may be queried often, since the call is cheap. */}}
-{{- $provisioner = concat $provisioner (list "--enable-capacity" "--capacity-ownerref-level=2" "--kube-api-capacity-qps=5" "--kube-api-capacity-burst=20") -}}
+     nothing is left after it. One class's capacity may be queried often, since the call is cheap; on
+     all nodes, there is one object for each node and class. */}}
+{{- $rate := ternary (list "--kube-api-capacity-qps=20" "--kube-api-capacity-burst=100") (list "--kube-api-capacity-qps=5" "--kube-api-capacity-burst=20") (eq (toString .driver.allNodes) "true") -}}
+{{- $provisioner = concat $provisioner (list "--enable-capacity" "--capacity-ownerref-level=2") $rate -}}
 {{- $env = list (dict "name" "POD_NAME" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.name"))) (dict "name" "NAMESPACE" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
 {{- end -}}
 {{ include "belay.sidecar" (dict "root" .root "driver" .driver "name" "provisioner" "args" $provisioner "env" $env) }}
