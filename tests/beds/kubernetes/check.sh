@@ -248,10 +248,18 @@ spec:
 YAML
 }
 
+# Prints the objects of the driver of all nodes; none, if that was never installed.
+objects() {
+    local kind
+    kind=$(k get crd localvolumes.belay.dev --ignore-not-found --output name) || return 1
+    [ -z "$kind" ] || k get localvolumes,localsnapshots --output name
+}
+
 # Whether nothing of the driver is left in the API, on the disk or in the kernel.
 is_clean() {
     local found
     found=$(k get persistentvolumes --output name) || return 1
+    found+=$(objects) || return 1
     found+=$(inside find /var/lib/belay/volumes -type f) || return 1
     found+=$(inside cat /proc/1/mountinfo | grep -F "/$driver/")
     [ -z "$found" ]

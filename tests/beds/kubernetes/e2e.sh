@@ -16,6 +16,8 @@
 #               that is killed before it unstages its volumes (20 times in the nightly)
 #   operations  an uninstall under a pod that writes, the quickstart line by line, alerts
 #   rights      each right of the sidecars removed, one by one
+#   nodes       one driver for all nodes instead of the bed's: the bed's own checks, and the specs
+#               that matter most
 #   openstack   the chart's backend of that name, with a real Keystone, Cinder and Nova
 #   guests      GUESTS User-mode Linux guests as nodes, with hot-plugged disks as volumes: the main
 #               specs of the suite (all with FULL=1), and power cuts of nodes. With CLOUD=openstack,
@@ -38,7 +40,7 @@ chaos_minutes=${CHAOS:-2}
 # An odd round and an even one differ in when the volumes are free.
 forgotten_rounds=$([ -n "${BELAY_NIGHTLY:-}" ] && echo 20 || echo 2)
 if [ "${FULL:-}" = 1 ]; then
-    parts=${PARTS:-basics parallel disruptive stress operations rights openstack ${GUESTS:+guests}}
+    parts=${PARTS:-basics parallel disruptive stress operations rights openstack nodes ${GUESTS:+guests}}
 else
     parts=${PARTS:-basics focus ${CHAOS:+stress} ${GUESTS:+guests}}
 fi
@@ -127,6 +129,22 @@ run_rights() {
 run_openstack() {
     "$here/../../setup/openstack.sh" >/dev/null
     step openstack "$here/cluster.sh" exec "$here/../../deploy/openstack.sh"
+}
+
+uninstall() {
+    "$here/cluster.sh" exec helm uninstall belay --namespace belay-system --wait --timeout 2m
+}
+
+# Runs after the others, since it replaces their driver. The disk keeps its empty state, which the
+# store takes over.
+run_nodes() {
+    step nothing-left "$here/check.sh" leaves_nothing
+    step uninstall-bed uninstall
+    step deploy-nodes "$here/deploy.sh" "$work/images" --values "$here/nodes.yaml"
+    step check-nodes "$here/check.sh"
+    SUITE_DIR=$SUITE_DIR-nodes run_suite ''
+    step nothing-left-nodes "$here/check.sh" leaves_nothing
+    step uninstall-nodes uninstall
 }
 
 # Runs last, since it replaces the driver of the other parts.
