@@ -19,8 +19,8 @@ pub(super) fn volume(finalizers: &[&str], status: &str) -> Object<LocalVolume> {
             "finalizers": finalizers,
         },
         "spec": {
-            "version": 1, "id": ID, "name": "pvc-1", "place": "place1", "disk": "default", "node": "node1",
-            "bytes": 2, "usage": {"mode": "Block"},
+            "version": 1, "id": ID, "name": "pvc-1", "place": "place1", "disk": "default",
+            "node": "node1", "bytes": 2, "usage": {"mode": "Block"},
         },
         "status": status,
     });

@@ -161,8 +161,8 @@ impl<K: Kept> Entries<K> {
         true
     }
 
-    /// Returns the IDs of all objects; `None` if they were never listed, or if this release does not
-    /// know the spec of an object.
+    /// Returns the IDs of all objects; `None` if they were never listed, or if this release does
+    /// not know the spec of an object.
     pub(super) fn ids(&self) -> Option<HashSet<String>> {
         let known = self.known.lock();
         let mut objects = known.by_name.values();
@@ -280,8 +280,8 @@ impl<K: Kept> Known<K> {
     }
 }
 
-/// Whether a state of an object is older than another state. Kubernetes guarantees that versions are
-/// numbers.
+/// Whether a state of an object is older than another state. Kubernetes guarantees that versions
+/// are numbers.
 fn is_older(one: &Metadata, other: &Metadata) -> bool {
     let number = |metadata: &Metadata| metadata.resource_version.parse::<u64>().ok();
     match (number(one), number(other)) {

@@ -59,7 +59,7 @@ impl<K: Kept> OnDisk<'_, K> {
             Step::Await => self.wait(held).await,
             Step::Abandon => match self.abandon().await {
                 Ok(()) => work.release().await,
-                // The file contains data that nobody expected. It is kept.
+                // The file contains unexpected data. It is kept.
                 Err(failure) if !may_pass(&failure) && work.is_ending() => {
                     tracing::error!(object = work.name(), "{}: {failure}", K::KIND);
                     work.release().await

@@ -8,8 +8,8 @@ use crate::kubernetes::{Change, FINALIZER, Object, Phase, Written};
 use belay_server::call::Failure;
 use std::time::Duration;
 
-/// The pause before a step is repeated, and its maximum. Each pause is twice as long as the previous
-/// pause, until the object changes.
+/// The pause before a step is repeated, and its maximum. Each pause is twice as long as the
+/// previous pause, until the object changes.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 pub(super) const RETRY_MAX: Duration = Duration::from_secs(60);
 
