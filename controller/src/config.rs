@@ -7,7 +7,7 @@ mod nfs;
 use crate::backend::digitalocean::{self, TokenSource};
 use crate::backend::local::{self, Overcommit};
 use crate::backend::registry::Choice;
-use crate::backend::{civo, openstack};
+use crate::backend::{civo, nodes, openstack};
 use crate::kubernetes::{ACCOUNT_DIR, Access};
 use crate::mark_keys::MarkKeys;
 use crate::operation::Rules;
@@ -287,8 +287,8 @@ impl Config {
         flags.into_iter().chain(of_nfs)
     }
 
-    /// Returns the access to the API server.
-    fn all_nodes(&self) -> Result<Access, String> {
+    /// Returns the access to the API server, and the name of the driver.
+    fn all_nodes(&self) -> Result<nodes::Config, String> {
         if self.state_dir.is_some() || self.require_state {
             let why = "--state-dir and --require-state have no effect with --nodes; remove them";
             return Err(why.to_owned());
@@ -296,7 +296,10 @@ impl Config {
         let account = self.account_dir.as_deref();
         let account = account.unwrap_or_else(|| Path::new(ACCOUNT_DIR));
         let access = Access::of_pod(account, |name| std::env::var(name).ok());
-        access.map_err(|failure| failure.message)
+        Ok(nodes::Config {
+            access: access.map_err(|failure| failure.message)?,
+            driver: self.common.driver.driver_name.as_str().to_owned(),
+        })
     }
 
     /// Returns the names of clouds. An empty name between commas means [Global].

@@ -5,9 +5,8 @@ use super::civo::{self, Civo};
 use super::digitalocean::{self, DigitalOcean};
 use super::local::{self, Local};
 use super::nfs::{self, Nfs};
-use super::nodes::Nodes;
+use super::nodes::{self, Nodes};
 use super::openstack;
-use crate::kubernetes::Access;
 use belay_server::call::Failure;
 use belay_server::facts::Facts;
 use belay_server::readiness::Readiness;
@@ -19,7 +18,7 @@ pub enum Choice {
     /// Files on this node.
     Local(local::Config),
     /// Files on all nodes of the cluster with this API server.
-    Nodes(Access),
+    Nodes(nodes::Config),
     /// Volumes of OpenStack Cinder.
     Openstack(openstack::Config),
     /// Volumes of DigitalOcean.
@@ -64,8 +63,8 @@ pub fn open(choice: Choice, readiness: Readiness) -> Result<Opened, Failure> {
                 facts: Some(local),
             })
         }
-        Choice::Nodes(access) => Ok(Opened {
-            backends: Backends::One(Arc::new(Nodes::open(access)?)),
+        Choice::Nodes(config) => Ok(Opened {
+            backends: Backends::One(Arc::new(Nodes::open(config)?)),
             facts: None,
         }),
         Choice::Openstack(config) => Ok(Opened {

@@ -146,6 +146,10 @@ pub struct DiskSpec {
     pub begin: Option<String>,
 }
 
+/// The part of a disk's problem that states that its directory is empty, and that only the
+/// permission to use it is missing.
+pub const WAITS: &str = "waiting for the controller's permission";
+
 /// The phase of a volume or snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {

@@ -3,15 +3,19 @@
 //! module does not depend on backends or on CSI.
 
 mod answer;
+mod claims;
 mod kinds;
 mod object;
+mod pages;
+mod quantity;
 mod verbs;
 mod watch;
 
+pub use claims::{PersistentVolume, SnapshotContent};
 pub use kinds::{
     DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Mode, Phase, SPEC_VERSION,
     SnapshotSpec, SnapshotStatus, Source, Unlisted, UnlistedFile, Usage, VolumeSpec, VolumeStatus,
-    rfc3339,
+    WAITS, rfc3339,
 };
 pub use object::{Metadata, Object, Parsed, Resource};
 pub use verbs::{Change, List, Selector, Written};

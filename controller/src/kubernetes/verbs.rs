@@ -4,6 +4,7 @@
 
 use super::answer::Refusal;
 use super::object::{Metadata, Object, Resource};
+use super::pages::Listing;
 use super::{API_VERSION, Client, Request};
 use crate::http::{Answer, encoded};
 use belay_server::call::{Failure, Kind};
@@ -12,15 +13,12 @@ use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::marker::PhantomData;
 
 const JSON: &str = "application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 
 /// The number of objects in a page of a list; a page takes about half a MiB.
 const PAGE: usize = 250;
-/// Maximum number of times that a list begins again because its pages have expired.
-const LISTS_MAX: u32 = 3;
 
 /// The annotation that excludes objects from backups, because the file of a restored object may not
 /// exist.
@@ -98,23 +96,6 @@ fn value(text: &str) -> String {
     value
 }
 
-#[derive(Deserialize)]
-#[serde(bound = "")]
-struct Page<R: Resource> {
-    metadata: PageMetadata,
-    items: Vec<Object<R>>,
-    #[serde(skip)]
-    of: PhantomData<R>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PageMetadata {
-    resource_version: String,
-    #[serde(rename = "continue", default)]
-    next: String,
-}
-
 /// The name of PersistentVolumeClaims in URLs.
 const CLAIMS: &str = "persistentvolumeclaims";
 
@@ -155,31 +136,13 @@ impl Client {
     /// Returns `Unreachable` if the server does not respond or does not know the kind, or if the
     /// pages of the list expire repeatedly.
     pub async fn list<R: Resource>(&self, selector: &Selector) -> Result<List<R>, Failure> {
-        let first = format!("{}&limit={PAGE}", selector.path::<R>());
-        let (mut items, mut next, mut lists) = (Vec::new(), String::new(), 1);
-        loop {
-            let path = format!("{first}&continue={}", encoded(&next));
-            let answer = self.read("list", &path).await?;
-            if answer.status != StatusCode::OK {
-                match Refusal::of(&answer, R::PLURAL, None) {
-                    // The remaining pages would be from a different version of the list.
-                    Refusal::Expired if lists < LISTS_MAX => {
-                        lists += 1;
-                        items.clear();
-                        next.clear();
-                        continue;
-                    }
-                    other => return Err(other.into_failure(&answer).nothing_happened()),
-                }
-            }
-            let page: Page<R> = answer.json().map_err(Failure::nothing_happened)?;
-            items.extend(page.items);
-            next = page.metadata.next;
-            if next.is_empty() {
-                let version = page.metadata.resource_version;
-                return Ok(List { items, version });
-            }
-        }
+        let listing = Listing {
+            path: &selector.path::<R>(),
+            plural: R::PLURAL,
+            limit: PAGE,
+        };
+        let (items, version) = self.pages(&listing, Some).await?;
+        Ok(List { items, version })
     }
 
     /// Creates an object, which is excluded from backups.
@@ -314,7 +277,7 @@ impl Client {
         }
     }
 
-    async fn read(&self, verb: &'static str, path: &str) -> Result<Answer, Failure> {
+    pub(super) async fn read(&self, verb: &'static str, path: &str) -> Result<Answer, Failure> {
         let call = self.call(Request {
             verb,
             method: Method::GET,

@@ -87,8 +87,19 @@ impl<'a> Node<'a> {
         self.disk("default").join(kind).join(id)
     }
 
+    /// Whether the directory of the disk is empty.
+    pub(crate) fn is_empty(&self, disk: &str) -> bool {
+        fs::read_dir(self.disk(disk)).unwrap().next().is_none()
+    }
+
+    /// Returns the object of the disk.
+    pub(crate) async fn disk_named(&self, disk: &str) -> Object<LocalDisk> {
+        let name = format!("{}.{disk}", self.name);
+        self.client.get::<LocalDisk>(&name).await.unwrap().unwrap()
+    }
+
     /// Waits until the disk has an object for which `is_so` holds.
-    async fn disk_shows(&self, disk: &str, is_so: impl Fn(&Object<LocalDisk>) -> bool) {
+    pub(crate) async fn disk_shows(&self, disk: &str, is_so: impl Fn(&Object<LocalDisk>) -> bool) {
         let name = format!("{}.{disk}", self.name);
         shows(&self.client, &name, |it| it.is_some_and(&is_so)).await;
     }
@@ -104,8 +115,7 @@ impl<'a> Node<'a> {
         for disk in ["default", "fast"] {
             self.disk_shows(disk, |it| problem(it).contains("permission"))
                 .await;
-            let name = format!("{}.{disk}", self.name);
-            let object = self.client.get::<LocalDisk>(&name).await.unwrap().unwrap();
+            let object = self.disk_named(disk).await;
             let begin = Change::<LocalDisk>::Spec(json!({"begin": object.metadata.uid}));
             done(self.client.patch(&object.metadata, begin).await);
         }
@@ -216,7 +226,7 @@ fn failure(object: &Object<LocalVolume>) -> Failure {
     failure.and_then(|failure| failure.known()).unwrap().clone()
 }
 
-fn problem(disk: &Object<LocalDisk>) -> String {
+pub(crate) fn problem(disk: &Object<LocalDisk>) -> String {
     let status = disk.status.as_ref().and_then(|status| status.known());
     status
         .and_then(|status| status.problem.clone())
@@ -228,7 +238,7 @@ fn reported(disk: &Object<LocalDisk>) -> Option<String> {
     status.and_then(|status| status.reported.clone())
 }
 
-fn is_served(disk: &Object<LocalDisk>) -> bool {
+pub(crate) fn is_served(disk: &Object<LocalDisk>) -> bool {
     let status = disk.status.as_ref().and_then(|status| status.known());
     status.is_some_and(|it| it.problem.is_none() && it.promisable.is_some())
 }

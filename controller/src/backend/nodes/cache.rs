@@ -2,7 +2,9 @@
 //! them. All ages are measured by this process, since the clocks of nodes may be wrong. An object
 //! that is not in the cache may exist.
 
-use crate::kubernetes::{Client, Event, Object, Resource, Selector, Watch};
+use crate::kubernetes::{
+    Client, Event, LocalDisk, LocalSnapshot, LocalVolume, Object, Resource, Selector, Watch,
+};
 use belay_server::call::{Failure, Kind};
 use belay_server::lock::Lock;
 use std::collections::HashMap;
@@ -14,6 +16,24 @@ use tokio::time::Instant;
 pub(super) trait Cached: Resource {
     /// Returns the ID of the volume or snapshot; `None` for a disk.
     fn id(spec: &Self::Spec) -> Option<&str>;
+}
+
+impl Cached for LocalVolume {
+    fn id(spec: &Self::Spec) -> Option<&str> {
+        Some(&spec.id)
+    }
+}
+
+impl Cached for LocalSnapshot {
+    fn id(spec: &Self::Spec) -> Option<&str> {
+        Some(&spec.id)
+    }
+}
+
+impl Cached for LocalDisk {
+    fn id(_: &Self::Spec) -> Option<&str> {
+        None
+    }
 }
 
 /// An object, and the times at which this process saw it.
@@ -169,7 +189,6 @@ impl<R: Cached> State<R> {
 mod tests {
     use super::super::examples::{changed, volume};
     use super::*;
-    use crate::kubernetes::LocalVolume;
     use std::time::Duration;
     use tokio::time::advance;
 

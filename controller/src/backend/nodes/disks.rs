@@ -178,7 +178,7 @@ mod tests {
 
     fn nodes() -> (Nodes, impl Drop) {
         let (client, dir) = Client::unused();
-        let nodes = Nodes::new(Arc::new(client), Limits::default());
+        let nodes = Nodes::new(Arc::new(client), "driver", Limits::default());
         (nodes, dir)
     }
 

@@ -3,6 +3,7 @@
 use super::{Limits, Nodes};
 use crate::http::tests::{Act, Server};
 use crate::kubernetes::{Client, Event, LocalDisk, LocalSnapshot, LocalVolume, Object, Resource};
+use belay_contract::drivers::LOCAL;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -102,7 +103,7 @@ pub(super) async fn nodes(
 ) -> (Nodes, Server, TempDir) {
     let server = Server::start(acts).await;
     let (client, dir) = Client::example(&server);
-    let nodes = Nodes::new(Arc::new(client), limits);
+    let nodes = Nodes::new(Arc::new(client), LOCAL.name, limits);
     let reports = disk(r#"{"promisable": 100}"#);
     nodes.front.disks.apply(Ok(Event::Listed(vec![reports])));
     nodes.front.volumes.apply(Ok(Event::Listed(vec![volume])));

@@ -13,6 +13,7 @@ mod grow;
 mod item;
 mod meaning;
 mod name;
+mod permit;
 mod place;
 mod remove;
 mod settle;
@@ -66,6 +67,8 @@ pub struct Limits {
     pub idle: Duration,
     /// The maximum time that a call waits.
     pub patience: Duration,
+    /// The interval of checks whether a disk may now be used that was in the way before.
+    pub check: Duration,
 }
 
 impl Default for Limits {
@@ -75,8 +78,18 @@ impl Default for Limits {
             silent: Duration::from_secs(180),
             idle: Duration::from_secs(60),
             patience: Duration::from_secs(90),
+            check: Duration::from_secs(60),
         }
     }
+}
+
+/// The API server, and the name of the driver in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The access to the API server.
+    pub access: Access,
+    /// The name of the driver in PersistentVolumes and VolumeSnapshotContents.
+    pub driver: String,
 }
 
 /// The backend for the files of all nodes. The secrets of calls are ignored.
@@ -90,6 +103,7 @@ pub struct Nodes {
 /// The state that calls and tasks share.
 struct Front {
     client: Arc<Client>,
+    driver: String,
     limits: Limits,
     volumes: Arc<Cache<LocalVolume>>,
     snapshots: Arc<Cache<LocalSnapshot>>,
@@ -105,18 +119,19 @@ impl Nodes {
     ///
     /// # Errors
     /// Returns `Precondition` if the file of the certificate authority cannot be used.
-    pub fn open(access: Access) -> Result<Self, Failure> {
+    pub fn open(config: Config) -> Result<Self, Failure> {
         http::describe();
         measured::describe();
-        let client = Client::new(access)?;
-        Ok(Self::new(Arc::new(client), Limits::default()))
+        let client = Arc::new(Client::new(config.access)?);
+        Ok(Self::new(client, &config.driver, Limits::default()))
     }
 
-    /// Creates a backend with these limits, like [`Self::open`].
+    /// Creates a backend for this driver with these limits, like [`Self::open`].
     #[must_use]
-    pub fn new(client: Arc<Client>, limits: Limits) -> Self {
+    pub fn new(client: Arc<Client>, driver: &str, limits: Limits) -> Self {
         let front = Front {
             client,
+            driver: driver.to_owned(),
             limits,
             volumes: Arc::new(Cache::new()),
             snapshots: Arc::new(Cache::new()),
@@ -141,6 +156,7 @@ impl Nodes {
                 tokio::spawn(Arc::clone(&front.snapshots).follow(client())).abort_handle(),
                 tokio::spawn(Arc::clone(&front.disks).follow(client())).abort_handle(),
                 tokio::spawn(Arc::clone(front).sweep()).abort_handle(),
+                tokio::spawn(Arc::clone(front).permit()).abort_handle(),
             ];
         }
     }
@@ -363,23 +379,5 @@ impl Capacity for Nodes {
             let here = offers.filter(|offer| place.is_none_or(|place| offer.place == *place));
             Ok(here.filter_map(|offer| offer.room.ok()).sum())
         })
-    }
-}
-
-impl Cached for LocalVolume {
-    fn id(spec: &Self::Spec) -> Option<&str> {
-        Some(&spec.id)
-    }
-}
-
-impl Cached for LocalSnapshot {
-    fn id(spec: &Self::Spec) -> Option<&str> {
-        Some(&spec.id)
-    }
-}
-
-impl Cached for LocalDisk {
-    fn id(_: &Self::Spec) -> Option<&str> {
-        None
     }
 }

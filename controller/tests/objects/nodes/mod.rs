@@ -5,6 +5,7 @@ pub(crate) mod copies;
 pub(crate) mod creation;
 pub(crate) mod growth;
 pub(crate) mod outages;
+pub(crate) mod permission;
 pub(crate) mod program;
 pub(crate) mod removal;
 
@@ -33,6 +34,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tonic::{Request, Status};
 
+/// The name of the driver.
+const DRIVER: &str = LOCAL.name;
 const MIB: u64 = 1 << 20;
 /// The free space of each disk in bytes.
 const ROOM: u64 = 100 * MIB;
@@ -47,6 +50,7 @@ const LONG: Limits = Limits {
     silent: PATIENCE,
     idle: PATIENCE,
     patience: PATIENCE,
+    check: PATIENCE,
 };
 /// Limits for a store that does not accept orders.
 const SHORT: Limits = Limits {
@@ -73,7 +77,7 @@ impl Drop for Front {
 
 impl Front {
     async fn start(server: &Server, limits: Limits) -> Self {
-        let backend = Arc::new(Nodes::new(server.client(), limits));
+        let backend = Arc::new(Nodes::new(server.client(), DRIVER, limits));
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

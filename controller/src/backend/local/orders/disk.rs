@@ -8,7 +8,7 @@ use super::{Orders, Served};
 use crate::backend::local::ledger::Ledger;
 use crate::kubernetes::{
     Change, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed, Unlisted,
-    Written, rfc3339,
+    WAITS, Written, rfc3339,
 };
 use belay_server::call::{Failure, Kind};
 use belay_server::readiness::{Readiness, State};
@@ -363,7 +363,7 @@ impl Expected {
                 "has no disk.json, but this disk had the state {uuid}; restore the file"
             )),
             (None, _) if !has_state && !self.may_begin => {
-                refused("empty; waiting for the controller's permission to use it".to_owned())
+                refused(format!("empty; {WAITS} to use it"))
             }
             (_, Some(found)) if found.place != *node || found.disk != *disk => refused(format!(
                 "its volumes are on disk {:?} at {}, but this is disk {disk:?} of node {node}; \
