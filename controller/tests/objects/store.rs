@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 /// The program.
 const BINARY: &str = env!("CARGO_BIN_EXE_belay-controller");
 
+/// The offset of the data in volumes, in bytes.
+const OFFSET: u64 = 4096;
+
 /// A node with two disks, and its store.
 pub(crate) struct Node<'a> {
     server: &'a Server,
@@ -96,6 +99,22 @@ impl<'a> Node<'a> {
     pub(crate) async fn disk_named(&self, disk: &str) -> Object<LocalDisk> {
         let name = format!("{}.{disk}", self.name);
         self.client.get::<LocalDisk>(&name).await.unwrap().unwrap()
+    }
+
+    /// Writes to a volume on the default disk, as the node does when it uses the volume.
+    pub(crate) fn write(&self, id: &str, data: &[u8]) {
+        let file = self.file(id);
+        rustix::fs::removexattr(&file, "user.belay.new").unwrap();
+        let file = File::options().write(true).open(&file).unwrap();
+        file.write_all_at(data, OFFSET).unwrap();
+    }
+
+    /// Returns the data that [`Self::write`] has written to the volume or its source.
+    pub(crate) fn read(&self, id: &str, length: usize) -> Vec<u8> {
+        let mut data = vec![0; length];
+        let file = File::open(self.file(id)).unwrap();
+        file.read_exact_at(&mut data, OFFSET).unwrap();
+        data
     }
 
     /// Waits until the disk has an object for which `is_so` holds.
@@ -337,12 +356,7 @@ pub(crate) async fn a_volume_lives_and_ends(node: &mut Node<'_>) {
 
 pub(crate) async fn copies_have_the_data_of_their_source(node: &mut Node<'_>) {
     let source = node.made(2).await;
-    // The node uses the volume.
-    let file = node.file(&source.id);
-    rustix::fs::removexattr(&file, "user.belay.new").unwrap();
-    let written = File::options().write(true).open(&file).unwrap();
-    written.write_all_at(b"data", 4096).unwrap();
-    drop(written);
+    node.write(&source.id, b"data");
     let snapshot = SnapshotSpec {
         version: SPEC_VERSION,
         id: id("snap", 1),
@@ -374,8 +388,7 @@ pub(crate) async fn copies_have_the_data_of_their_source(node: &mut Node<'_>) {
         };
         node.order(&copy).await;
         node.is_in(&copy.name, Phase::Ready).await;
-        let data = fs::read(node.file(&copy.id)).unwrap();
-        assert_eq!(&data[4096..4100], b"data");
+        assert_eq!(node.read(&copy.id, 4), b"data");
         node.remove(&copy.name, 1).await;
     }
     // A copy of a volume that does not exist leaves nothing.

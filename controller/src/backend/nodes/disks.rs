@@ -1,6 +1,7 @@
 //! The disks: their free space, and whether their stores report. Makes no calls.
 
 use super::Front;
+use super::cache::Seen;
 use super::item::{Item, Wanted, wanted};
 use super::meaning::{Meaning, is_growing, meaning};
 use super::place::{Offer, Unusable};
@@ -83,6 +84,17 @@ impl Front {
         self.withdrawn.lock().insert(disk, Instant::now());
     }
 
+    /// Returns the number of promisable bytes of a disk, or the reason why it gets no orders.
+    pub(super) fn usable(&self, disk: &Seen<LocalDisk>) -> Result<u64, Unusable> {
+        let withdrawn = self.withdrawn.lock();
+        let withdrawn = withdrawn.get(&disk.object.metadata.name);
+        match promisable(&disk.object) {
+            _ if disk.changed.elapsed() >= self.limits.silent => Err(Unusable::Silent),
+            _ if withdrawn.is_some_and(|at| *at >= disk.changed) => Err(Unusable::Withdrawn),
+            result => result,
+        }
+    }
+
     /// Returns the disks with this name, one for each node. The free space excludes all volumes and
     /// snapshots in the cache.
     pub(super) fn offers(&self, disk: &str) -> Vec<Offer> {
@@ -93,13 +105,8 @@ impl Front {
             let Some(spec) = seen.object.spec.known().filter(|spec| spec.disk == disk) else {
                 continue;
             };
-            let withdrawn = self.withdrawn.lock().get(name).copied();
-            let room = match promisable(&seen.object) {
-                _ if seen.changed.elapsed() >= self.limits.silent => Err(Unusable::Silent),
-                _ if withdrawn.is_some_and(|at| at >= seen.changed) => Err(Unusable::Withdrawn),
-                Ok(bytes) => Ok(bytes.saturating_sub(used.get(name).copied().unwrap_or(0))),
-                Err(why) => Err(why),
-            };
+            let used = used.get(name).copied().unwrap_or(0);
+            let room = self.usable(&seen).map(|bytes| bytes.saturating_sub(used));
             offers.push(Offer {
                 place: spec.place.clone(),
                 node: spec.node.clone(),

@@ -3,6 +3,7 @@
 //! version, so that several controllers can run at once. The README of this directory describes the
 //! stored data.
 
+mod adopt;
 mod cache;
 mod create;
 mod disks;
@@ -67,8 +68,10 @@ pub struct Limits {
     pub idle: Duration,
     /// The maximum time that a call waits.
     pub patience: Duration,
-    /// The interval of checks whether a disk may now be used that was in the way before.
+    /// The interval of checks of disks that wait for permission.
     pub check: Duration,
+    /// The interval of attempts to adopt files.
+    pub adopt: Duration,
 }
 
 impl Default for Limits {
@@ -79,6 +82,7 @@ impl Default for Limits {
             idle: Duration::from_secs(60),
             patience: Duration::from_secs(90),
             check: Duration::from_secs(60),
+            adopt: Duration::from_secs(600),
         }
     }
 }
@@ -157,6 +161,7 @@ impl Nodes {
                 tokio::spawn(Arc::clone(&front.disks).follow(client())).abort_handle(),
                 tokio::spawn(Arc::clone(front).sweep()).abort_handle(),
                 tokio::spawn(Arc::clone(front).permit()).abort_handle(),
+                tokio::spawn(Arc::clone(front).adopt()).abort_handle(),
             ];
         }
     }

@@ -23,7 +23,11 @@ pub(super) fn clone_of(name: &str, place: &str, id: &str) -> csi::CreateVolumeRe
     }
 }
 
-fn cut(front: &Front, name: &str, id: &str) -> JoinHandle<Result<csi::Snapshot, Status>> {
+pub(super) fn cut(
+    front: &Front,
+    name: &str,
+    id: &str,
+) -> JoinHandle<Result<csi::Snapshot, Status>> {
     let request = Request::new(requests::cut(name, id));
     front.call(|service| async move {
         let answer = service.create_snapshot(request).await?;

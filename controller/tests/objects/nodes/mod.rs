@@ -1,6 +1,7 @@
 //! The backend for all nodes of a cluster. The tests act as the stores of the nodes. The nodes of
 //! each test have other names, since all tests use one API server.
 
+pub(crate) mod adoption;
 pub(crate) mod copies;
 pub(crate) mod creation;
 pub(crate) mod growth;
@@ -51,6 +52,7 @@ const LONG: Limits = Limits {
     idle: PATIENCE,
     patience: PATIENCE,
     check: PATIENCE,
+    adopt: PATIENCE,
 };
 /// Limits for a store that does not accept orders.
 const SHORT: Limits = Limits {

@@ -8,13 +8,13 @@ use belay_controller::backend::nodes::Limits;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Creates a PersistentVolume of 4 MiB on the default disk of a place.
+/// Creates a PersistentVolume of 16 MiB on the default disk of a place.
 pub(super) fn persistent(server: &Server, name: &str, handle: &str, place: &str) {
     let expression = json!({"key": LOCAL.topology_key, "operator": "In", "values": [place]});
     let volume = json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
         "spec": {
-            "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "4Mi"},
+            "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "16Mi"},
             "volumeMode": "Block", "persistentVolumeReclaimPolicy": "Retain",
             "csi": {"driver": DRIVER, "volumeHandle": handle},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [
