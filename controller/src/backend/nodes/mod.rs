@@ -21,6 +21,7 @@ mod settle;
 mod shown;
 mod snapshots;
 mod sweep;
+mod unclaimed;
 
 use super::measured::{self, Verb, measured};
 use super::{
@@ -68,10 +69,12 @@ pub struct Limits {
     pub idle: Duration,
     /// The maximum time that a call waits.
     pub patience: Duration,
-    /// The interval of checks of disks that wait for permission.
+    /// The interval of checks of disks that wait for permission, and of unclaimed objects.
     pub check: Duration,
     /// The interval of attempts to adopt files.
     pub adopt: Duration,
+    /// The time after which a ready object that nothing claims is reported.
+    pub unclaimed: Duration,
 }
 
 impl Default for Limits {
@@ -83,6 +86,7 @@ impl Default for Limits {
             patience: Duration::from_secs(90),
             check: Duration::from_secs(60),
             adopt: Duration::from_secs(600),
+            unclaimed: Duration::from_secs(600),
         }
     }
 }
@@ -126,6 +130,7 @@ impl Nodes {
     pub fn open(config: Config) -> Result<Self, Failure> {
         http::describe();
         measured::describe();
+        unclaimed::describe();
         let client = Arc::new(Client::new(config.access)?);
         Ok(Self::new(client, &config.driver, Limits::default()))
     }
@@ -162,6 +167,7 @@ impl Nodes {
                 tokio::spawn(Arc::clone(front).sweep()).abort_handle(),
                 tokio::spawn(Arc::clone(front).permit()).abort_handle(),
                 tokio::spawn(Arc::clone(front).adopt()).abort_handle(),
+                tokio::spawn(Arc::clone(front).report_unclaimed()).abort_handle(),
             ];
         }
     }

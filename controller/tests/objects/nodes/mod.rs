@@ -53,6 +53,7 @@ const LONG: Limits = Limits {
     patience: PATIENCE,
     check: PATIENCE,
     adopt: PATIENCE,
+    unclaimed: PATIENCE,
 };
 /// Limits for a store that does not accept orders.
 const SHORT: Limits = Limits {
