@@ -48,7 +48,7 @@ pub(crate) async fn the_program_serves_all_nodes_with_topology(api: &Server) {
     let program = Path::new(env!("CARGO_BIN_EXE_belay-controller"));
     let mut command = server(&[], program, &socket);
     command
-        .args(["--backend=local", "--nodes", "--service-account"])
+        .args(["--backend=local", "--nodes", "--account-dir"])
         .arg(dir.path())
         .env("KUBERNETES_SERVICE_HOST", host)
         .env("KUBERNETES_SERVICE_PORT", port);
