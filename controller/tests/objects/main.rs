@@ -1,5 +1,5 @@
-//! The client for Kubernetes' API server and the definitions of `local`'s objects, with a real
-//! API server and etcd. `make objects` runs these tests.
+//! The client for Kubernetes' API server, and the definitions and policies of `local`'s objects,
+//! with a real API server and etcd. `make objects` runs these tests.
 
 #![expect(
     clippy::expect_used,
@@ -11,6 +11,7 @@ mod changes;
 mod columns;
 mod definitions;
 mod nodes;
+mod rights;
 mod server;
 mod store;
 mod watches;
@@ -41,6 +42,7 @@ async fn objects_in_a_real_api_server() {
     volumes_of_all_nodes(&mut server).await;
     store::all(&server).await;
     nodes::adoption::all_claimed_files_are_adopted_after_the_objects_were_lost(&server).await;
+    rights::all(&server).await;
 }
 
 /// Runs the checks of the backend for all nodes.

@@ -32,7 +32,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts etcd, an API server and the relay, and creates the definitions of the chart.
+    /// Starts etcd, an API server and the relay, and creates the definitions and the policies of
+    /// the chart.
     pub(crate) fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let user = format!("{TOKEN},administrator,administrator,\"system:masters\"\n");
@@ -67,9 +68,7 @@ impl Server {
             running: Mutex::default(),
         };
         server.restart();
-        let objects = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart/objects");
-        let objects = objects.display().to_string();
-        server.kubectl(&["create", "--filename", &objects]);
+        server.kubectl(&["create", "--filename", &chart("")]);
         let established = ["wait", "--for=condition=Established", "crd", "--all"];
         server.kubectl(&established);
         server
@@ -134,7 +133,20 @@ impl Server {
 
     /// Deletes all volumes.
     pub(crate) fn clear(&self) {
-        self.kubectl(&["delete", "--raw", "/apis/belay.dev/v1alpha1/localvolumes"]);
+        self.delete_object_only("localvolumes");
+    }
+
+    /// Deletes an object, or all objects of a kind, whose files remain: the message of the policy
+    /// describes these steps.
+    pub(crate) fn delete_object_only(&self, path: &str) {
+        let binding = "validatingadmissionpolicybindings/belay-objects";
+        self.kubectl(&["delete", binding]);
+        let path = format!("/apis/belay.dev/v1alpha1/{path}");
+        until("the binding has no effect", || {
+            let done = self.try_kubectl(&["delete", "--raw", &path], "");
+            done.status.success()
+        });
+        self.kubectl(&["apply", "--filename", &chart("policies.yaml")]);
     }
 
     /// Removes all versions but the current one from etcd.
@@ -174,12 +186,17 @@ impl Server {
 
     /// Runs kubectl with this input.
     pub(crate) fn try_kubectl(&self, words: &[&str], input: &str) -> Output {
+        self.kubectl_as(TOKEN, words, input)
+    }
+
+    /// Runs kubectl with this token and input.
+    pub(crate) fn kubectl_as(&self, token: &str, words: &[&str], input: &str) -> Output {
         let file = self.dir.path().join("input");
         fs::write(&file, input).unwrap();
         let mut kubectl = Command::new(programs().join("kubectl"));
         kubectl
             .args(["--server", &format!("https://{}", self.api)])
-            .args(["--token", TOKEN, "--certificate-authority"])
+            .args(["--token", token, "--certificate-authority"])
             .arg(certificate("authority.pem"))
             .arg("--cache-dir")
             .arg(self.dir.path().join("cache"))
@@ -189,6 +206,12 @@ impl Server {
             .stdin(Stdio::from(File::open(&file).unwrap()));
         kubectl.output().unwrap()
     }
+}
+
+/// Returns the path of a file with definitions or policies.
+pub(crate) fn chart(file: &str) -> String {
+    let objects = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart/objects");
+    objects.join(file).display().to_string()
 }
 
 /// Returns the path of a file of the authority in `openstack_twin/tls/README.md`.

@@ -54,6 +54,11 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// Gives the store another token than the administrator's.
+    pub(crate) fn set_token(&self, token: &str) {
+        fs::write(self.dir.path().join("account/token"), token).unwrap();
+    }
+
     /// Starts the store.
     pub(crate) fn start(&mut self) {
         let (host, port) = self.server.relay();
@@ -545,7 +550,9 @@ pub(crate) async fn a_snapshot_outlives_its_object_and_a_kill_during_its_copy(no
             node.kill();
             node.start();
         } else {
-            node.server.kubectl(&["delete", "localsnapshot", &name]);
+            let object = format!("localsnapshots/{name}");
+            node.server.delete_object_only(&object);
+            node.server.kubectl(&["wait", "--for=delete", &object]);
             let adopted = SnapshotSpec {
                 adopt: true,
                 ..snapshot.clone()
@@ -575,8 +582,7 @@ pub(crate) async fn a_snapshot_outlives_its_object_and_a_kill_during_its_copy(no
 
 pub(crate) async fn a_deleted_object_leaves_its_file_which_is_named(node: &mut Node<'_>) {
     let spec = node.made(9).await;
-    let object = node.is_in("pvc-9", Phase::Ready).await;
-    done(node.client.delete::<LocalVolume>(&object.metadata).await);
+    node.server.delete_object_only("localvolumes/pvc-9");
     shows::<LocalVolume>(&node.client, "pvc-9", |it| it.is_none()).await;
     assert!(node.file(&spec.id).exists());
     let named = |it: &Object<LocalDisk>| {
