@@ -67,8 +67,9 @@ impl Front {
     pub(super) async fn adopt(self: Arc<Self>) {
         let mut changes = self.disks.changes();
         let (mut earlier, mut logged) = (Earlier::default(), None);
-        let retry = self.limits.check / 6;
-        let mut due = Instant::now() + random(retry);
+        let first = self.limits.check / 6;
+        let mut retry = first;
+        let mut due = Instant::now() + random(first);
         loop {
             changes.borrow_and_update();
             if self.has_more(&mut earlier) {
@@ -80,13 +81,19 @@ impl Front {
                 continue;
             }
             let pause = match self.adopt_all(&mut earlier).await {
-                Ok(()) => self.limits.adopt,
+                Ok(()) => {
+                    retry = first;
+                    self.limits.adopt
+                }
                 Err(failure) => {
                     if logged.as_ref() != Some(&failure.message) {
                         tracing::warn!("not all files of volumes are adopted: {failure}");
                     }
                     logged = Some(failure.message);
-                    retry
+                    // The account may not have the right to list contents.
+                    let pause = retry;
+                    retry = self.limits.check.min(retry * 2);
+                    pause
                 }
             };
             due = Instant::now() + pause + random(pause / 10);
