@@ -142,8 +142,12 @@ fn whole(view: &View, wanted: &Wanted, bytes: u64) -> Step {
     let observed = told.and_then(|told| told.observed_generation);
     let is_reported =
         told.is_some_and(|told| told.phase == Phase::Ready && told.bytes == Some(bytes));
+    // The size in an adopted object is from its PersistentVolume. No caller has requested it.
+    let is_new = told.is_none() && wanted.is_adopted;
     match wanted.bytes {
-        Some(more) if more > bytes && observed != Some(view.generation) => Step::Grow(more),
+        Some(more) if more > bytes && observed != Some(view.generation) && !is_new => {
+            Step::Grow(more)
+        }
         _ if is_reported => Step::Rest,
         _ => Step::Report,
     }
@@ -336,6 +340,16 @@ mod tests {
         };
         assert_eq!(next(&adopted, &Held::Nothing), Step::Miss);
         assert_eq!(next(&adopted, &WHOLE), Step::Accept);
+        let larger = View {
+            is_accepted: true,
+            wanted: Some(Wanted {
+                bytes: Some(20),
+                is_adopted: true,
+                remove: None,
+            }),
+            ..view(true, None)
+        };
+        assert_eq!(next(&larger, &WHOLE), Step::Report);
     }
 
     #[test]
