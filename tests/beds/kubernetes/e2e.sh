@@ -4,8 +4,8 @@
 #
 #   e2e.sh BINDIR
 #
-# PARTS lists parts of the test. By default: basics and focus, stress if CHAOS is set, and guests if
-# GUESTS is set.
+# PARTS lists parts of the test. By default: basics, focus and nodes, stress if CHAOS is set, and
+# guests if GUESTS is set.
 #   basics      the bed's own checks, a dry run of the manifests, rights, drain, a second driver,
 #               whether another driver can be replaced (belayctl doctor --switch), and the objects
 #               of `local` in a separate API server
@@ -42,7 +42,7 @@ forgotten_rounds=$([ -n "${BELAY_NIGHTLY:-}" ] && echo 20 || echo 2)
 if [ "${FULL:-}" = 1 ]; then
     parts=${PARTS:-basics parallel disruptive stress operations rights openstack nodes ${GUESTS:+guests}}
 else
-    parts=${PARTS:-basics focus ${CHAOS:+stress} ${GUESTS:+guests}}
+    parts=${PARTS:-basics focus ${CHAOS:+stress} nodes ${GUESTS:+guests}}
 fi
 started=$SECONDS
 now=
