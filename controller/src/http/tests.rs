@@ -478,9 +478,10 @@ async fn a_host_with_a_port_in_no_proxy_is_called_without_the_proxy() {
 
 #[tokio::test]
 async fn a_failure_of_the_proxy_names_it_without_its_password() {
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // The port is bound but does not listen, so no other test can have it.
+    let closed = tokio::net::TcpSocket::new_v4().unwrap();
+    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let unused = closed.local_addr().unwrap();
-    drop(closed);
     let mut running = tokio::task::JoinSet::new();
     for (act, http, https) in [
         (

@@ -96,7 +96,7 @@
 {{- fail (printf "%s.requireState: without a nodeName, the cluster's LocalDisk objects remember which nodes have a state; remove it" $where) -}}
 {{- end -}}
 {{- if and .driver.allNodes .driver.nodeId -}}
-{{- fail (printf "%s.nodeId %q: without a nodeName, the driver serves all nodes, each under its own name; remove it, or set %s.nodeName" $where .driver.nodeId $where) -}}
+{{- fail (printf "%s.nodeId %q: without a nodeName, the driver serves all nodes, each under its own name, and cannot serve PersistentVolumes with this ID; set %s.nodeName, or remove the ID if there are none" $where .driver.nodeId $where) -}}
 {{- end -}}
 {{- if and (not .driver.nodeId) (gt (len .driver.nodeName) 63) -}}
 {{- fail (printf "%s.nodeName %q is longer than 63 characters: it is the value of a topology label, which cannot be longer; set a shorter %s.nodeId" $where .driver.nodeName $where) -}}

@@ -51,7 +51,10 @@ impl Store {
             return Ok(Removal::Gone);
         };
         match record.state {
-            State::Creating => return Ok(Removal::Incomplete),
+            State::Creating => {
+                self.refuse_unknown_data(id, &record)?;
+                return Ok(Removal::Incomplete);
+            }
             State::Deleting => {
                 return Ok(match self.files.find(id)? {
                     Some(file) if file.is_locked()? => Removal::InUse,

@@ -300,8 +300,8 @@ fn of_volume(volume: &PersistentVolume, homes: &[Home]) -> Option<Adoption<Local
 }
 
 /// Returns the object for the snapshot of a VolumeSnapshotContent. `near` is the name of the
-/// LocalDisk with the volume of the snapshot, if it is known: the disk is tried first, unless
-/// another one lists the file.
+/// LocalDisk with the volume of the snapshot, if it is known: the disk is tried first, then
+/// those that list the file.
 fn of_content(
     content: &SnapshotContent,
     near: Option<&str>,
@@ -313,12 +313,12 @@ fn of_content(
     }
     let listed = |home: &Home| home.first.iter().find(|file| file.id == *id).cloned();
     let mut homes: Vec<_> = homes.iter().collect();
-    homes.sort_by_key(|home| (listed(home).is_none(), near != Some(home.name.as_str())));
-    let recorded = homes.first().and_then(|home| listed(home)?.name);
-    let name = recorded.unwrap_or_else(|| match content.name.strip_prefix(CONTENT) {
+    homes.sort_by_key(|home| (near != Some(home.name.as_str()), listed(home).is_none()));
+    // All controllers choose the same name, so only one of them creates the object.
+    let name = match content.name.strip_prefix(CONTENT) {
         Some(uid) => format!("{SNAPSHOT}{uid}"),
         None => content.name.clone(),
-    });
+    };
     let name = named(&name, id)?;
     let volume = content.volume.as_deref();
     let volume = volume.filter(|id| name::is_id(name::VOLUME, id));
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_tried_first_on_the_disk_that_lists_it_and_then_near_its_volume() {
+    fn a_snapshot_is_tried_first_near_its_volume_and_then_on_the_disk_that_lists_it() {
         let content = SnapshotContent {
             name: "snapcontent-7".to_owned(),
             handle: ID.to_owned(),
@@ -474,7 +474,7 @@ mod tests {
         let mut homes = plain();
         homes[2] = home("c", "d", &[(ID, "recorded")]);
         let (name, disks, _) = order(&content, Some("b.d"), &homes);
-        assert_eq!((&*name, &*disks), ("recorded", "c.d b.d a.d"));
+        assert_eq!((&*name, &*disks), ("snapshot-7", "b.d c.d a.d"));
 
         let existing = SnapshotContent {
             name: "backup".to_owned(),

@@ -2,10 +2,11 @@
 
 use super::Front;
 use super::cache::Seen;
+use super::follow::Followed;
 use super::item::{Item, Wanted, wanted};
 use super::meaning::{Meaning, is_growing, meaning};
 use super::place::{Offer, Unusable};
-use crate::kubernetes::{LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed};
+use crate::kubernetes::{LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed, Unlisted};
 use belay_server::call::{Failure, Kind};
 use std::collections::HashMap;
 use tokio::time::Instant;
@@ -138,29 +139,54 @@ impl Front {
         used
     }
 
-    /// Fails if a disk has a file with this ID that has no object.
+    /// Fails if a disk has or may have a file with this ID, which has no object. A file that a
+    /// PersistentVolume or a VolumeSnapshotContent names may be on a disk whose store does not
+    /// report all its files.
     ///
     /// # Errors
-    /// Returns `Unreachable`, naming the disk.
-    pub(super) fn unlisted(&self, what: &str, id: &str) -> Result<(), Failure> {
+    /// Returns `Unreachable`, naming the disk, and the errors of listing the claims.
+    pub(super) async fn absent<R: Followed>(&self, id: &str) -> Result<(), Failure> {
         self.disks.current()?;
-        let has_file = |disk: &Object<LocalDisk>| {
-            let status = disk.status.as_ref().and_then(Parsed::known);
-            let unlisted = status.and_then(|status| status.unlisted.as_ref());
-            unlisted.is_some_and(|unlisted| unlisted.first.iter().any(|file| file.id == id))
-        };
         let disks = self.disks.all();
-        match disks.iter().find(|seen| has_file(&seen.object)) {
-            None => Ok(()),
-            Some(seen) => Err(Failure::new(
-                Kind::Unreachable,
-                format!(
-                    "{what} {id}: the disk {} has its file, but the file has no object",
-                    seen.object.metadata.name
-                ),
+        let refuse = |why: String| {
+            let why = format!("{} {id}: has no object; {why}", R::WHAT);
+            Err(Failure::new(Kind::Unreachable, why))
+        };
+        for seen in &disks {
+            if files(&seen.object).is_some_and(|it| it.first.iter().any(|file| file.id == id)) {
+                return refuse(format!("its file is on disk {}", seen.object.metadata.name));
+            }
+        }
+        let Some(home) = R::home(self, id).await? else {
+            return Ok(());
+        };
+        let mut here = disks.iter().filter(|seen| {
+            let spec = seen.object.spec.known();
+            let at = home.as_ref();
+            spec.is_none_or(|spec| {
+                at.is_none_or(|(place, disk)| spec.place == *place && spec.disk == *disk)
+            })
+        });
+        let is_complete = |seen: &&Seen<LocalDisk>| {
+            let is_silent = seen.changed.elapsed() >= self.limits.silent;
+            let all = files(&seen.object).filter(|it| it.count == it.first.len() as u64);
+            !is_silent && promisable(&seen.object).is_ok() && all.is_some()
+        };
+        match (here.clone().next(), here.find(|seen| !is_complete(seen))) {
+            (None, _) => refuse("no store reports the disk that its claim names".to_owned()),
+            (_, Some(seen)) => refuse(format!(
+                "disk {} does not report all its files, and may have the file",
+                seen.object.metadata.name
             )),
+            (Some(_), None) => Ok(()),
         }
     }
+}
+
+/// Returns the files of the disk without an object, as its store last reported them.
+fn files(disk: &Object<LocalDisk>) -> Option<&Unlisted> {
+    let status = disk.status.as_ref().and_then(Parsed::known);
+    status.and_then(|status| status.unlisted.as_ref())
 }
 
 /// Returns the reason why a disk gets no orders.
@@ -173,10 +199,13 @@ pub(super) fn silence(of: &Wanted<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{ID, changed, disk, snapshot, volume};
+    use super::super::examples::{ID, changed, disk, nodes as answered, snapshot, volume};
     use super::super::{Limits, Nodes};
     use super::*;
+    use crate::http::tests::Act;
     use crate::kubernetes::{Client, Event, FINALIZER};
+    use belay_contract::drivers::LOCAL;
+    use serde_json::json;
     use std::sync::Arc;
     use std::time::Duration;
     use tokio::time::advance;
@@ -259,16 +288,62 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unlisted_file_of_the_id_is_named_with_its_disk() {
-        let (nodes, _dir) = nodes();
-        nodes.front.disks.apply(Ok(Event::Listed(Vec::new())));
-        nodes.front.unlisted("volume", ID).unwrap();
-        let first =
-            format!(r#"{{"unlisted": {{"count": 1, "first": [{{"id": "{ID}", "bytes": 1}}]}}}}"#);
-        report(&nodes, &first);
-        nodes.front.unlisted("volume", "vol-other").unwrap();
-        let failure = nodes.front.unlisted("volume", ID).unwrap_err();
-        assert!(failure.message.contains("node1.default"), "{failure}");
-        assert_eq!(failure.kind, Kind::Unreachable);
+    async fn an_id_is_absent_only_if_no_disk_can_have_its_file() {
+        let persistent = |place: &str| {
+            let terms = json!([{"matchExpressions": [
+                {"key": super::super::KEY, "operator": "In", "values": [place]},
+            ]}]);
+            let volume = json!({"metadata": {"name": "pv-1"}, "spec": {
+                "csi": {"driver": LOCAL.name, "volumeHandle": ID},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+            }});
+            let list = json!({"metadata": {"resourceVersion": "1"}, "items": [volume]});
+            Act::answer("200 OK", &list.to_string())
+        };
+        let none = || {
+            Act::answer(
+                "200 OK",
+                r#"{"metadata": {"resourceVersion": "1"}, "items": []}"#,
+            )
+        };
+        let complete = r#"{"promisable": 9, "unlisted": {"count": 0, "first": []}}"#;
+        let partial = r#"{"promisable": 9, "unlisted": {"count": 1, "first": []}}"#;
+        let missing = r#"{"problem": "no", "unlisted": {"count": 0, "first": []}}"#;
+        let listed = format!(
+            r#"{{"promisable": 9, "unlisted": {{"count": 1, "first": [{{"id": "{ID}", "bytes": 1}}]}}}}"#
+        );
+        for (act, status, refusal) in [
+            (none(), partial, None),
+            (none(), &*listed, Some("its file is on disk node1.default")),
+            (persistent("place1"), complete, None),
+            (
+                persistent("place1"),
+                partial,
+                Some("node1.default does not report all"),
+            ),
+            (
+                persistent("place1"),
+                missing,
+                Some("node1.default does not report all"),
+            ),
+            (
+                persistent("place2"),
+                complete,
+                Some("no store reports the disk"),
+            ),
+        ] {
+            let ready = volume(&[FINALIZER], READY);
+            let (nodes, _server, _dir) = answered(Limits::default(), ready, vec![act]).await;
+            report(&nodes, status);
+            let absent = nodes.front.absent::<LocalVolume>(ID).await;
+            match refusal {
+                None => absent.unwrap(),
+                Some(why) => {
+                    let failure = absent.unwrap_err();
+                    assert!(failure.message.contains(why), "{failure}");
+                    assert_eq!(failure.kind, Kind::Unreachable);
+                }
+            }
+        }
     }
 }

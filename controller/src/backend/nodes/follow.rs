@@ -3,7 +3,8 @@
 
 use super::Front;
 use super::cache::{Cache, Cached};
-use super::item::Item;
+use super::item::{Item, wanted};
+use super::permit;
 use crate::kubernetes::{Change, Client, LocalSnapshot, LocalVolume, Metadata, Object, Written};
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
@@ -21,17 +22,44 @@ pub(super) trait Followed: Item + Cached {
     fn cache(front: &Front) -> &Cache<Self>
     where
         Self: Sized;
+
+    /// Returns the place and the disk that the claim of this ID names. Returns `None` if no claim
+    /// has the ID, and `Some(None)` if the claim names no disk.
+    fn home(front: &Front, id: &str) -> impl Future<Output = Result<Home, Failure>> + Send;
 }
+
+/// The place and the name of the disk that a claim names.
+pub(super) type Home = Option<Option<(String, String)>>;
 
 impl Followed for LocalVolume {
     fn cache(front: &Front) -> &Cache<Self> {
         &front.volumes
+    }
+
+    async fn home(front: &Front, id: &str) -> Result<Home, Failure> {
+        let all = front.client.persistent_volumes(&front.driver).await?;
+        let volume = all.iter().find(|volume| volume.handle == id);
+        Ok(volume.map(|volume| {
+            let place = permit::places(volume).next()?;
+            Some((place.to_owned(), permit::disk(volume).to_owned()))
+        }))
     }
 }
 
 impl Followed for LocalSnapshot {
     fn cache(front: &Front) -> &Cache<Self> {
         &front.snapshots
+    }
+
+    async fn home(front: &Front, id: &str) -> Result<Home, Failure> {
+        let all = front.client.snapshot_contents(&front.driver).await?;
+        let content = all.iter().find(|content| content.handle == id);
+        let volume = content.map(|it| it.volume.as_deref().unwrap_or_default());
+        Ok(volume.map(|id| {
+            let volume = front.volumes.identified(id)?;
+            let wanted = wanted(&volume.object)?;
+            Some((wanted.place.to_owned(), wanted.disk.to_owned()))
+        }))
     }
 }
 

@@ -8,6 +8,8 @@ use belay_server::call::{Failure, Kind};
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) version: u32,
+    /// Whether the object is for an existing file.
+    pub(super) adopts: bool,
     pub(super) id: &'a str,
     pub(super) name: &'a str,
     pub(super) place: &'a str,
@@ -42,6 +44,7 @@ impl Item for LocalVolume {
     fn wanted(spec: &Self::Spec) -> Wanted<'_> {
         Wanted {
             version: spec.version,
+            adopts: spec.adopt,
             id: &spec.id,
             name: &spec.name,
             place: &spec.place,
@@ -67,6 +70,7 @@ impl Item for LocalSnapshot {
     fn wanted(spec: &Self::Spec) -> Wanted<'_> {
         Wanted {
             version: spec.version,
+            adopts: spec.adopt,
             id: &spec.id,
             name: &spec.name,
             place: &spec.place,

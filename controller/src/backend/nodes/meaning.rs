@@ -47,16 +47,18 @@ pub(super) fn meaning<R: Item>(object: &Object<R>) -> Meaning {
     let reported = reported(object);
     let phase = reported.map(|reported| reported.phase);
     let refused = reported.and_then(|reported| reported.refused_removal);
+    let is_ending = object.metadata.deletion_timestamp.is_some();
     match (phase, is_accepted) {
         (Some(Phase::Removing), true) => Meaning::Removing,
         (Some(Phase::Refused), false) => Meaning::Refused(failure(object)),
-        // The store removes the finalizer also if it has no file for the object.
-        (Some(_), false) if wanted.remove > refused => Meaning::Removed,
-        _ if object.metadata.deletion_timestamp.is_some() => Meaning::Odd(
+        // A person may delete an object during an attempt, and the store then keeps the file.
+        (phase, _) if is_ending && phase != Some(Phase::Removing) => Meaning::Odd(
             "its object was deleted, not the file; repeat the call when the file has an object \
              again"
                 .to_owned(),
         ),
+        // The store removes the finalizer also if it has no file for the object.
+        (Some(_), false) if wanted.remove > refused => Meaning::Removed,
         (None, false) => Meaning::Ordered,
         (Some(Phase::Lost), _) => Meaning::Lost,
         (Some(_), false) => Meaning::Odd(format!(
@@ -101,7 +103,13 @@ pub(super) enum Removal {
 /// The number of a new attempt is the generation of the object, so that no attempt of any
 /// controller had this number or a higher one: each attempt increases the generation.
 pub(super) fn removal<R: Item>(object: &Object<R>, own: Option<u64>) -> Removal {
-    match meaning(object) {
+    let state = meaning(object);
+    if matches!(state, Meaning::Ordered | Meaning::Refused(_))
+        && wanted(object).is_some_and(|wanted| wanted.adopts)
+    {
+        return Removal::Odd("its file is being adopted; repeat the call".to_owned());
+    }
+    match state {
         Meaning::Ordered | Meaning::Refused(_) | Meaning::Removed => return Removal::Delete,
         Meaning::Removing => return Removal::Claimed,
         Meaning::Odd(why) => return Removal::Odd(why),
@@ -185,8 +193,7 @@ pub(super) fn is_growing(object: &Object<LocalVolume>) -> bool {
     let (Some(spec), Some(status)) = (spec, status) else {
         return false;
     };
-    let is_answered =
-        status.failure.is_some() && status.observed_generation >= Some(object.metadata.generation);
+    let is_answered = status.observed_generation >= Some(object.metadata.generation);
     status.bytes.is_some_and(|now| spec.bytes > now) && !is_answered
 }
 

@@ -17,7 +17,8 @@ impl Front {
     /// states whether the cache is used.
     ///
     /// # Errors
-    /// Returns `Unreachable` if the objects cannot be listed, or if a disk has a file with this ID.
+    /// Returns `Unreachable` if the objects cannot be listed, or if a disk has or may have a file with
+    /// this ID.
     pub(super) async fn identified<R: Followed>(
         &self,
         id: &str,
@@ -31,7 +32,7 @@ impl Front {
         let list = self.client.list::<R>(&Selector::id(id)).await?;
         match list.items.into_iter().next() {
             Some(object) => Ok(Some(Arc::new(object))),
-            None => self.unlisted(R::WHAT, id).map(|()| None),
+            None => self.absent::<R>(id).await.map(|()| None),
         }
     }
 
@@ -43,10 +44,18 @@ impl Front {
     pub(super) async fn delete_identified<R: Followed>(&self, id: &str) -> Result<(), Failure> {
         let mut is_cached = true;
         while let Some(object) = self.identified::<R>(id, is_cached).await? {
-            if self.remove(object).await? {
-                break;
+            let name = object.metadata.name.clone();
+            if !self.remove(object).await? {
+                // The file may exist. The next call finds it without an object.
+                let why = format!(
+                    "{} {id}: {} {name} was deleted by another process; repeat the \
+                                   call",
+                    R::WHAT,
+                    R::KIND
+                );
+                return Err(Failure::busy(why));
             }
-            // The object does not exist, but the cache may still contain it.
+            // Another object may have the ID, and the cache may still contain the deleted one.
             is_cached = false;
         }
         Ok(())
@@ -62,7 +71,24 @@ impl Front {
         object: Arc<Object<R>>,
     ) -> Result<bool, Failure> {
         let until = Instant::now() + self.limits.patience;
-        let mut follow = Follow::new(self, object);
+        let (mut follow, mut stands) = (Follow::new(self, object), false);
+        let removed = self.attempt(&mut follow, &mut stands, until).await;
+        if removed.is_err() && stands {
+            // The store must not execute an attempt after a failure was returned for it. If the
+            // attempt is claimed or ended, this changes nothing.
+            drop(cancelled(&mut follow, &mut stands).await);
+        }
+        removed
+    }
+
+    /// Makes an attempt to remove the object. `stands` is set while the attempt is in the object and
+    /// can be cancelled.
+    async fn attempt<R: Followed>(
+        &self,
+        follow: &mut Follow<'_, R>,
+        stands: &mut bool,
+        until: Instant,
+    ) -> Result<bool, Failure> {
         let (mut own, mut is_claimed) = (None, false);
         loop {
             match removal(&follow.object, own) {
@@ -78,26 +104,28 @@ impl Front {
                 Removal::Begin(number) => {
                     self.reporting(&follow.object)?;
                     match follow.patch(json!({"remove": number})).await? {
-                        Patched::Done => own = Some(number),
+                        Patched::Done => (own, *stands) = (Some(number), true),
                         Patched::Gone => return Ok(false),
                         Patched::Conflict => {}
                     }
                 }
-                Removal::Refused(failure) => match cancelled(&mut follow).await? {
+                Removal::Refused(failure) => match cancelled(follow, stands).await? {
                     Patched::Done => return Err(failure.rolled_back()),
                     Patched::Gone => return Ok(is_claimed),
                     Patched::Conflict => {}
                 },
                 step @ (Removal::Wait | Removal::Claimed) => {
-                    is_claimed |= step == Removal::Claimed;
-                    match follow.change(self.patience(&follow, until)).await {
+                    if step == Removal::Claimed {
+                        (is_claimed, *stands) = (true, false);
+                    }
+                    match follow.change(self.patience(follow, until)).await {
                         Step::Changed => {}
                         Step::Gone => return Ok(is_claimed),
                         Step::Late if is_claimed => {
                             let why = "being removed by its store; repeat the call";
                             return Err(unreachable(&follow.object, why).may_be_running());
                         }
-                        Step::Late => match cancelled(&mut follow).await? {
+                        Step::Late => match cancelled(follow, stands).await? {
                             Patched::Done => {
                                 let why = "its store has not removed it; repeat the call";
                                 return Err(unreachable(&follow.object, why));
@@ -107,7 +135,10 @@ impl Front {
                         },
                     }
                 }
-                Removal::Ended(failure) => return Err(failure.rolled_back()),
+                Removal::Ended(failure) => {
+                    *stands = false;
+                    return Err(failure.rolled_back());
+                }
                 Removal::Odd(why) => return Err(unreachable(&follow.object, &why)),
             }
         }
@@ -122,8 +153,12 @@ impl Front {
 }
 
 /// Cancels an attempt, unless the object has changed: the store may then be deleting the file.
-async fn cancelled<R: Followed>(follow: &mut Follow<'_, R>) -> Result<Patched, Failure> {
+async fn cancelled<R: Followed>(
+    follow: &mut Follow<'_, R>,
+    stands: &mut bool,
+) -> Result<Patched, Failure> {
     let cancelled = follow.patch(json!({"remove": null})).await;
+    *stands = matches!(cancelled, Ok(Patched::Conflict));
     cancelled.map_err(|failure| Failure {
         message: format!(
             "{} {}: its removal cannot be cancelled: {failure}",

@@ -38,7 +38,11 @@ impl Front {
             refuse_other_name(&name, &order.name, wanted(&object).map(|it| it.name))?;
             match self.settle(object, until).await? {
                 Settled::Usable(object) => return shown::snapshot(&object),
-                Settled::Lost(object) => return Err(Failure::precondition(about(&object, LOST))),
+                // A final failure would make csi-snapshotter forget the snapshot.
+                Settled::Lost(object) => {
+                    let lost = Failure::precondition(about(&object, LOST));
+                    return Err(lost.may_be_running());
+                }
                 Settled::Withdrawn if is_own => {
                     let why = "the store of its disk has not accepted the order for a snapshot";
                     let why = format!("volume {}: {why}; check its node", order.source);

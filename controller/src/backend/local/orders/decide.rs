@@ -123,7 +123,9 @@ fn accepted(view: &View, wanted: &Wanted, phase: Option<Phase>, held: &Held) -> 
         };
     }
     match held {
-        Held::Nothing | Held::Intended | Held::Failed(_) if phase == Some(Phase::Lost) => {
+        Held::Nothing | Held::Intended | Held::Failed(_) | Held::Copying(_)
+            if phase == Some(Phase::Lost) =>
+        {
             Step::Rest
         }
         Held::Nothing => Step::Lose,

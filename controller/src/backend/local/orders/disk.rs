@@ -280,10 +280,13 @@ impl Reporter<'_> {
         let object = self.object().await?;
         let known = object.status.as_ref().and_then(|status| status.known());
         let status = DiskStatus {
-            // The identity of a missing disk must not be forgotten.
+            // The identity and the files of a missing disk must not be forgotten.
             uuid: status
                 .uuid
                 .or_else(|| known.and_then(|known| known.uuid.clone())),
+            unlisted: status
+                .unlisted
+                .or_else(|| known.and_then(|known| known.unlisted.clone())),
             reported: Some(rfc3339(SystemTime::now())),
             ..status
         };
@@ -351,9 +354,10 @@ impl Expected {
         let (found, has_state) = (Identity::read(dir)?, Ledger::is_in(dir)?);
         match (&self.remembered, &found) {
             (Some(uuid), _) if !has_state => refused(format!(
-                "has no state.redb, but this disk had the state {uuid}; mount the disk; if its \
-                 data cannot be recovered, delete LocalDisk {node}.{disk}, and set spec.begin of \
-                 the new one to its metadata.uid: all volumes of the disk are then lost"
+                "has no state.redb, but this disk had the state {uuid}; mount the disk, and then \
+                 delete the pod of this store; if its data cannot be recovered, delete LocalDisk \
+                 {node}.{disk}, and set spec.begin of the new one to its metadata.uid: all volumes \
+                 of the disk are then lost"
             )),
             (Some(uuid), Some(found)) if *uuid != found.uuid => refused(format!(
                 "has the state {}, but this disk had the state {uuid}; mount the right disk",
