@@ -247,7 +247,6 @@ func TestRightsToObjectsAreThoseThatTheProgramsUse(t *testing.T) {
 	if found := of("belay-controller-local-objects"); !maps.Equal(found, objects) {
 		t.Errorf("the controller may %v, want %v", found, objects)
 	}
-	delete(objects, "volumesnapshotcontents")
 	if found := of("belay-controller-local-objects", "--set", "snapshots.enabled=false"); !maps.Equal(found, objects) {
 		t.Errorf("without snapshots, the controller may %v, want %v", found, objects)
 	}

@@ -309,9 +309,9 @@ mod tests {
         let complete = r#"{"promisable": 9, "unlisted": {"count": 0, "first": []}}"#;
         let partial = r#"{"promisable": 9, "unlisted": {"count": 1, "first": []}}"#;
         let missing = r#"{"problem": "no", "unlisted": {"count": 0, "first": []}}"#;
-        let listed = format!(
-            r#"{{"promisable": 9, "unlisted": {{"count": 1, "first": [{{"id": "{ID}", "bytes": 1}}]}}}}"#
-        );
+        let file = format!(r#"{{"id": "{ID}", "bytes": 1}}"#);
+        let listed =
+            format!(r#"{{"promisable": 9, "unlisted": {{"count": 1, "first": [{file}]}}}}"#);
         for (act, status, refusal) in [
             (none(), partial, None),
             (none(), &*listed, Some("its file is on disk node1.default")),

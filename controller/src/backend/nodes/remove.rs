@@ -17,8 +17,8 @@ impl Front {
     /// states whether the cache is used.
     ///
     /// # Errors
-    /// Returns `Unreachable` if the objects cannot be listed, or if a disk has or may have a file with
-    /// this ID.
+    /// Returns `Unreachable` if the objects cannot be listed, or if a disk has or may have a file
+    /// with this ID.
     pub(super) async fn identified<R: Followed>(
         &self,
         id: &str,
@@ -81,8 +81,8 @@ impl Front {
         removed
     }
 
-    /// Makes an attempt to remove the object. `stands` is set while the attempt is in the object and
-    /// can be cancelled.
+    /// Makes an attempt to remove the object. `stands` is set while the attempt is in the object
+    /// and can be cancelled.
     async fn attempt<R: Followed>(
         &self,
         follow: &mut Follow<'_, R>,
