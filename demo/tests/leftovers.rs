@@ -195,7 +195,11 @@ impl Demo {
         loop {
             let start = self.output.len();
             let count = self.lines.read_line(&mut self.output).unwrap();
-            assert_ne!(count, 0, "ended before {beginning:?}: {}", self.output);
+            if count == 0 {
+                let mut errors = String::new();
+                self.errors.read_to_string(&mut errors).unwrap();
+                panic!("ended before {beginning:?}: {}{errors}", self.output);
+            }
             if self.output[start..].trim_start().starts_with(beginning) {
                 return;
             }

@@ -19,7 +19,7 @@ use crate::rig::{
 };
 
 /// Maximum number of attempts, since other processes also take numbers.
-const ATTEMPTS_MAX: usize = 50;
+const ATTEMPTS_MAX: usize = 500;
 
 /// The number of a loop device that a process has changed, and the directory of the test's files.
 /// The device is restored when this is dropped, unless a test of another process has it by then.

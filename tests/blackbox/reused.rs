@@ -14,7 +14,7 @@ use crate::rig::{
 };
 
 /// Maximum number of attempts, since other processes also take numbers.
-const ATTEMPTS_MAX: usize = 50;
+const ATTEMPTS_MAX: usize = 500;
 
 /// Returns the number of the loop device that a path shows.
 fn shown(path: &Path) -> u64 {
