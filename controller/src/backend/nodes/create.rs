@@ -161,12 +161,12 @@ impl Front {
         };
         let origin = match source {
             ContentSource::Snapshot(id) => {
-                let object = self.identified::<LocalSnapshot>(id.as_str(), true).await?;
+                let object = self.identified::<LocalSnapshot>(id.as_str()).await?;
                 let object = object.ok_or_else(|| no_snapshot(id.as_str()))?;
                 wanted(&object).map(|it| found("snapshot", it.id, it.place, it.disk))
             }
             ContentSource::Volume(id) => {
-                let object = self.identified::<LocalVolume>(id.as_str(), true).await?;
+                let object = self.identified::<LocalVolume>(id.as_str()).await?;
                 let object = object.ok_or_else(|| no_volume(id))?;
                 wanted(&object).map(|it| found("volume", it.id, it.place, it.disk))
             }

@@ -18,7 +18,7 @@ impl Front {
     /// Returns the reason for which the store refuses it, as rolled back, and `Unreachable` if the
     /// store does not respond.
     pub(super) async fn grow(&self, id: &VolumeId, bytes: u64) -> Result<u64, Failure> {
-        let object = self.identified::<LocalVolume>(id.as_str(), true).await?;
+        let object = self.identified::<LocalVolume>(id.as_str()).await?;
         let object = object.ok_or_else(|| no_volume(id))?;
         let until = self.until();
         let mut follow = Follow::new(self, object);

@@ -332,7 +332,7 @@ impl Backend for Nodes {
                 return Ok(None);
             }
             let front = &self.front;
-            let object = front.identified::<LocalVolume>(id.as_str(), true).await?;
+            let object = front.identified::<LocalVolume>(id.as_str()).await?;
             object.map(|object| shown::volume(&object)).transpose()
         })
     }

@@ -13,8 +13,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 impl Front {
-    /// Returns the object with this ID; `None` only if the server has no such object. `is_cached`
-    /// states whether the cache is used.
+    /// Returns the object with this ID; `None` only if the server has no such object.
     ///
     /// # Errors
     /// Returns `Unreachable` if the objects cannot be listed, or if a disk has or may have a file
@@ -22,18 +21,22 @@ impl Front {
     pub(super) async fn identified<R: Followed>(
         &self,
         id: &str,
-        is_cached: bool,
     ) -> Result<Option<Arc<Object<R>>>, Failure> {
         let cache = R::cache(self);
         cache.current()?;
-        if let Some(seen) = cache.identified(id).filter(|_| is_cached) {
+        if let Some(seen) = cache.identified(id) {
             return Ok(Some(seen.object));
         }
-        let list = self.client.list::<R>(&Selector::id(id)).await?;
-        match list.items.into_iter().next() {
-            Some(object) => Ok(Some(Arc::new(object))),
+        match self.listed(id).await? {
+            Some(object) => Ok(Some(object)),
             None => self.absent::<R>(id).await.map(|()| None),
         }
+    }
+
+    /// Returns an object with this ID from the server; `None` if there is none.
+    async fn listed<R: Followed>(&self, id: &str) -> Result<Option<Arc<Object<R>>>, Failure> {
+        let list = self.client.list::<R>(&Selector::id(id)).await?;
+        Ok(list.items.into_iter().next().map(Arc::new))
     }
 
     /// Deletes the volume or snapshot with this ID; succeeds if it does not exist.
@@ -42,21 +45,20 @@ impl Front {
     /// Returns the reason for which the store refuses it, and `Unreachable` if the store does not
     /// respond.
     pub(super) async fn delete_identified<R: Followed>(&self, id: &str) -> Result<(), Failure> {
-        let mut is_cached = true;
-        while let Some(object) = self.identified::<R>(id, is_cached).await? {
+        let mut next = self.identified::<R>(id).await?;
+        while let Some(object) = next {
             let name = object.metadata.name.clone();
             if !self.remove(object).await? {
                 // The file may exist. The next call finds it without an object.
                 let why = format!(
-                    "{} {id}: {} {name} was deleted by another process; repeat the \
-                                   call",
+                    "{} {id}: {} {name} was deleted by another process; repeat the call",
                     R::WHAT,
                     R::KIND
                 );
                 return Err(Failure::busy(why));
             }
-            // Another object may have the ID, and the cache may still contain the deleted one.
-            is_cached = false;
+            // Another object may have the ID.
+            next = self.listed(id).await?;
         }
         Ok(())
     }

@@ -68,7 +68,7 @@ impl Front {
         name: &str,
     ) -> Result<Option<(Arc<Object<LocalSnapshot>>, bool)>, Failure> {
         let id = &order.source;
-        let volume = self.identified::<LocalVolume>(id.as_str(), true).await;
+        let volume = self.identified::<LocalVolume>(id.as_str()).await;
         let volume = volume.map_err(Failure::nothing_happened)?;
         let made = match volume {
             None => Written::Missing,
@@ -136,7 +136,7 @@ impl Snapshots for Nodes {
                 return Ok(None);
             }
             let front = &self.front;
-            let object = front.identified::<LocalSnapshot>(id.as_str(), true).await?;
+            let object = front.identified::<LocalSnapshot>(id.as_str()).await?;
             object.map(|object| shown::snapshot(&object)).transpose()
         })
     }
