@@ -3,7 +3,7 @@
 //! it neither reads nor changes an existing Secret, so it never replaces a key in use.
 
 use crate::http::{Call, Client, Repeat, TlsFiles};
-use belay_server::config::{ended, parse_from};
+use belay_server::config::parse_command;
 use belay_server::file::{SECRET_BYTES_MAX, read_text};
 use belay_server::log;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use http::uri::InvalidUri;
 use http::{HeaderValue, Method, StatusCode, Uri};
 use serde_json::json;
 use std::error::Error;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -65,14 +65,9 @@ struct Flags {
 /// Runs the command if it is the first argument; returns `None` otherwise.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
-    let mut arguments = arguments.into_iter();
-    let program = arguments.next()?;
-    if arguments.next().as_deref() != Some(OsStr::new(COMMAND)) {
-        return None;
-    }
-    let flags = match parse_from::<Flags>(std::iter::once(program).chain(arguments)) {
+    let flags = match parse_command::<Flags>(COMMAND, arguments)? {
         Ok(flags) => flags,
-        Err(error) => return Some(ended(&error)),
+        Err(code) => return Some(code),
     };
     let (line, code) = match flags.create() {
         Ok(true) => ("is created".to_owned(), ExitCode::SUCCESS),
@@ -182,6 +177,7 @@ fn new_key() -> Result<String, String> {
 mod tests {
     use super::*;
     use crate::mark_keys::MarkKeys;
+    use belay_server::config::parse_from;
     use std::io::Write as _;
 
     #[test]

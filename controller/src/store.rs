@@ -3,15 +3,15 @@
 use crate::backend::local::orders::{Config, Orders};
 use crate::backend::local::{self, Overcommit};
 use crate::heap;
-use crate::kubernetes::{ACCOUNT_DIR, Access, Client};
+use crate::kubernetes::{ACCOUNT_DIR, Access, Client, is_disk_name};
 use belay_server::call::Callers;
-use belay_server::config::{ProcessArgs, ended, parse_from};
+use belay_server::config::{ProcessArgs, parse_command};
 use belay_server::readiness::{Readiness, State};
 use belay_server::serve::{ServeConfig, listen, serve, terminations};
 use belay_server::{log, memory, metrics};
 use clap::Parser;
 use std::error::Error;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -25,8 +25,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// Deadline for running work at shutdown. Work that is not done then is continued after the next
 /// start.
 const DRAIN: Duration = Duration::from_secs(1);
-/// The number of threads for each disk in addition to those of its work: a disk is opened on a
-/// thread.
+/// Each disk also needs threads on which it is opened.
 const OPENING_THREADS: usize = 2;
 /// The number of the runtime's threads, which only dispatch work.
 const WORKERS: usize = 1;
@@ -76,14 +75,7 @@ fn disk(text: &str) -> Result<(String, PathBuf), String> {
     let (name, dir) = text
         .split_once('=')
         .ok_or("expected NAME=DIR, such as default=/var/lib/belay/default")?;
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let is_outer = |byte: Option<&u8>| byte.is_some_and(|byte| *byte != b'-');
-    let bytes = name.as_bytes();
-    let is_name = bytes.len() <= 63
-        && bytes.iter().copied().all(is_inner)
-        && is_outer(bytes.first())
-        && is_outer(bytes.last());
-    if !is_name {
+    if !is_disk_name(name) {
         return Err(format!(
             "disk name {name:?}: use lowercase letters, digits and inner hyphens, at most 63"
         ));
@@ -101,14 +93,9 @@ fn disk(text: &str) -> Result<(String, PathBuf), String> {
 /// Runs the command if it is the first argument; returns `None` otherwise.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
-    let mut arguments = arguments.into_iter();
-    let program = arguments.next()?;
-    if arguments.next().as_deref() != Some(OsStr::new(COMMAND)) {
-        return None;
-    }
-    let flags = match parse_from::<Flags>(std::iter::once(program).chain(arguments)) {
+    let flags = match parse_command::<Flags>(COMMAND, arguments)? {
         Ok(flags) => flags,
-        Err(error) => return Some(ended(&error)),
+        Err(code) => return Some(code),
     };
     let _log = match log::init(flags.process.log_level, flags.process.log_format) {
         Ok(log) => log,

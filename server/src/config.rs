@@ -124,6 +124,24 @@ pub fn parse_from<A: Parser>(
     parse_where(arguments, |_| true)
 }
 
+/// Parses the settings of a command if it is the first argument after the program's name; returns
+/// `None` otherwise.
+///
+/// # Errors
+/// Returns the exit code of the process if a setting is invalid or help was requested.
+pub fn parse_command<A: Parser>(
+    command: &str,
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Option<Result<A, ExitCode>> {
+    let mut arguments = arguments.into_iter();
+    let program = arguments.next()?;
+    if arguments.next().as_deref() != Some(OsStr::new(command)) {
+        return None;
+    }
+    let parsed = parse_from(std::iter::once(program).chain(arguments));
+    Some(parsed.map_err(|error| ended(&error)))
+}
+
 /// Parses settings like [`parse_from`], but reads only the environment variables for which `speaks`
 /// returns true.
 ///

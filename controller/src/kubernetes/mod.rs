@@ -15,7 +15,7 @@ pub use claims::{PersistentVolume, SnapshotContent};
 pub use kinds::{
     DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Mode, Phase, SPEC_VERSION,
     SnapshotSpec, SnapshotStatus, Source, Unlisted, UnlistedFile, Usage, VolumeSpec, VolumeStatus,
-    WAITS, rfc3339,
+    WAITS, is_disk_name, is_label, rfc3339,
 };
 pub use object::{Metadata, Object, Parsed, Resource};
 pub use verbs::{Change, List, Selector, Written};

@@ -1,5 +1,6 @@
 //! The parts that all objects have in common. Knows no particular kind.
 
+use super::FINALIZER;
 use serde::de::DeserializeOwned;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -31,6 +32,18 @@ pub struct Object<R: Resource> {
     pub status: Option<Parsed<R::Status>>,
 }
 
+impl<R: Resource> Object<R> {
+    /// Returns the status; `None` if there is none, or if this release does not know all of it.
+    pub fn known_status(&self) -> Option<&R::Status> {
+        self.status.as_ref()?.known()
+    }
+
+    /// Whether a store has accepted the object.
+    pub fn is_accepted(&self) -> bool {
+        self.metadata.finalizers.iter().any(|it| it == FINALIZER)
+    }
+}
+
 /// The metadata that Belay uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -50,6 +63,14 @@ pub struct Metadata {
     pub finalizers: Vec<String>,
     /// The annotations.
     pub annotations: BTreeMap<String, String>,
+}
+
+impl Metadata {
+    /// Returns the version as a number, which Kubernetes guarantees: a later version of the same
+    /// object is greater. Returns `None` if it is not a number.
+    pub fn version(&self) -> Option<u64> {
+        self.resource_version.parse().ok()
+    }
 }
 
 /// A part of an object, which another release of Belay may have written.

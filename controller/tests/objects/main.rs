@@ -42,7 +42,7 @@ async fn objects_in_a_real_api_server() {
     volumes_of_all_nodes(&mut server).await;
     store::all(&server).await;
     rights::all(&server).await;
-    // Its objects stay, so it is the last one.
+    // Runs last, since it leaves its objects behind.
     nodes::adoption::all_claimed_files_are_adopted_after_the_objects_were_lost(&server).await;
 }
 

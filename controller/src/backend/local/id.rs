@@ -4,16 +4,16 @@
 use belay_server::call::Failure;
 
 /// The prefix of volume IDs.
-pub(super) const VOLUME: &str = "vol-";
+pub(in crate::backend) const VOLUME: &str = "vol-";
 /// The prefix of snapshot IDs.
-pub(super) const SNAPSHOT: &str = "snap-";
+pub(in crate::backend) const SNAPSHOT: &str = "snap-";
 const RANDOM_BYTES: usize = 16;
 
 /// Returns a new ID with this prefix.
 ///
 /// # Errors
 /// Returns `Bug` if the kernel provides no random bytes.
-pub(super) fn fresh(prefix: &str) -> Result<String, Failure> {
+pub(in crate::backend) fn fresh(prefix: &str) -> Result<String, Failure> {
     let mut random = [0; RANDOM_BYTES];
     getrandom::fill(&mut random)
         .map_err(|error| Failure::bug(format!("getrandom: {error}; repeat the call")))?;
@@ -24,7 +24,7 @@ pub(super) fn fresh(prefix: &str) -> Result<String, Failure> {
 }
 
 /// Whether the text has the form of an ID with this prefix.
-pub(super) fn is_ours(prefix: &str, text: &str) -> bool {
+pub(in crate::backend) fn is_ours(prefix: &str, text: &str) -> bool {
     text.strip_prefix(prefix).is_some_and(|digits| {
         digits.len() == 2 * RANDOM_BYTES
             && digits
@@ -54,6 +54,7 @@ mod tests {
         for text in [
             "",
             "vol-",
+            "vol-0",
             "../../etc/passwd",
             digits,
             &format!("VOL-{digits}"),

@@ -8,7 +8,7 @@ mod facts;
 mod fault;
 mod files;
 mod health;
-mod id;
+pub(in crate::backend) mod id;
 mod ledger;
 mod loops;
 mod ordered;

@@ -9,6 +9,7 @@ use super::item::wanted;
 use super::permit::{disk, places};
 use super::settle::Settled;
 use super::{cache::Seen, name};
+use crate::backend::local::id;
 use crate::kubernetes::{
     Change, LocalDisk, LocalSnapshot, LocalVolume, Object, PersistentVolume, SPEC_VERSION,
     Selector, SnapshotContent, SnapshotSpec, UnlistedFile, VolumeSpec, Written,
@@ -245,7 +246,7 @@ impl Front {
     /// requested an expansion.
     async fn correct_size(&self, volume: &Object<LocalVolume>) -> Result<(), Failure> {
         let asked = volume.spec.known().map_or(0, |spec| spec.bytes);
-        let status = volume.status.as_ref().and_then(|status| status.known());
+        let status = volume.known_status();
         match status.and_then(|status| status.bytes) {
             Some(bytes) if asked > bytes => {
                 let change = Change::<LocalVolume>::Spec(json!({"bytes": bytes}));
@@ -259,7 +260,7 @@ impl Front {
 
 /// Returns the number of files without an object on the disk, and some of them.
 fn unlisted(disk: &Object<LocalDisk>) -> Option<(u64, &[UnlistedFile])> {
-    let status = disk.status.as_ref().and_then(|status| status.known())?;
+    let status = disk.known_status()?;
     let unlisted = status.unlisted.as_ref()?;
     Some((unlisted.count, &unlisted.first))
 }
@@ -269,7 +270,7 @@ fn unlisted(disk: &Object<LocalDisk>) -> Option<(u64, &[UnlistedFile])> {
 fn of_volume(volume: &PersistentVolume, homes: &[Home]) -> Option<Adoption<LocalVolume>> {
     let mut places = places(volume);
     let place = places.next()?;
-    if !name::is_id(name::VOLUME, &volume.handle) || places.any(|other| other != place) {
+    if !id::is_ours(id::VOLUME, &volume.handle) || places.any(|other| other != place) {
         return None;
     }
     let name = named(&volume.name, &volume.handle)?;
@@ -308,7 +309,7 @@ fn of_content(
     homes: &[Home],
 ) -> Option<Adoption<LocalSnapshot>> {
     let id = &content.handle;
-    if !name::is_id(name::SNAPSHOT, id) {
+    if !id::is_ours(id::SNAPSHOT, id) {
         return None;
     }
     let listed = |home: &Home| home.first.iter().find(|file| file.id == *id).cloned();
@@ -321,7 +322,7 @@ fn of_content(
     };
     let name = named(&name, id)?;
     let volume = content.volume.as_deref();
-    let volume = volume.filter(|id| name::is_id(name::VOLUME, id));
+    let volume = volume.filter(|id| id::is_ours(id::VOLUME, id));
     let choice = |home: &Home| {
         let spec = SnapshotSpec {
             version: SPEC_VERSION,

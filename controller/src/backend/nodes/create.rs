@@ -4,6 +4,7 @@ use super::item::wanted;
 use super::place::{Offer, Unusable, choose, is_allowed, places};
 use super::settle::Settled;
 use super::{Front, KEY, disk, name, shown};
+use crate::backend::local::id;
 use crate::backend::{Order, Usage, Volume, no_volume};
 use crate::kubernetes::{
     LocalSnapshot, LocalVolume, Mode, SPEC_VERSION, Source, Usage as UsageSpec, VolumeSpec, Written,
@@ -281,7 +282,7 @@ fn spec(
     };
     Ok(VolumeSpec {
         version: SPEC_VERSION,
-        id: name::fresh(name::VOLUME)?,
+        id: id::fresh(id::VOLUME)?,
         name: order.name.as_str().to_owned(),
         place: target.place.clone(),
         disk: target.disk.clone(),

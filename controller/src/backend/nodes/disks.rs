@@ -22,7 +22,7 @@ fn bytes_of(volume: &Object<LocalVolume>) -> u64 {
         return 0;
     }
     let asked = volume.spec.known().map_or(0, |spec| spec.bytes);
-    let status = volume.status.as_ref().and_then(Parsed::known);
+    let status = volume.known_status();
     match status.and_then(|status| status.bytes) {
         Some(now) if !is_growing(volume) => now,
         now => asked.max(now.unwrap_or(0)),
@@ -35,7 +35,7 @@ fn bytes_of_snapshot(snapshot: &Object<LocalSnapshot>, volumes: &HashMap<String,
     if matches!(meaning(snapshot), Meaning::Refused(_) | Meaning::Removed) {
         return 0;
     }
-    let status = snapshot.status.as_ref().and_then(Parsed::known);
+    let status = snapshot.known_status();
     let source = snapshot.spec.known().map(|spec| spec.volume.as_str());
     let of_source = || source.and_then(|id| volumes.get(id).copied());
     let bytes = status.and_then(|status| status.bytes).or_else(of_source);
@@ -185,7 +185,7 @@ impl Front {
 
 /// Returns the files of the disk without an object, as its store last reported them.
 fn files(disk: &Object<LocalDisk>) -> Option<&Unlisted> {
-    let status = disk.status.as_ref().and_then(Parsed::known);
+    let status = disk.known_status();
     status.and_then(|status| status.unlisted.as_ref())
 }
 

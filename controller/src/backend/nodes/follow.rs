@@ -242,11 +242,10 @@ impl<R: Followed> Drop for Follow<'_, R> {
     }
 }
 
-/// Whether the version of an object is newer than another version of the same object. Versions are
-/// numbers, which Kubernetes guarantees; any other version counts as newer, if it differs.
+/// Whether the version of an object is newer than another version of the same object. A version that is
+/// not a number counts as newer, if it differs.
 fn is_newer(one: &Metadata, other: &Metadata) -> bool {
-    let number = |metadata: &Metadata| metadata.resource_version.parse::<u64>().ok();
-    match (number(one), number(other)) {
+    match (one.version(), other.version()) {
         (Some(one), Some(other)) => one > other,
         _ => one.resource_version != other.resource_version,
     }

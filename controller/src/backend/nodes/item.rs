@@ -97,7 +97,7 @@ pub(super) fn wanted<R: Item>(object: &Object<R>) -> Option<Wanted<'_>> {
 
 /// Returns the status of the object, if there is one and this release knows it.
 pub(super) fn reported<R: Item>(object: &Object<R>) -> Option<Reported<'_>> {
-    object.status.as_ref()?.known().map(R::reported)
+    object.known_status().map(R::reported)
 }
 
 /// Returns the ID of the object for messages, or its name if the ID is unknown.

@@ -26,11 +26,6 @@ pub(super) enum Meaning {
     Odd(String),
 }
 
-fn is_accepted<R: Item>(object: &Object<R>) -> bool {
-    let mut finalizers = object.metadata.finalizers.iter();
-    finalizers.any(|it| it == FINALIZER)
-}
-
 /// Returns the state of the object.
 pub(super) fn meaning<R: Item>(object: &Object<R>) -> Meaning {
     let wanted = match &object.spec {
@@ -43,7 +38,7 @@ pub(super) fn meaning<R: Item>(object: &Object<R>) -> Meaning {
     if let Some(Parsed::Unknown(why)) = &object.status {
         return newer(why);
     }
-    let is_accepted = is_accepted(object);
+    let is_accepted = object.is_accepted();
     let reported = reported(object);
     let phase = reported.map(|reported| reported.phase);
     let refused = reported.and_then(|reported| reported.refused_removal);
@@ -114,7 +109,7 @@ pub(super) fn removal<R: Item>(object: &Object<R>, own: Option<u64>) -> Removal 
         Meaning::Removing => return Removal::Claimed,
         Meaning::Odd(why) => return Removal::Odd(why),
         // No store has the file of a backup's object.
-        Meaning::Lost if !is_accepted(object) => return Removal::Delete,
+        Meaning::Lost if !object.is_accepted() => return Removal::Delete,
         Meaning::Making | Meaning::Usable | Meaning::Lost => {}
     }
     let refused = reported(object).and_then(|reported| reported.refused_removal);
@@ -170,7 +165,7 @@ pub(super) fn growth(object: &Object<LocalVolume>, bytes: u64) -> Growth {
         }
     }
     let spec = object.spec.known();
-    let status = object.status.as_ref().and_then(Parsed::known);
+    let status = object.known_status();
     let (Some(spec), Some(status)) = (spec, status) else {
         return failed("its object has no size");
     };
@@ -189,7 +184,7 @@ pub(super) fn growth(object: &Object<LocalVolume>, bytes: u64) -> Growth {
 /// Whether the store may still expand the volume to the requested size.
 pub(super) fn is_growing(object: &Object<LocalVolume>) -> bool {
     let spec = object.spec.known();
-    let status = object.status.as_ref().and_then(Parsed::known);
+    let status = object.known_status();
     let (Some(spec), Some(status)) = (spec, status) else {
         return false;
     };

@@ -28,8 +28,11 @@ use super::{
     Answer, Backend, Capacity, Clones, Expansion, Order, Page, Planned, Progress, Sizes, Snapshots,
     Traits, Volume,
 };
+use crate::backend::local::id;
 use crate::http;
-use crate::kubernetes::{Access, Client, LocalDisk, LocalSnapshot, LocalVolume, Object};
+use crate::kubernetes::{
+    Access, Client, LocalDisk, LocalSnapshot, LocalVolume, Object, is_disk_name,
+};
 use belay_contract::drivers::LOCAL;
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
@@ -238,7 +241,7 @@ impl Front {
 fn disk(parameters: &Context) -> Result<&str, Failure> {
     match parameters.get(DISK) {
         None => Ok(DEFAULT_DISK),
-        Some(disk) if name::is_label(disk) && disk.len() <= 63 => Ok(disk),
+        Some(disk) if is_disk_name(disk) => Ok(disk),
         Some(disk) => {
             let why = "is not the name of a disk; use 1 to 63 lowercase letters, digits and '-'";
             Err(Failure::invalid(
@@ -262,7 +265,7 @@ fn page<T>(
     id: impl Fn(&T) -> String,
 ) -> Result<(Vec<T>, Option<String>), Failure> {
     if let Some(after) = after {
-        if !name::is_id(prefix, after) {
+        if !id::is_ours(prefix, after) {
             let message = format!("starting_token {after:?}: was not given out here");
             return Err(Failure::new(belay_server::call::Kind::BadToken, message));
         }
@@ -338,14 +341,14 @@ impl Backend for Nodes {
     }
 
     fn is_volume_id(&self, id: &VolumeId) -> bool {
-        name::is_id(name::VOLUME, id.as_str())
+        id::is_ours(id::VOLUME, id.as_str())
     }
 
     fn list(&self, after: Option<String>, limit: usize, _: Secrets) -> Answer<'_, Page> {
         measured(Verb::List, async move {
             let all = self.front.shown(shown::volume)?;
             let id = |volume: &Volume| volume.id.as_str().to_owned();
-            let (volumes, next) = page(all, name::VOLUME, after.as_deref(), limit, id)?;
+            let (volumes, next) = page(all, id::VOLUME, after.as_deref(), limit, id)?;
             Ok(Page { volumes, next })
         })
     }

@@ -5,8 +5,8 @@ use super::Front;
 use super::item::{Item, wanted};
 use super::{DEFAULT_DISK, DISK, KEY};
 use crate::kubernetes::{
-    Change, DiskSpec, List, LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed,
-    PersistentVolume, Resource, Selector, WAITS, Written,
+    Change, DiskSpec, List, LocalDisk, LocalSnapshot, LocalVolume, Object, PersistentVolume,
+    Resource, Selector, WAITS, Written,
 };
 use belay_server::call::Failure;
 use serde_json::json;
@@ -29,7 +29,7 @@ struct Named<'a> {
 
 /// Whether the store of the disk waits for the permission.
 fn waits(disk: &Object<LocalDisk>) -> bool {
-    let status = disk.status.as_ref().and_then(Parsed::known);
+    let status = disk.known_status();
     let begin = disk.spec.known().map(|spec| spec.begin.as_ref());
     let is_new = begin.is_some_and(|begin| begin != Some(&disk.metadata.uid));
     let is_empty = |problem: &String| problem.contains(WAITS);

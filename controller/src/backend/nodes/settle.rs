@@ -7,7 +7,7 @@ use super::disks::{disk_of, silence};
 use super::follow::{Follow, Followed, Step};
 use super::item::{about, failure, unreachable, wanted};
 use super::meaning::{Meaning, meaning};
-use crate::kubernetes::{Object, Parsed, Written};
+use crate::kubernetes::{Object, Written};
 use belay_server::call::Failure;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -98,7 +98,7 @@ impl Front {
         if Instant::now() < until {
             return Ok(());
         }
-        let reported = object.status.as_ref().and_then(Parsed::known);
+        let reported = object.known_status();
         let has_failed = reported.is_some_and(|status| R::reported(status).failure.is_some());
         Err(match has_failed {
             true => failure(object).may_be_running(),

@@ -41,7 +41,7 @@ pub(super) fn volume(object: &Object<LocalVolume>) -> Result<Volume, Failure> {
         Parsed::Known(spec) => spec,
         Parsed::Unknown(why) => return Err(unknown(object, why)),
     };
-    let status = object.status.as_ref().and_then(Parsed::known);
+    let status = object.known_status();
     let source = spec.source.as_ref().map(|source| match source {
         Source::Snapshot(id) => SnapshotId::new(id).map(ContentSource::Snapshot),
         Source::Volume(id) => VolumeId::new(id).map(ContentSource::Volume),
@@ -75,7 +75,7 @@ pub(super) fn snapshot(object: &Object<LocalSnapshot>) -> Result<Snapshot, Failu
         Parsed::Known(spec) => spec,
         Parsed::Unknown(why) => return Err(unknown(object, why)),
     };
-    let status = object.status.as_ref().and_then(Parsed::known);
+    let status = object.known_status();
     let taken = status.and_then(|status| time::seconds(status.time.as_deref()?));
     Ok(Snapshot {
         id: SnapshotId::new(&spec.id)?,

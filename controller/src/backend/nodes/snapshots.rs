@@ -6,6 +6,7 @@ use super::meaning::{LOST, Meaning, meaning};
 use super::settle::Settled;
 use super::{Front, Nodes, name, page, shown};
 use crate::backend::Progress::{self, Done};
+use crate::backend::local::id;
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{
     Answer, Clones, Order, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, Volume, no_volume,
@@ -103,7 +104,7 @@ impl Front {
         let source = wanted(volume).ok_or_else(|| no_volume(&order.source))?;
         Ok(SnapshotSpec {
             version: SPEC_VERSION,
-            id: name::fresh(name::SNAPSHOT)?,
+            id: id::fresh(id::SNAPSHOT)?,
             name: order.name.as_str().to_owned(),
             place: source.place.to_owned(),
             disk: source.disk.to_owned(),
@@ -142,7 +143,7 @@ impl Snapshots for Nodes {
     }
 
     fn is_snapshot_id(&self, id: &SnapshotId) -> bool {
-        name::is_id(name::SNAPSHOT, id.as_str())
+        id::is_ours(id::SNAPSHOT, id.as_str())
     }
 
     fn list_snapshots(
@@ -160,7 +161,7 @@ impl Snapshots for Nodes {
                 .filter(|it| it.phase == crate::backend::Phase::Ready);
             let all = all.filter(is_of).collect();
             let id = |snapshot: &Snapshot| snapshot.id.as_str().to_owned();
-            let (snapshots, next) = page(all, name::SNAPSHOT, after.as_deref(), limit, id)?;
+            let (snapshots, next) = page(all, id::SNAPSHOT, after.as_deref(), limit, id)?;
             Ok(SnapshotPage { snapshots, next })
         })
     }

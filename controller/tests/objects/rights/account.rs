@@ -25,7 +25,7 @@ fn rule(resources: &[&str], verbs: &[&str]) -> Value {
 
 /// Creates nodes, and pods of stores on them. No scheduler and no kubelet run.
 pub(super) fn create_accounts(server: &Server) {
-    // The rules are those of the chart's ClusterRole `belay-store`.
+    // The chart's ClusterRole `belay-store` has the same rules.
     let objects = ["localvolumes", "localsnapshots"];
     let needed = json!([
         rule(&objects, &["list", "watch", "patch"]),

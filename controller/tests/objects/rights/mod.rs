@@ -51,8 +51,8 @@ fn volume_of(number: u32, name: &str, node: &str) -> VolumeSpec {
     }
 }
 
-/// Creates accepted volumes on both nodes, one that is not accepted, and a snapshot
-/// and a disk of the other node.
+/// Creates an accepted volume on each node and an unaccepted volume. Also creates a snapshot and a
+/// disk of the other node.
 async fn create_objects(server: &Server) {
     let client = server.client();
     for (number, name, node) in [

@@ -278,7 +278,7 @@ impl Reporter<'_> {
     /// Writes a report.
     async fn tell(&mut self, status: DiskStatus) -> Result<(), Failure> {
         let object = self.object().await?;
-        let known = object.status.as_ref().and_then(|status| status.known());
+        let known = object.known_status();
         let status = DiskStatus {
             // The identity and the files of a missing disk must not be forgotten.
             uuid: status

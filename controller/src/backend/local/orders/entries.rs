@@ -280,11 +280,9 @@ impl<K: Kept> Known<K> {
     }
 }
 
-/// Whether a state of an object is older than another state. Kubernetes guarantees that versions
-/// are numbers.
+/// Whether a state of an object is older than another state.
 fn is_older(one: &Metadata, other: &Metadata) -> bool {
-    let number = |metadata: &Metadata| metadata.resource_version.parse::<u64>().ok();
-    match (number(one), number(other)) {
+    match (one.version(), other.version()) {
         (Some(first), Some(second)) => one.uid == other.uid && first < second,
         _ => false,
     }

@@ -194,7 +194,7 @@ impl<K: Kept> OnDisk<'_, K> {
     /// Waits for the copy that fills the file of a snapshot.
     async fn wait(&self, held: Held) -> Result<Outcome, Failure> {
         let work = self.work;
-        let told = work.object().status.as_ref().and_then(|it| it.known());
+        let told = work.object().known_status();
         let is_told = told.map(K::told).is_some_and(|told| told.has_time);
         match held {
             Held::Copying(_) if is_told => {

@@ -6,7 +6,7 @@ use super::entries::Entries;
 use super::execute::OnDisk;
 use super::kind::{Held, Kept, known};
 use super::writes::{Outcome, RETRY, RETRY_MAX, Work};
-use crate::kubernetes::{FINALIZER, Phase};
+use crate::kubernetes::Phase;
 use belay_server::call::Failure;
 use std::sync::Arc;
 
@@ -95,12 +95,9 @@ async fn without_disk<K: Kept>(work: &Work<'_, K>) -> Result<Outcome, Failure> {
 /// Whether the finalizer can be taken off without knowing the content of the disk.
 fn may_release<K: Kept>(work: &Work<'_, K>) -> bool {
     let object = work.object();
-    let told = object.status.as_ref().and_then(|status| status.known());
+    let told = object.known_status();
     let is_claimed = told.is_some_and(|told| K::told(told).phase == Phase::Removing);
-    work.is_ending()
-        && !work.current.is_gone
-        && !is_claimed
-        && object.metadata.finalizers.iter().any(|it| it == FINALIZER)
+    work.is_ending() && !work.current.is_gone && !is_claimed && object.is_accepted()
 }
 
 /// Executes the step for an object that this release does not understand.
@@ -119,9 +116,9 @@ async fn step_unknown<K: Kept>(work: &Work<'_, K>, why: &str) -> Result<Outcome,
 
 fn decide<K: Kept>(work: &Work<'_, K>, held: &Held) -> Step {
     let object = work.object();
-    let told = object.status.as_ref().and_then(|status| status.known());
+    let told = object.known_status();
     let view = View {
-        is_accepted: object.metadata.finalizers.iter().any(|it| it == FINALIZER),
+        is_accepted: object.is_accepted(),
         is_ending: object.metadata.deletion_timestamp.is_some(),
         generation: object.metadata.generation,
         wanted: known::<K>(&object.spec).ok().map(K::wanted),

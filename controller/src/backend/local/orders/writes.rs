@@ -72,7 +72,7 @@ impl<K: Kept> Work<'_, K> {
     /// Returns a report that does not answer a change of the spec.
     pub(super) fn new_report(&self, phase: Phase, state: Option<State>) -> Report {
         let object = self.object();
-        let told = object.status.as_ref().and_then(|status| status.known());
+        let told = object.known_status();
         Report {
             phase,
             observed_generation: told.and_then(|told| K::told(told).observed_generation),
@@ -92,8 +92,7 @@ impl<K: Kept> Work<'_, K> {
 
     /// Returns the message of the failure that was reported last.
     pub(super) fn told_failure(&self) -> Option<String> {
-        let status = self.object().status.as_ref();
-        K::told(status?.known()?).failure
+        K::told(self.object().known_status()?).failure
     }
 
     pub(super) async fn refuse(&self, failure: Failure) -> Result<Outcome, Failure> {
