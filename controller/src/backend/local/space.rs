@@ -124,16 +124,15 @@ impl Ceiling {
         })
     }
 
-    /// Returns the maximum for a query. Unlike [`Ceiling::exact`], uses the last scan if that scan
-    /// is recent or another query is scanning.
+    /// Returns the limit for a query. Unlike [`Ceiling::exact`], uses the last scan if that scan is
+    /// recent or another query is scanning.
     pub(super) fn shortly(
         &self,
         volumes: &Files,
         snapshots: &Files,
         ledger: &Ledger,
-    ) -> Result<u64, Failure> {
-        let limit = self.maximum(volumes, snapshots, ledger, |taken| self.query(taken))?;
-        Ok(limit.bytes)
+    ) -> Result<Limit, Failure> {
+        self.maximum(volumes, snapshots, ledger, |taken| self.query(taken))
     }
 
     /// Returns the limit, from the scan that `decide` selects by the used space, or from a new

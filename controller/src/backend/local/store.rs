@@ -220,10 +220,14 @@ impl Store {
         {
             return Ok(0);
         }
-        let ceiling = self
-            .ceiling
-            .shortly(&self.files, &self.snapshots, &self.ledger)?;
-        Ok(ceiling.saturating_sub(self.ledger.totals()?.bytes))
+        let limit = self.recent_ceiling()?;
+        Ok(limit.bytes.saturating_sub(self.ledger.totals()?.bytes))
+    }
+
+    /// Returns the limit of the bytes that may be provisioned, as of a recent scan of all files.
+    pub(super) fn recent_ceiling(&self) -> Result<Limit, Failure> {
+        self.ceiling
+            .shortly(&self.files, &self.snapshots, &self.ledger)
     }
 
     pub(super) fn sizes(&self) -> Sizes {

@@ -82,7 +82,7 @@ impl Store {
     /// Returns the errors of reading the filesystem.
     pub(super) fn promisable(&self) -> Result<Promisable, Failure> {
         let statvfs = self.files.statvfs()?;
-        let limit = self.ceiling()?;
+        let limit = self.recent_ceiling()?;
         Ok(Promisable {
             total: statvfs.f_blocks.saturating_mul(statvfs.f_frsize),
             limit: limit.bytes,
