@@ -169,6 +169,35 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// Returns the spec of a snapshot of this volume.
+    fn snapshot_of(&self, source: &VolumeSpec, number: u32) -> SnapshotSpec {
+        SnapshotSpec {
+            version: SPEC_VERSION,
+            id: id("snap", number),
+            name: format!("snapshot-{number}"),
+            place: source.place.clone(),
+            disk: source.disk.clone(),
+            node: source.node.clone(),
+            volume: source.id.clone(),
+            adopt: false,
+            remove: None,
+        }
+    }
+
+    /// Removes a snapshot as the controller does.
+    async fn remove_snapshot(&self, spec: &SnapshotSpec) {
+        let name = &spec.name;
+        let object = self.client.get::<LocalSnapshot>(name).await;
+        let remove = Change::<LocalSnapshot>::Spec(json!({"remove": 1}));
+        let object = object.unwrap().unwrap();
+        done(self.client.patch(&object.metadata, remove).await);
+        let free = |it: &Object<LocalSnapshot>| it.metadata.finalizers.is_empty();
+        let object = shows(&self.client, name, |it| it.is_some_and(free)).await;
+        let object = object.unwrap();
+        assert!(!self.file(&spec.id).exists());
+        done(self.client.delete::<LocalSnapshot>(&object.metadata).await);
+    }
+
     /// Waits until the volume is in this phase, and returns its object.
     async fn is_in(&self, name: &str, phase: Phase) -> Object<LocalVolume> {
         let is_so = |it: &Object<LocalVolume>| status(it).is_some_and(|it| it.phase == phase);
@@ -362,17 +391,7 @@ pub(crate) async fn a_volume_lives_and_ends(node: &mut Node<'_>) {
 pub(crate) async fn copies_have_the_data_of_their_source(node: &mut Node<'_>) {
     let source = node.made(2).await;
     node.write(&source.id, b"data");
-    let snapshot = SnapshotSpec {
-        version: SPEC_VERSION,
-        id: id("snap", 1),
-        name: "snapshot-1".to_owned(),
-        place: source.place.clone(),
-        disk: source.disk.clone(),
-        node: source.node.clone(),
-        volume: source.id.clone(),
-        adopt: false,
-        remove: None,
-    };
+    let snapshot = node.snapshot_of(&source, 1);
     done(
         node.client
             .create::<LocalSnapshot>("snapshot-1", &snapshot)
@@ -411,20 +430,7 @@ pub(crate) async fn copies_have_the_data_of_their_source(node: &mut Node<'_>) {
     assert!(!node.file(&copy.id).exists());
     done(node.client.delete::<LocalVolume>(&refused.metadata).await);
 
-    let object = node
-        .client
-        .get::<LocalSnapshot>("snapshot-1")
-        .await
-        .unwrap()
-        .unwrap();
-    let remove = Change::<LocalSnapshot>::Spec(json!({"remove": 1}));
-    done(node.client.patch(&object.metadata, remove).await);
-    let free = |it: &Object<LocalSnapshot>| it.metadata.finalizers.is_empty();
-    let object = shows(&node.client, "snapshot-1", |it| it.is_some_and(free))
-        .await
-        .unwrap();
-    assert!(!node.file(&snapshot.id).exists());
-    done(node.client.delete::<LocalSnapshot>(&object.metadata).await);
+    node.remove_snapshot(&snapshot).await;
     node.remove("pvc-2", 1).await;
 }
 
@@ -526,18 +532,8 @@ pub(crate) async fn a_snapshot_outlives_its_object_and_a_kill_during_its_copy(no
     written.write_all_at(&data, 0).unwrap();
     drop(written);
     for number in [20, 21] {
-        let name = format!("snapshot-{number}");
-        let snapshot = SnapshotSpec {
-            version: SPEC_VERSION,
-            id: id("snap", number),
-            name: name.clone(),
-            place: source.place.clone(),
-            disk: source.disk.clone(),
-            node: source.node.clone(),
-            volume: source.id.clone(),
-            adopt: false,
-            remove: None,
-        };
+        let snapshot = node.snapshot_of(&source, number);
+        let name = snapshot.name.clone();
         done(node.client.create::<LocalSnapshot>(&name, &snapshot).await);
         let is_taken = |it: &Object<LocalSnapshot>| {
             let status = it.status.as_ref().and_then(|status| status.known());
@@ -569,13 +565,7 @@ pub(crate) async fn a_snapshot_outlives_its_object_and_a_kill_during_its_copy(no
         let time = |it: &Object<LocalSnapshot>| it.status.as_ref()?.known()?.time.clone();
         assert_eq!(time(&after), time(&taken));
         assert!(fs::read(node.file(&snapshot.id)).unwrap() == data);
-        let remove = Change::<LocalSnapshot>::Spec(json!({"remove": 1}));
-        done(node.client.patch(&after.metadata, remove).await);
-        let free = |it: &Object<LocalSnapshot>| it.metadata.finalizers.is_empty();
-        let object = shows(&node.client, &name, |it| it.is_some_and(free))
-            .await
-            .unwrap();
-        done(node.client.delete::<LocalSnapshot>(&object.metadata).await);
+        node.remove_snapshot(&snapshot).await;
     }
     node.remove("pvc-15", 1).await;
 }
