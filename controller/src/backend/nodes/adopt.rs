@@ -3,12 +3,12 @@
 //! refuses them if it does not have the file. Other files without objects are only reported.
 
 use super::Front;
+use super::cache::Seen;
 use super::disks::disk_of;
 use super::follow::Followed;
-use super::item::wanted;
+use super::item::{object_name, wanted};
 use super::permit::{disk, places};
 use super::settle::Settled;
-use super::{cache::Seen, name};
 use crate::backend::local::id;
 use crate::kubernetes::{
     Change, LocalDisk, LocalSnapshot, LocalVolume, Object, PersistentVolume, SPEC_VERSION,
@@ -295,7 +295,7 @@ fn of_volume(volume: &PersistentVolume, homes: &[Home]) -> Option<Adoption<Local
     Some(Adoption {
         claim: format!("PersistentVolume {}", volume.name),
         id: volume.handle.clone(),
-        name: name::of(&name),
+        name: object_name(&name),
         choices: homes.iter().filter(here).map(choice).collect(),
     })
 }
@@ -340,7 +340,7 @@ fn of_content(
     Some(Adoption {
         claim: format!("VolumeSnapshotContent {}", content.name),
         id: id.clone(),
-        name: name::of(&name),
+        name: object_name(&name),
         choices: homes.into_iter().map(choice).collect(),
     })
 }

@@ -1,9 +1,9 @@
 //! Creates a volume: selects a disk, creates the object, and waits for the store of the disk.
 
-use super::item::wanted;
+use super::item::{object_name, wanted};
 use super::place::{Offer, Unusable, choose, is_allowed, places};
 use super::settle::Settled;
-use super::{Front, KEY, disk, name, shown};
+use super::{Front, KEY, disk, shown};
 use crate::backend::local::id;
 use crate::backend::{Order, Usage, Volume, no_volume};
 use crate::kubernetes::{
@@ -43,7 +43,7 @@ impl Front {
     pub(super) async fn found(&self, name: &Name) -> Result<Option<Volume>, Failure> {
         self.volumes.current()?;
         // The cache may still contain a volume that was just deleted.
-        let object = self.client.get(&name::of(name)).await?;
+        let object = self.client.get(&object_name(name)).await?;
         let Some(object) = object.map(Arc::new) else {
             return Ok(None);
         };
@@ -70,7 +70,7 @@ impl Front {
         order: &Order,
         source: Option<&ContentSource>,
     ) -> Result<Volume, Failure> {
-        let (name, until) = (name::of(&order.name), self.until());
+        let (name, until) = (object_name(&order.name), self.until());
         let mut refused = HashMap::new();
         loop {
             let target = self.target(order, source, &refused).await?;

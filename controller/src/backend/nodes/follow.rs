@@ -242,8 +242,8 @@ impl<R: Followed> Drop for Follow<'_, R> {
     }
 }
 
-/// Whether the version of an object is newer than another version of the same object. A version that is
-/// not a number counts as newer, if it differs.
+/// Whether the version of an object is newer than another version of the same object. A version
+/// that is not a number counts as newer, if it differs.
 fn is_newer(one: &Metadata, other: &Metadata) -> bool {
     match (one.version(), other.version()) {
         (Some(one), Some(other)) => one > other,

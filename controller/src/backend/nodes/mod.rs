@@ -13,7 +13,6 @@ mod follow;
 mod grow;
 mod item;
 mod meaning;
-mod name;
 mod permit;
 mod place;
 mod remove;

@@ -1,10 +1,10 @@
 //! Snapshots, and volumes that are copies.
 
 use super::create::refuse_other_name;
-use super::item::{about, wanted};
+use super::item::{about, object_name, wanted};
 use super::meaning::{LOST, Meaning, meaning};
 use super::settle::Settled;
-use super::{Front, Nodes, name, page, shown};
+use super::{Front, Nodes, page, shown};
 use crate::backend::Progress::{self, Done};
 use crate::backend::local::id;
 use crate::backend::measured::{Verb, measured};
@@ -25,7 +25,7 @@ impl Front {
     /// silent or does not accept the order, and the errors of [`Self::settle`].
     async fn cut(&self, order: &SnapshotOrder) -> Result<Snapshot, Failure> {
         self.snapshots.current().map_err(Failure::may_be_running)?;
-        let (name, until) = (name::of(&order.name), self.until());
+        let (name, until) = (object_name(&order.name), self.until());
         let known = self.client.get::<LocalSnapshot>(&name).await;
         let mut known = known.map_err(Failure::may_be_running)?.map(Arc::new);
         loop {
