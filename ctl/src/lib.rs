@@ -9,6 +9,7 @@ mod failure;
 mod flags;
 mod hidden;
 mod machine;
+mod objects;
 mod render;
 mod report;
 mod secrets;

@@ -2,9 +2,9 @@
 //! named there, and a `clouds.yaml` that the environment of its pod names. Belay's controller pod
 //! has only the Secret with `cloud.conf`, and different environment variables.
 
-use super::objects::Object;
 use super::rules::{Item, Section, Subject, Test, right, warning};
 use super::workloads::Flags;
+use crate::objects::Object;
 
 const NAME: &str = "account";
 /// The variables by which OpenStack's clients find a `clouds.yaml` or select an entry of it.

@@ -1,9 +1,9 @@
 //! Rules about features of the driver that Belay does not support: scheduler hints in the
 //! annotations of PersistentVolumeClaims, and inline volumes of pods.
 
-use super::objects::{Object, escaped};
 use super::rules::{Case, Rule, Section, Subject, Test, warning, wrong};
 use super::workloads::{Flags, containers};
+use crate::objects::{Object, escaped};
 use crate::report::{Report, Verdict};
 
 const CLAIMS: &str = "claims";

@@ -5,10 +5,10 @@
 
 use belay_contract::nfs_id;
 
-use super::objects::Object;
 use super::rules::{Case, Good, Names, Section, Test, warning};
 use super::running;
 use super::storage::{CLASSES, SNAPSHOT_CLASSES, SNAPSHOTS, VOLUMES};
+use crate::objects::Object;
 use crate::report::{Report, Verdict};
 
 const NAME: &str = "controller";
@@ -139,9 +139,9 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::super::objects::Objects;
     use super::super::{Kind, judge};
     use super::*;
+    use crate::objects::Objects;
 
     const DRIVER: &str = "nfs.csi.k8s.io";
 

@@ -5,7 +5,6 @@
 mod accounts;
 mod claims;
 mod controller;
-mod objects;
 mod peer;
 mod remote;
 mod rules;
@@ -21,9 +20,9 @@ use clap::Args;
 
 use crate::failure::Failure;
 use crate::flags;
+use crate::objects::Objects;
 use crate::render::Answer;
 use crate::report::{Report, Verdict};
-use objects::Objects;
 use peer::{Kind, Peer};
 use rules::{Case, Section};
 

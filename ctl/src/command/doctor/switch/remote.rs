@@ -4,9 +4,9 @@
 use belay_contract::mount_flags;
 use serde_json::Value;
 
-use super::objects::Object;
 use super::rules::{Case, Good, Rule, Section, Subject, Test, warning, wrong};
 use super::storage::{ATTACHMENTS, VOLUMES};
+use crate::objects::Object;
 use crate::report::{Report, Verdict};
 
 /// The maximum length of a mount source, in bytes: the limit of fsconfig(2).
@@ -138,9 +138,9 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::objects::Objects;
     use super::super::{Kind, judge};
     use super::*;
+    use crate::objects::Objects;
 
     const DRIVER: &str = "nfs.csi.k8s.io";
 

@@ -3,9 +3,9 @@
 
 use std::time::SystemTime;
 
-use super::objects::{Object, Objects};
 use super::peer::Peer;
 use super::workloads::{self, Flags};
+use crate::objects::{Object, Objects};
 use crate::report::{Report, Verdict};
 
 /// Maximum number of names in a finding.

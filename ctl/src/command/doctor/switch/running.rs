@@ -3,10 +3,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::objects::{Object, Objects};
 use super::peer::Peer;
 use super::rules::{Case, Good, Names, Section, Subject, Test, missing, wrong};
 use super::workloads::WORKLOADS;
+use crate::objects::{Object, Objects};
 use crate::report::{Report, Verdict};
 
 /// JSON pointer to the number of a DaemonSet's pods on nodes where they must not run. Other

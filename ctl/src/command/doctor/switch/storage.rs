@@ -4,9 +4,9 @@
 use belay_contract::{format, mount_flags};
 use serde_json::Value;
 
-use super::objects::{Object, escaped};
 use super::peer::{FILESYSTEMS, FORMATTING, Sharing};
 use super::rules::{Case, Good, Item, Rule, Section, Subject, Test, warning, wrong};
+use crate::objects::{Object, escaped};
 
 /// The prefix of class parameters that the external-provisioner consumes. `fstype` is a deprecated
 /// parameter of the external-provisioner that lacks this prefix.

@@ -1,7 +1,7 @@
 //! The workloads of a cluster that run a driver, and the flags of their containers.
 
-use super::objects::{Object, Objects};
 use super::peer::Peer;
+use crate::objects::{Object, Objects};
 
 /// The kinds of objects that run the pods of a driver, with the JSON pointers of the desired and
 /// the current number of pods.

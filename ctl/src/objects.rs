@@ -11,78 +11,78 @@ use crate::failure::Failure;
 
 /// A Kubernetes object. A field that is missing or of another type is treated as unset.
 #[derive(Clone, Copy)]
-pub(super) struct Object<'a>(&'a Value);
+pub(crate) struct Object<'a>(&'a Value);
 
 impl<'a> Object<'a> {
     /// Returns the value at a JSON pointer (RFC 6901).
-    pub(super) fn at(self, pointer: &str) -> Option<&'a Value> {
+    pub(crate) fn at(self, pointer: &str) -> Option<&'a Value> {
         self.0.pointer(pointer).filter(|value| !value.is_null())
     }
 
     /// Returns the string at a JSON pointer; empty if there is none.
-    pub(super) fn text(self, pointer: &str) -> &'a str {
+    pub(crate) fn text(self, pointer: &str) -> &'a str {
         self.at(pointer).and_then(Value::as_str).unwrap_or_default()
     }
 
     /// Returns the number at a JSON pointer; 0 if there is none.
-    pub(super) fn number(self, pointer: &str) -> u64 {
+    pub(crate) fn number(self, pointer: &str) -> u64 {
         self.at(pointer).and_then(Value::as_u64).unwrap_or_default()
     }
 
     /// Returns the elements of the list at a JSON pointer.
-    pub(super) fn list(self, pointer: &str) -> impl Iterator<Item = Object<'a>> + use<'a> {
+    pub(crate) fn list(self, pointer: &str) -> impl Iterator<Item = Object<'a>> + use<'a> {
         let list = self.at(pointer).and_then(Value::as_array);
         list.into_iter().flatten().map(Object)
     }
 
     /// Returns the strings of the list at a JSON pointer.
-    pub(super) fn texts(self, pointer: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+    pub(crate) fn texts(self, pointer: &str) -> impl Iterator<Item = &'a str> + use<'a> {
         self.list(pointer).filter_map(|element| element.0.as_str())
     }
 
     /// Returns the keys of the map at a JSON pointer.
-    pub(super) fn keys(self, pointer: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+    pub(crate) fn keys(self, pointer: &str) -> impl Iterator<Item = &'a str> + use<'a> {
         let map = self.at(pointer).and_then(Value::as_object);
         map.into_iter().flatten().map(|(key, _)| key.as_str())
     }
 
     /// Returns the keys and string values of the map at a JSON pointer.
-    pub(super) fn entries(self, pointer: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    pub(crate) fn entries(self, pointer: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
         let map = self.at(pointer).and_then(Value::as_object);
         let entries = map.into_iter().flatten();
         entries.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
     }
 
     /// Returns the time at a JSON pointer (RFC 3339).
-    pub(super) fn time(self, pointer: &str) -> Option<SystemTime> {
+    pub(crate) fn time(self, pointer: &str) -> Option<SystemTime> {
         let stamp = Timestamp::from_str(self.text(pointer)).ok()?;
         SystemTime::try_from(stamp).ok()
     }
 
-    pub(super) fn name(self) -> &'a str {
+    pub(crate) fn name(self) -> &'a str {
         self.text("/metadata/name")
     }
 
     /// Returns the name, with the namespace if the object has one.
-    pub(super) fn full_name(self) -> String {
+    pub(crate) fn full_name(self) -> String {
         match self.text("/metadata/namespace") {
             "" => self.name().to_owned(),
             namespace => format!("{namespace}/{}", self.name()),
         }
     }
 
-    pub(super) fn is_being_deleted(self) -> bool {
+    pub(crate) fn is_being_deleted(self) -> bool {
         self.at("/metadata/deletionTimestamp").is_some()
     }
 }
 
 /// Escapes a key for use in a JSON pointer (RFC 6901).
-pub(super) fn escaped(key: &str) -> String {
+pub(crate) fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
 /// The objects of a cluster in the input.
-pub(super) struct Objects(Vec<Value>);
+pub(crate) struct Objects(Vec<Value>);
 
 impl Objects {
     /// Reads a list of objects, or several concatenated lists, as several calls of kubectl print
@@ -90,7 +90,7 @@ impl Objects {
     ///
     /// # Errors
     /// Fails if the text is not JSON, or has no object.
-    pub(super) fn parse(text: &str) -> Result<Self, Failure> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
         let mut objects = Vec::new();
         for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
             let value = value.map_err(|error| Failure::Usage(format!("objects: {error}")))?;
@@ -113,14 +113,14 @@ impl Objects {
     }
 
     /// Returns the objects of a kind.
-    pub(super) fn of(&self, kind: &str) -> impl Iterator<Item = Object<'_>> + Clone {
+    pub(crate) fn of(&self, kind: &str) -> impl Iterator<Item = Object<'_>> + Clone {
         let is_it = move |object: &&Value| object["kind"].as_str() == Some(kind);
         self.0.iter().filter(is_it).map(Object)
     }
 
     /// Whether the input has an object of this kind. If the input has none, the user may have
     /// omitted the kind from the kubectl command.
-    pub(super) fn have(&self, kind: &str) -> bool {
+    pub(crate) fn have(&self, kind: &str) -> bool {
         self.of(kind).next().is_some()
     }
 }
