@@ -65,6 +65,12 @@ impl Claim {
     }
 }
 
+/// The part of a LocalDisk's problem that states that its directory is empty, and that only the
+/// permission to use the directory is missing.
+pub const WAITS: &str = "waiting for the controller's permission";
+/// The part of a LocalDisk's problem that states that the directory had a state, and now has none.
+pub const STATE_IS_MISSING: &str = "has no state.redb, but this disk had the state";
+
 /// Parses the value of [`BYTES`]; returns 0 if the value is not a number.
 #[must_use]
 pub fn parse_bytes(value: &[u8]) -> u64 {

@@ -149,9 +149,7 @@ pub struct DiskSpec {
     pub begin: Option<String>,
 }
 
-/// The part of a disk's problem that states that its directory is empty, and that only the
-/// permission to use it is missing.
-pub const WAITS: &str = "waiting for the controller's permission";
+pub use belay_contract::drivers::local::WAITS;
 
 /// The phase of a volume or snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

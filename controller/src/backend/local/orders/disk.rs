@@ -10,6 +10,7 @@ use crate::kubernetes::{
     Change, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed, Unlisted,
     WAITS, Written, rfc3339,
 };
+use belay_contract::drivers::local::STATE_IS_MISSING;
 use belay_server::call::{Failure, Kind};
 use belay_server::readiness::{Readiness, State};
 use std::collections::HashSet;
@@ -354,10 +355,9 @@ impl Expected {
         let (found, has_state) = (Identity::read(dir)?, Ledger::is_in(dir)?);
         match (&self.remembered, &found) {
             (Some(uuid), _) if !has_state => refused(format!(
-                "has no state.redb, but this disk had the state {uuid}; mount the disk, and then \
-                 delete the pod of this store; if its data cannot be recovered, delete LocalDisk \
-                 {node}.{disk}, and set spec.begin of the new one to its metadata.uid: all volumes \
-                 of the disk are then lost"
+                "{STATE_IS_MISSING} {uuid}; mount the disk, and then delete the pod of this \
+                 store; if its data cannot be recovered, `belayctl local reset {node} {disk}` \
+                 makes the disk usable: all its volumes are then lost"
             )),
             (Some(uuid), Some(found)) if *uuid != found.uuid => refused(format!(
                 "has the state {}, but this disk had the state {uuid}; mount the right disk",
