@@ -10,6 +10,7 @@ use clap_complete::Shell;
 use crate::command::bench::Bench;
 use crate::command::chain::{Mount, Umount};
 use crate::command::doctor::Doctor;
+use crate::command::local::Local;
 use crate::command::locate::Where;
 use crate::command::rpc::Rpc;
 use crate::command::status::Status;
@@ -67,6 +68,8 @@ enum Verb {
     /// Check what this node, or a switch from another driver, needs; exits with 2 if something is
     /// wrong
     Doctor(Doctor),
+    /// Show and repair the volumes and disks of `local` on all nodes
+    Local(Box<Local>),
     /// Measure the latency of a call, and what it costs the driver
     Bench(Bench),
     /// Make any call, with messages as JSON
@@ -93,6 +96,7 @@ impl Cli {
             Verb::Where(command) => command.run(target).await,
             Verb::Status(command) => command.run().await,
             Verb::Doctor(doctor) => doctor.run().await,
+            Verb::Local(command) => command.run(target).await,
             Verb::Bench(command) => command.run(target).await,
             Verb::Rpc(command) => command.run(target).await,
             Verb::Completion(command) => command.run(Self::command()),
@@ -243,6 +247,7 @@ mod tests {
         let tests = [
             include_str!("../tests/verbs.rs"),
             include_str!("../tests/tools.rs"),
+            include_str!("../tests/local.rs"),
         ];
         let command = Cli::command();
         let verbs = command.get_subcommands();

@@ -55,6 +55,10 @@ pub(crate) enum Failure {
     /// A file or setting of this machine is not as required.
     #[error("{0}")]
     Machine(String),
+    /// The command would be unsafe now, or could not be completed. The message has the reason and
+    /// the remedy.
+    #[error("{0}")]
+    Refused(String),
     /// Reading or writing failed in belayctl itself, such as on standard output.
     #[error(transparent)]
     Io(#[from] io::Error),

@@ -14,6 +14,14 @@ use crate::failure::Failure;
 pub(crate) struct Object<'a>(&'a Value);
 
 impl<'a> Object<'a> {
+    pub(crate) fn new(value: &'a Value) -> Self {
+        Self(value)
+    }
+
+    pub(crate) fn value(self) -> &'a Value {
+        self.0
+    }
+
     /// Returns the value at a JSON pointer (RFC 6901).
     pub(crate) fn at(self, pointer: &str) -> Option<&'a Value> {
         self.0.pointer(pointer).filter(|value| !value.is_null())

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod chain;
 pub(crate) mod doctor;
 mod jobs;
+pub(crate) mod local;
 pub(crate) mod locate;
 pub(crate) mod rpc;
 pub(crate) mod status;

@@ -17,6 +17,8 @@ pub(crate) enum Cell {
     Number(i64),
     /// A duration in microseconds; `i64::MAX` if it exceeds the largest bound of a histogram.
     Micros(i64),
+    /// An age in seconds.
+    Seconds(i64),
     /// A maximum; 0 means no limit.
     Limit(i64),
     /// A number that is unknown.
@@ -54,6 +56,7 @@ impl Cell {
             Self::Number(number) | Self::Limit(number @ 1..) => number.to_string(),
             Self::Limit(_) => "unlimited".to_owned(),
             Self::Micros(time) => duration(*time),
+            Self::Seconds(age) => elapsed(*age),
             Self::Unknown => String::new(),
             Self::Flag(flag) => if *flag { "yes" } else { "no" }.to_owned(),
             Self::List(texts) => texts.join(","),
@@ -78,7 +81,7 @@ impl Cell {
     pub(crate) fn to_json(&self) -> Value {
         match self {
             Self::Text(text) => json!(text),
-            Self::Bytes(number) | Self::Number(number) => json!(number),
+            Self::Bytes(number) | Self::Number(number) | Self::Seconds(number) => json!(number),
             Self::Micros(i64::MAX) | Self::Unknown => Value::Null,
             Self::Micros(number) | Self::Limit(number) => json!(number),
             Self::Flag(flag) => json!(flag),
@@ -108,6 +111,16 @@ fn duration(micros: i64) -> String {
     }
 }
 
+/// Formats an age in the largest unit of which it has at least two, as kubectl does: `90s`, `3h`.
+fn elapsed(seconds: i64) -> String {
+    match seconds {
+        ..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,6 +146,10 @@ mod tests {
         ] {
             assert_eq!(Cell::Micros(micros).shown(false), text);
         }
+        for (seconds, text) in [(119, "119s"), (120, "2m"), (7_200, "2h"), (200_000, "2d")] {
+            assert_eq!(Cell::Seconds(seconds).shown(false), text);
+        }
+        assert_eq!(Cell::Seconds(7_200).to_json(), json!(7_200));
         assert_eq!(Cell::Micros(20).to_json(), json!(20));
         assert_eq!(Cell::Micros(i64::MAX).to_json(), Value::Null);
         assert_eq!(Cell::Limit(0).shown(false), "unlimited");

@@ -50,7 +50,7 @@ pub(crate) enum Answer {
 }
 
 /// Several objects of one kind; the first column has their names.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Rows {
     /// The kind of the objects; the key of the list in JSON.
     pub(crate) name: &'static str,
@@ -84,9 +84,6 @@ impl Rows {
     }
 
     fn table(&self, wide: bool) -> String {
-        if self.rows.is_empty() {
-            return format!("no {}\n", self.name);
-        }
         let shown = if wide {
             self.columns.len()
         } else {
@@ -102,7 +99,11 @@ impl Rows {
         let notes = notes
             .iter()
             .map(|note| format!("{}\n", note.replace(char::is_control, "\u{fffd}")));
-        align(&lines) + &notes.collect::<String>()
+        let table = match self.rows.is_empty() {
+            true => format!("no {}\n", self.name.replace('_', " ")),
+            false => align(&lines),
+        };
+        table + &notes.collect::<String>()
     }
 
     fn objects(&self) -> Vec<Value> {
@@ -233,8 +234,9 @@ pub(crate) fn write(text: &str) -> io::Result<()> {
 
 /// Returns the title of a column in a table: the name without the unit, which the values show.
 fn title(name: &str) -> &str {
-    let short = name.strip_suffix("_bytes").or(name.strip_suffix("_us"));
-    short.unwrap_or(name)
+    let units = ["_bytes", "_us", "_seconds"];
+    let mut short = units.iter().filter_map(|unit| name.strip_suffix(unit));
+    short.next().unwrap_or(name)
 }
 
 fn object<'a>(fields: impl Iterator<Item = (&'a str, &'a Cell)>) -> Value {

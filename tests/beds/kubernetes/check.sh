@@ -206,6 +206,30 @@ check_takes_over_by_hand() {
     remove pod/heir persistentvolumeclaim/second
 }
 
+# For the driver of all nodes: `belayctl local` lists a volume that has lost its PersistentVolume, and
+# removes it with its file. BELAYCTL is the program.
+check_removes_an_unclaimed_volume() {
+    local volume id belayctl=("$BELAYCTL" local)
+    claim forgotten belay-local 256Mi
+    pod user forgotten 'echo fast >/data/file'
+    volume=$(volume_of forgotten)
+    id=$(id_of "$volume")
+    "${belayctl[@]}" disks | grep -qE "^$BED_NODE +default .* -$"
+    if "${belayctl[@]}" remove "$id" --yes; then return 1; fi
+    k patch "persistentvolume/$volume" --type merge \
+        --patch '{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}' >/dev/null
+    remove pod/user persistentvolumeclaim/forgotten
+    await "$seconds_max" "the unstage of the volume" is_unstaged "$id"
+    kubectl delete "persistentvolume/$volume" --timeout="${seconds_max}s" >/dev/null
+    "${belayctl[@]}" volumes --node "$BED_NODE" | grep -qE "$id .* unclaimed +-$"
+    # The volume is not old enough.
+    [ "$("${belayctl[@]}" unclaimed)" = "no unclaimed objects" ]
+    [ "$("${belayctl[@]}" unlisted)" = "no unlisted files" ]
+    "${belayctl[@]}" remove "$id" --yes
+    [ -z "$(inside find /var/lib/belay/volumes -name "$id")" ]
+    [ -z "$(kubectl get localvolumes --output name)" ]
+}
+
 # The example's pod syncs each line before it writes the next.
 has_two_lines() {
     k exec local -- sh -c '[ "$(wc -l </data/times)" -gt 1 ]'

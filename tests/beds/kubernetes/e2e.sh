@@ -142,6 +142,7 @@ run_nodes() {
     step uninstall-bed uninstall
     step deploy-nodes "$here/deploy.sh" "$work/images" --values "$here/nodes.yaml"
     step check-nodes "$here/check.sh"
+    step check-local env BELAYCTL="$bindir/belayctl" "$here/check.sh" removes_an_unclaimed_volume
     SUITE_DIR=$SUITE_DIR-nodes run_suite ''
     step nothing-left-nodes "$here/check.sh" leaves_nothing
     step uninstall-nodes uninstall

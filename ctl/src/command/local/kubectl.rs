@@ -1,0 +1,140 @@
+//! Runs kubectl, which has the user's access to the cluster. Knows no kinds of objects.
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, Write as _};
+use std::process::{Command, Output, Stdio};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::objects::Object;
+
+/// The program that calls the API server.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Cluster")]
+pub(crate) struct Kubectl {
+    /// Program that calls the API server, with its own settings (KUBECONFIG)
+    #[arg(long, global = true, value_name = "PROGRAM", default_value = "kubectl")]
+    kubectl: OsString,
+    /// Context of the kubeconfig [default: its current context]
+    #[arg(long, global = true, value_name = "NAME")]
+    context: Option<String>,
+    /// The timeout of a request, in seconds; set by `--timeout`.
+    #[arg(skip)]
+    pub(super) seconds: u64,
+}
+
+/// The response to a request.
+#[derive(Debug, PartialEq)]
+pub(super) enum Reply {
+    /// The request succeeded. Contains the object or list.
+    Done(Value),
+    /// There is no such object or kind of objects.
+    Missing,
+    /// The object is not in the expected state, so it was not changed.
+    Conflict,
+}
+
+impl Kubectl {
+    pub(super) fn with_timeout(self, seconds: u64) -> Self {
+        Self { seconds, ..self }
+    }
+
+    /// Returns the object or list at a path of the API.
+    ///
+    /// # Errors
+    /// Fails if kubectl fails for another reason than a missing object.
+    pub(super) fn get(&self, path: &str) -> Result<Option<Value>, Failure> {
+        match self.run(&["get", "--raw", path], "")? {
+            Reply::Done(value) => Ok(Some(value)),
+            Reply::Missing | Reply::Conflict => Ok(None),
+        }
+    }
+
+    /// Changes the spec of an object by a merge patch, if the object has not changed meanwhile.
+    ///
+    /// # Errors
+    /// Fails if kubectl fails. The object may have been changed nevertheless.
+    pub(super) fn patch(
+        &self,
+        plural: &str,
+        object: Object<'_>,
+        spec: &Value,
+    ) -> Result<Reply, Failure> {
+        let version = object.text("/metadata/resourceVersion");
+        let patch = json!({"metadata": {"resourceVersion": version}, "spec": spec}).to_string();
+        let kind = format!("{plural}.belay.dev");
+        let words = ["patch", &kind, object.name(), "--type=merge"];
+        let more = ["--patch", &patch, "--output=json"];
+        self.run(&[words.as_slice(), more.as_slice()].concat(), "")
+    }
+
+    /// Deletes the object at a path, if the object has not changed meanwhile.
+    ///
+    /// # Errors
+    /// Fails if kubectl fails. The object may have been deleted nevertheless.
+    pub(super) fn delete(&self, path: &str, object: Object<'_>) -> Result<Reply, Failure> {
+        let version = object.text("/metadata/resourceVersion");
+        let uid = object.text("/metadata/uid");
+        // `kubectl delete` by name has no preconditions.
+        let options = json!({
+            "apiVersion": "v1", "kind": "DeleteOptions",
+            "preconditions": {"resourceVersion": version, "uid": uid},
+        });
+        let words = ["delete", "--raw", path, "--filename", "-"];
+        self.run(&words, &options.to_string())
+    }
+
+    /// Runs kubectl with these words, and with `input` on its standard input.
+    fn run(&self, words: &[&str], input: &str) -> Result<Reply, Failure> {
+        let mut command = Command::new(&self.kubectl);
+        let context = self.context.iter().map(|name| format!("--context={name}"));
+        command.args(context).args(words);
+        command.arg(format!("--request-timeout={}s", self.seconds));
+        let output = output(&mut command, input).map_err(|error| {
+            let program = self.kubectl.to_string_lossy();
+            Failure::Machine(match error.kind() {
+                ErrorKind::NotFound => format!(
+                    "{program}: not found; install kubectl \
+                     (https://kubernetes.io/docs/tasks/tools), or name it by --kubectl PROGRAM"
+                ),
+                _ => format!("{program}: {error}; name kubectl by --kubectl PROGRAM"),
+            })
+        })?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        match output.status.success() {
+            true => Ok(Reply::Done(
+                serde_json::from_slice(&output.stdout).unwrap_or(Value::Null),
+            )),
+            // The reason in the server's response (meta/v1 StatusReason).
+            false if text.contains("(NotFound)") => Ok(Reply::Missing),
+            false if text.contains("(Conflict)") => Ok(Reply::Conflict),
+            false => {
+                let why = match text.trim() {
+                    "" => output.status.to_string(),
+                    text => text.to_owned(),
+                };
+                let (program, words) = (self.kubectl.to_string_lossy(), words.join(" "));
+                Err(Failure::Machine(format!("`{program} {words}`: {why}")))
+            }
+        }
+    }
+}
+
+fn output(command: &mut Command, input: &str) -> std::io::Result<Output> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    if input.is_empty() {
+        // A plugin of kubectl may ask for a password.
+        return command.spawn()?.wait_with_output();
+    }
+    let mut child = command.stdin(Stdio::piped()).spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        match stdin.write_all(input.as_bytes()) {
+            // kubectl has failed before it read the input; its message has the reason.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+            written => written?,
+        }
+    }
+    child.wait_with_output()
+}

@@ -1,0 +1,200 @@
+//! The lists of disks, volumes, snapshots and files, as rows. Makes no calls.
+
+use std::time::Duration;
+
+use super::cluster::{Cluster, Item, Kind, problem};
+use crate::objects::Object;
+use crate::render::{Cell, Rows};
+
+/// The age from which an object without a claim is unclaimed, as in the controller. Until then, its
+/// PersistentVolume may still be created.
+const UNCLAIMED: Duration = Duration::from_secs(600);
+
+/// Returns one row per disk.
+pub(super) fn disks(cluster: &Cluster) -> Rows {
+    let promised = cluster.promised();
+    let promised = |name: &str| promised.get(name).copied().unwrap_or(0);
+    let count = |kind: Kind, name: &str| {
+        let on_disk = |item: &Item<'_>| item.disk_name() == name;
+        number(cluster.of_kind(kind).filter(on_disk).count())
+    };
+    let row = |node: &str, disk: &str, object: Option<Object<'_>>| {
+        let name = format!("{node}.{disk}");
+        let known = |at: &str| object.and_then(|it| it.at(at)?.as_u64());
+        let free = known("/status/promisable");
+        let free = free.map(|bytes| bytes.saturating_sub(promised(&name)));
+        let age = object.map(|it| cluster.silence(it));
+        vec![
+            text(node),
+            text(disk),
+            size(known("/status/bytes")),
+            size(Some(promised(&name))),
+            size(free),
+            count(Kind::Volume, &name),
+            count(Kind::Snapshot, &name),
+            Cell::number(known("/status/unlisted/count").and_then(|it| i64::try_from(it).ok())),
+            age.map_or(Cell::Unknown, seconds),
+            Cell::Text(object.map_or("gone: no LocalDisk".to_owned(), |it| problem(cluster, it))),
+        ]
+    };
+    let disks = cluster.disks();
+    let disks = disks.map(|it| row(it.text("/spec/node"), it.text("/spec/disk"), Some(it)));
+    let gone = cluster.gone().into_iter();
+    let columns = [
+        "node",
+        "disk",
+        "size_bytes",
+        "promised_bytes",
+        "free_bytes",
+        "volumes",
+        "snapshots",
+        "unlisted",
+        "report_age_seconds",
+        "problem",
+    ];
+    let rows = disks.chain(gone.map(|(node, disk)| row(node, disk, None)));
+    Rows::new("disks", &columns, rows)
+}
+
+/// Returns one row per volume or snapshot, of one node if `node` is set.
+pub(super) fn objects(cluster: &Cluster, kind: Kind, node: Option<&str>) -> Rows {
+    let items = cluster.of_kind(kind);
+    let items = items.filter(|item| node.is_none_or(|node| item.node() == node));
+    let row = |item: Item<'_>| {
+        let phase = match item.phase() {
+            "" => "Ordered",
+            phase => phase,
+        };
+        let claim = cluster.claim_name(item);
+        let [name, id, node, disk] = identity(item);
+        let claim = Cell::Text(claim.unwrap_or_else(|| "unclaimed".to_owned()));
+        let phase = text(phase);
+        vec![
+            name,
+            id,
+            node,
+            disk,
+            size(item.bytes()),
+            phase,
+            claim,
+            text(item.failure()),
+        ]
+    };
+    let columns = [
+        "name",
+        "id",
+        "node",
+        "disk",
+        "size_bytes",
+        "phase",
+        "claim",
+        "failure",
+    ];
+    let name = match kind {
+        Kind::Volume => "volumes",
+        Kind::Snapshot => "snapshots",
+    };
+    Rows::new(name, &columns, items.map(row))
+}
+
+/// Returns one row per volume and snapshot that has a file, or had one, and no claim.
+pub(super) fn unclaimed(cluster: &Cluster) -> Rows {
+    let items = cluster.all().filter(|item| {
+        ["Ready", "Lost"].contains(&item.phase())
+            && cluster.age(item.object) >= UNCLAIMED
+            && cluster.claim(*item).is_none()
+    });
+    let row = |item: Item<'_>| {
+        let [name, id, node, disk] = identity(item);
+        let age = seconds(cluster.age(item.object));
+        let kind = text(item.kind.noun());
+        vec![
+            name,
+            id,
+            kind,
+            node,
+            disk,
+            size(item.bytes()),
+            text(item.phase()),
+            age,
+        ]
+    };
+    let columns = [
+        "name",
+        "id",
+        "kind",
+        "node",
+        "disk",
+        "size_bytes",
+        "phase",
+        "age_seconds",
+    ];
+    Rows::new("unclaimed_objects", &columns, items.map(row))
+}
+
+/// Returns one row per file that has no object. A store lists only the first files of its disk.
+pub(super) fn unlisted(cluster: &Cluster) -> Rows {
+    let (mut rows, mut notes) = (Vec::new(), Vec::new());
+    for disk in cluster.disks() {
+        let count = disk.number("/status/unlisted/count");
+        let files: Vec<_> = disk.list("/status/unlisted/first").collect();
+        for file in &files {
+            let [node, name] = ["/spec/node", "/spec/disk"].map(|at| text(disk.text(at)));
+            let bytes = size(file.at("/bytes").and_then(serde_json::Value::as_u64));
+            let [id, file] = ["/id", "/name"].map(|at| text(file.text(at)));
+            let count = Cell::Number(i64::try_from(count).unwrap_or(i64::MAX));
+            rows.push(vec![node, name, id, file, bytes, count]);
+        }
+        if count > files.len() as u64 {
+            let (name, listed) = (disk.name(), files.len());
+            let note = format!("disk {name}: {count} files without an object, {listed} listed");
+            notes.push(note);
+        }
+    }
+    let columns = ["node", "disk", "id", "name", "size_bytes", "files_of_disk"];
+    Rows {
+        narrow: columns.len() - 1,
+        notes,
+        ..Rows::new("unlisted_files", &columns, rows)
+    }
+}
+
+/// Returns one row per object whose data a command deletes or drops.
+pub(super) fn dropped<'a>(cluster: &Cluster, items: impl Iterator<Item = Item<'a>>) -> Rows {
+    let row = |item: Item<'_>| {
+        let [name, id, _, disk] = identity(item);
+        let claim = cluster.claim_name(item);
+        let claim = Cell::Text(claim.unwrap_or_else(|| "unclaimed".to_owned()));
+        vec![name, id, disk, size(item.bytes()), claim]
+    };
+    let columns = ["name", "id", "disk", "size_bytes", "claim"];
+    Rows::new("objects", &columns, items.map(row))
+}
+
+/// Returns the name in the request, the ID, the node and the disk.
+fn identity(item: Item<'_>) -> [Cell; 4] {
+    [
+        item.object.text("/spec/name"),
+        item.id(),
+        item.node(),
+        item.disk(),
+    ]
+    .map(text)
+}
+
+fn text(text: &str) -> Cell {
+    Cell::Text(text.to_owned())
+}
+
+fn size(bytes: Option<u64>) -> Cell {
+    let bytes = bytes.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+    bytes.map_or(Cell::Unknown, Cell::Bytes)
+}
+
+fn number(number: usize) -> Cell {
+    Cell::Number(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+fn seconds(age: Duration) -> Cell {
+    Cell::Seconds(i64::try_from(age.as_secs()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,197 @@
+//! `belayctl local`: shows and repairs the volumes and disks of the driver `local` of all nodes,
+//! by the objects in the API server. Needs kubectl and no socket of a driver.
+
+mod cluster;
+mod console;
+mod forget;
+mod kubectl;
+mod list;
+mod remove;
+mod reset;
+#[cfg(test)]
+mod tests;
+
+use clap::{Args, Subcommand};
+
+use crate::failure::Failure;
+use crate::render::Answer;
+use crate::target::Target;
+use cluster::{Cluster, Kind};
+use kubectl::Kubectl;
+
+const EXAMPLES: &str = "\
+Examples:
+  belayctl local disks                           # free space and problems
+  belayctl local volumes --node node1            # with their claims
+  belayctl local unclaimed                       # what no claim has
+  belayctl local remove vol-0123456789abcdef0123456789abcdef
+  belayctl local forget node2                    # node2 never returns
+  belayctl local reset node1 default             # the state of the disk is lost
+
+The commands run kubectl, with your kubeconfig: no command needs a socket.";
+
+/// The flags of `belayctl local`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Local {
+    #[command(flatten)]
+    kubectl: Kubectl,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// List the disks: free space, age of the report, problems
+    #[command(after_help = DISKS)]
+    Disks,
+    /// List the volumes and their claims
+    Volumes(Of),
+    /// List the snapshots and their claims
+    Snapshots(Of),
+    /// List volumes and snapshots that no PersistentVolume or VolumeSnapshotContent has
+    #[command(after_help = UNCLAIMED)]
+    Unclaimed,
+    /// List the files on the disks that have no object
+    #[command(after_help = UNLISTED)]
+    Unlisted,
+    /// Declare that a node never returns, so that its volumes can be deleted without it
+    #[command(after_help = FORGET)]
+    Forget(Forget),
+    /// Delete an unclaimed volume or snapshot with its data
+    #[command(after_help = REMOVE)]
+    Remove(Remove),
+    /// Let a disk be used again whose state cannot be recovered; all its volumes are then lost
+    #[command(after_help = RESET)]
+    Reset(Reset),
+}
+
+const DISKS: &str = "\
+PROMISED is the total size of all volumes and snapshots of the disk, and FREE is
+the size that new ones may have. A disk that objects name and that has no
+LocalDisk is gone, as after `belayctl local forget`.
+
+Examples:
+  belayctl local disks --context production
+  belayctl local disks -o json";
+
+const UNCLAIMED: &str = "\
+Lists volumes and snapshots that are Ready or Lost and older than 10 minutes.
+No command deletes them automatically. To use one again, create a
+PersistentVolume or VolumeSnapshotContent with its ID; to delete it with its
+data, use `belayctl local remove`.
+
+Examples:
+  belayctl local unclaimed -o json";
+
+const UNLISTED: &str = "\
+A file without an object is adopted automatically as soon as a PersistentVolume
+has its ID (volumeHandle), the place (nodeAffinity) and the disk; a snapshot, as
+soon as a VolumeSnapshotContent has its ID. No command deletes these files.
+
+Examples:
+  belayctl local unlisted";
+
+const FORGET: &str = "\
+Deletes the LocalDisks of the node. Three minutes later, the node's volumes can
+be deleted without it, and new volumes are created on other nodes. Refused while
+a store of the node reports. If the node returns, its files still exist.
+
+Examples:
+  belayctl local forget node2
+  belayctl local forget node2 --yes --output json";
+
+const REMOVE: &str = "\
+Refused if a PersistentVolume, a VolumeSnapshotContent or a request has the ID,
+or if the store of the disk does not serve it. Waits up to 90 s (--timeout) for
+the store. An interrupted or refused removal is cancelled: the data is kept
+unless the message says that its store deletes the data.
+
+Examples:
+  belayctl local remove snap-0123456789abcdef0123456789abcdef --yes";
+
+const RESET: &str = "\
+Only for a disk whose store reports that the state is missing. First try to
+mount the old disk. Deletes the LocalDisk, waits until the store creates it
+again, and permits the store to begin a new state. An interrupted reset
+continues when the command is repeated.
+
+Examples:
+  belayctl local reset node1 default";
+
+#[derive(Args)]
+#[command(after_help = OF)]
+struct Of {
+    /// Only on this node
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+}
+
+const OF: &str = "\
+CLAIM is the namespace and name of the PersistentVolumeClaim or VolumeSnapshot.
+Objects that are still being created have no claim, either.
+
+Examples:
+  belayctl local volumes --node node1
+  belayctl local snapshots -o json";
+
+#[derive(Args)]
+struct Forget {
+    /// Name of the Node
+    node: String,
+    #[command(flatten)]
+    yes: Yes,
+}
+
+#[derive(Args)]
+struct Remove {
+    /// ID of the volume or snapshot
+    id: String,
+    #[command(flatten)]
+    yes: Yes,
+}
+
+#[derive(Args)]
+struct Reset {
+    /// Name of the Node
+    node: String,
+    /// Name of the disk
+    disk: String,
+    #[command(flatten)]
+    yes: Yes,
+}
+
+#[derive(Args)]
+struct Yes {
+    /// Do not ask for confirmation
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Local {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// Fails if kubectl is missing or fails, or if the command is unsafe now.
+    pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
+        let kubectl = &self.kubectl.with_timeout(target.timeout);
+        let objects = |kind: Kind, of: &Of| {
+            let cluster = Cluster::read_all(kubectl)?;
+            Ok(Answer::Rows(list::objects(
+                &cluster,
+                kind,
+                of.node.as_deref(),
+            )))
+        };
+        match &self.verb {
+            Verb::Disks => Ok(Answer::Rows(list::disks(&Cluster::read(kubectl)?))),
+            Verb::Volumes(of) => objects(Kind::Volume, of),
+            Verb::Snapshots(of) => objects(Kind::Snapshot, of),
+            Verb::Unclaimed => Ok(Answer::Rows(list::unclaimed(&Cluster::read_all(kubectl)?))),
+            Verb::Unlisted => Ok(Answer::Rows(list::unlisted(&Cluster::read(kubectl)?))),
+            Verb::Forget(it) => forget::run(kubectl, &it.node, it.yes.yes),
+            Verb::Remove(it) => remove::run(kubectl, &it.id, it.yes.yes).await,
+            Verb::Reset(it) => reset::run(kubectl, [&it.node, &it.disk], it.yes.yes).await,
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! Tests of the rows and decisions, over small objects.
+
+use std::time::{Duration, SystemTime};
+
+use belay_contract::drivers::local::{STATE_IS_MISSING, WAITS};
+use prost_types::Timestamp;
+use serde_json::{Value, json};
+
+use super::cluster::{Cluster, Item, Kind, problem};
+use super::remove::{Step, step};
+use super::{forget, list, remove, reset};
+use crate::failure::Failure;
+use crate::objects::Object;
+use crate::render::{Answer, Output, Rows};
+
+const ID: &str = "vol-1";
+const GIB: u64 = 1 << 30;
+
+/// Returns the time this many seconds before the present of the tests.
+fn before(seconds: u64) -> String {
+    let now = Duration::from_secs(1_800_000_000 - seconds);
+    Timestamp::from(SystemTime::UNIX_EPOCH + now).to_string()
+}
+
+/// Merges `part` into an object, as a merge patch does.
+fn changed(mut object: Value, part: Value) -> Value {
+    if let (Value::Object(into), Value::Object(part)) = (&mut object, part) {
+        for (key, value) in part {
+            let old = into.remove(&key).unwrap_or(Value::Null);
+            let is_map = value.is_object() && old.is_object();
+            let new = if is_map { changed(old, value) } else { value };
+            into.insert(key, new);
+        }
+    }
+    object
+}
+
+/// Returns a volume of 1 GiB that is ready.
+fn volume(part: Value) -> Value {
+    let metadata = json!({"name": "pvc-1", "generation": 3, "creationTimestamp": before(3600),
+        "finalizers": ["belay.dev/store"]});
+    let spec = json!({"version": 1, "id": ID, "name": "pvc-1", "place": "node1", "disk": "default",
+        "node": "node1", "bytes": GIB});
+    let status = json!({"phase": "Ready", "bytes": GIB});
+    changed(
+        json!({"metadata": metadata, "spec": spec, "status": status}),
+        part,
+    )
+}
+
+fn snapshot(part: Value) -> Value {
+    let own = json!({"metadata": {"name": "snapshot-1"}, "spec": {"id": "snap-1", "bytes": null,
+        "name": "snapshot-1", "volume": ID}});
+    changed(changed(volume(json!({})), own), part)
+}
+
+/// Returns a disk of `node1` with 10 GiB, whose store has reported 20 seconds before.
+fn disk(part: Value) -> Value {
+    let metadata = json!({"name": "node1.default", "creationTimestamp": before(9000)});
+    let status = json!({"bytes": 10 * GIB, "promisable": 9 * GIB, "readOnly": false, "uuid": "u",
+        "reported": before(20)});
+    let spec = json!({"node": "node1", "place": "node1", "disk": "default"});
+    changed(
+        json!({"metadata": metadata, "spec": spec, "status": status}),
+        part,
+    )
+}
+
+fn persistent() -> Value {
+    json!({"metadata": {"name": "pv-1"}, "spec": {"csi": {"volumeHandle": ID},
+        "claimRef": {"namespace": "shop", "name": "data"}}})
+}
+
+fn cluster(disks: Value, volumes: Value, snapshots: Value, claims: Value) -> Cluster {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+    Cluster::of([disks, volumes, snapshots, claims], now)
+}
+
+/// Returns a cluster with one disk and one volume.
+fn pair(disk: Value, volume: Value, claims: Value) -> Cluster {
+    cluster(json!([disk]), json!([volume]), json!([]), claims)
+}
+
+/// Returns the words of each line of a table, without its head.
+fn lines(rows: Rows) -> Vec<String> {
+    let text = Answer::Rows(rows).text(Output::Table);
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    text.lines().skip(1).map(words).collect()
+}
+
+#[track_caller]
+fn refused<T>(result: Result<T, Failure>, why: &str) {
+    let failure = result.err().expect(why).to_string();
+    assert!(failure.contains(why), "{failure}");
+}
+
+#[test]
+fn a_disk_is_shown_with_its_room_and_its_problem() {
+    let objects = || (json!([volume(json!({}))]), json!([snapshot(json!({}))]));
+    for (part, row) in [
+        (json!({}), "10GiB 2GiB 7GiB 1 1 - 20s -"),
+        (
+            json!({"status": {"readOnly": true, "unlisted": {"count": 4}}}),
+            "10GiB 2GiB 7GiB 1 1 4 20s read-only",
+        ),
+        (
+            json!({"status": {"problem": "no"}}),
+            "10GiB 2GiB 7GiB 1 1 - 20s no",
+        ),
+        (
+            json!({"status": {"reported": before(180)}}),
+            "10GiB 2GiB 7GiB 1 1 - 3m silent: its store does not report; check its pod",
+        ),
+        (
+            json!({"status": null}),
+            "- 2GiB - 1 1 - 2h its store has not reported its state",
+        ),
+    ] {
+        let (volumes, snapshots) = objects();
+        let cluster = cluster(json!([disk(part)]), volumes, snapshots, json!([]));
+        assert_eq!(
+            lines(list::disks(&cluster)),
+            [format!("node1 default {row}")]
+        );
+    }
+    let (volumes, snapshots) = objects();
+    let gone = cluster(json!([]), volumes, snapshots, json!([]));
+    let row = "node1 default - 2GiB - 1 1 - - gone: no LocalDisk";
+    assert_eq!(lines(list::disks(&gone)), [row]);
+}
+
+#[test]
+fn the_promised_size_is_the_one_that_the_controller_counts() {
+    let no_finalizer = || json!({"finalizers": []});
+    for (part, gib) in [
+        (json!({}), 1),
+        (json!({"status": null}), 1),
+        (json!({"spec": {"bytes": 4 * GIB}}), 4),
+        (
+            json!({"spec": {"bytes": 4 * GIB}, "status": {"observedGeneration": 3}}),
+            1,
+        ),
+        (
+            json!({"spec": {"bytes": 4 * GIB}, "status": {"bytes": 5 * GIB}}),
+            5,
+        ),
+        (
+            json!({"metadata": no_finalizer(), "status": {"phase": "Refused"}}),
+            0,
+        ),
+        (json!({"status": {"phase": "Refused"}}), 1),
+        (
+            json!({"metadata": no_finalizer(), "spec": {"remove": 3}}),
+            0,
+        ),
+        (json!({"spec": {"remove": 3}}), 1),
+    ] {
+        let cluster = pair(disk(json!({})), volume(part.clone()), json!([]));
+        assert_eq!(cluster.promised()["node1.default"], gib * GIB, "{part}");
+    }
+    // The size of a snapshot is the size of its volume until its store reports it.
+    for (part, gib) in [(json!({"status": {"bytes": null}}), 2), (json!({}), 2)] {
+        let snapshots = json!([snapshot(part)]);
+        let cluster = cluster(json!([]), json!([volume(json!({}))]), snapshots, json!([]));
+        assert_eq!(cluster.promised()["node1.default"], gib * GIB);
+    }
+}
+
+#[test]
+fn a_volume_is_shown_with_its_claim_and_its_failure() {
+    let row = |claims: Value, part: Value| {
+        let cluster = pair(disk(json!({})), volume(part), claims);
+        assert_eq!(
+            lines(list::objects(&cluster, Kind::Volume, Some("node2"))),
+            [""; 0]
+        );
+        lines(list::objects(&cluster, Kind::Volume, Some("node1"))).concat()
+    };
+    let of = |rest: &str| format!("pvc-1 vol-1 node1 default 1GiB {rest}");
+    assert_eq!(
+        row(json!([persistent()]), json!({})),
+        of("Ready shop/data -")
+    );
+    let unbound = changed(persistent(), json!({"spec": {"claimRef": null}}));
+    let unbound = row(json!([unbound]), json!({}));
+    assert_eq!(unbound, of("Ready PersistentVolume pv-1 -"));
+    let failed = json!({"status": {"phase": "Refused", "failure": {"message": "no room"}}});
+    assert_eq!(row(json!([]), failed), of("Refused unclaimed no room"));
+    assert_eq!(
+        row(json!([]), json!({"status": null})),
+        of("Ordered unclaimed -")
+    );
+}
+
+#[test]
+fn a_snapshot_is_claimed_by_the_content_with_its_handle() {
+    for part in [
+        json!({"status": {"snapshotHandle": "snap-1"}}),
+        json!({"spec": {"source": {"snapshotHandle": "snap-1"}}}),
+    ] {
+        let content = json!({"metadata": {"name": "content-1"}, "spec": {
+            "volumeSnapshotRef": {"namespace": "shop", "name": "daily"}}});
+        let claims = json!([changed(content, part)]);
+        let cluster = cluster(json!([]), json!([]), json!([snapshot(json!({}))]), claims);
+        let rows = lines(list::objects(&cluster, Kind::Snapshot, None));
+        assert_eq!(
+            rows,
+            ["snapshot-1 snap-1 node1 default 1GiB Ready shop/daily -"]
+        );
+        assert_eq!(lines(list::unclaimed(&cluster)), [""; 0]);
+    }
+}
+
+#[test]
+fn only_old_objects_with_a_file_or_a_lost_file_are_unclaimed() {
+    let unclaimed = |part: Value, claims: Value| {
+        let cluster = pair(disk(json!({})), volume(part), claims);
+        lines(list::unclaimed(&cluster)).concat()
+    };
+    let row = "pvc-1 vol-1 volume node1 default 1GiB Ready 60m";
+    assert_eq!(unclaimed(json!({}), json!([])), row);
+    let lost = unclaimed(json!({"status": {"phase": "Lost"}}), json!([]));
+    assert_eq!(lost, row.replace("Ready", "Lost"));
+    assert_eq!(unclaimed(json!({}), json!([persistent()])), "");
+    assert_eq!(
+        unclaimed(json!({"status": {"phase": "Making"}}), json!([])),
+        ""
+    );
+    let young = json!({"metadata": {"creationTimestamp": before(599)}});
+    assert_eq!(unclaimed(young, json!([])), "");
+}
+
+#[test]
+fn files_without_an_object_are_listed_and_a_note_counts_the_others() {
+    let file = json!({"id": "vol-9", "name": "pvc-9", "bytes": GIB});
+    let disk =
+        |count: u64| disk(json!({"status": {"unlisted": {"count": count, "first": [file]}}}));
+    let rows = |count: u64| {
+        let disks = json!([disk(count)]);
+        lines(list::unlisted(&cluster(
+            disks,
+            json!([]),
+            json!([]),
+            json!([]),
+        )))
+    };
+    let row = "node1 default vol-9 pvc-9 1GiB";
+    assert_eq!(rows(1), [row]);
+    let note = "disk node1.default: 21 files without an object, 1 listed";
+    assert_eq!(rows(21), [row, note]);
+}
+
+#[test]
+fn a_node_is_forgotten_only_if_no_store_of_it_reports() {
+    let plan = |part: Value, node: &str| {
+        let cluster = pair(disk(part), volume(json!({})), json!([]));
+        forget::plan(&cluster, node).map(|disks| disks.len())
+    };
+    let silent = json!({"reported": before(180)});
+    assert_eq!(plan(json!({"status": silent}), "node1").unwrap(), 1);
+    let reporting = "node1.default: its store still reports";
+    refused(
+        plan(json!({"status": {"reported": before(179)}}), "node1"),
+        reporting,
+    );
+    // The clock of the node is slow, but the API server has recorded the report.
+    let fields = json!([{"subresource": "status", "time": before(5)}]);
+    let slow = json!({"status": silent, "metadata": {"managedFields": fields}});
+    refused(plan(slow, "node1"), reporting);
+    // The clock of this machine is slow.
+    let future = Timestamp::from(SystemTime::UNIX_EPOCH + Duration::from_secs(1_900_000_000));
+    let future = json!({"status": {"reported": future.to_string()}});
+    refused(plan(future, "node1"), reporting);
+    // The store has just created the disk again.
+    let new = json!({"status": null, "metadata": {"creationTimestamp": before(9)}});
+    refused(plan(new, "node1"), reporting);
+    refused(plan(json!({}), "node2"), "node2: has no disk");
+    let forgotten = cluster(json!([]), json!([volume(json!({}))]), json!([]), json!([]));
+    assert_eq!(forget::plan(&forgotten, "node1").unwrap().len(), 0);
+}
+
+#[test]
+fn only_an_unclaimed_volume_on_a_served_disk_may_be_removed() {
+    let plan = |disk: Value, part: Value, claims: Value| {
+        let cluster = pair(disk, volume(part), claims);
+        remove::plan(&cluster, ID).map(|_item| ())
+    };
+    let of = |part: Value| plan(disk(json!({})), part, json!([]));
+    let on = |part: Value| plan(disk(json!({"status": part})), json!({}), json!([]));
+    of(json!({})).unwrap();
+    of(json!({"status": {"phase": "Lost"}})).unwrap();
+    // An earlier attempt was refused, and its number may still be in the object.
+    of(json!({"spec": {"remove": 3}, "status": {"refusedRemoval": 3}})).unwrap();
+    // An earlier command has not waited for its end.
+    of(json!({"spec": {"remove": 3}, "status": {"phase": "Removing"}})).unwrap();
+    // No store has the file of a backup's object, so no store is needed.
+    let restored = json!({"metadata": {"finalizers": []}, "status": {"phase": "Lost"}});
+    plan(
+        disk(json!({"status": {"problem": "no"}})),
+        restored,
+        json!([]),
+    )
+    .unwrap();
+
+    let claimed = plan(disk(json!({})), json!({}), json!([persistent()]));
+    refused(claimed, "volume vol-1: PersistentVolume pv-1 has it");
+    refused(
+        of(json!({"status": {"phase": "Making"}})),
+        "not Ready or Lost",
+    );
+    refused(of(json!({"status": null})), "not Ready or Lost");
+    refused(
+        of(json!({"status": {"phase": "Moving"}})),
+        "another release",
+    );
+    refused(of(json!({"spec": {"version": 2}})), "another release");
+    let ending = json!({"metadata": {"deletionTimestamp": before(1)}});
+    refused(of(ending), "is being deleted");
+    refused(of(json!({"spec": {"remove": 3}})), "already being removed");
+    refused(
+        of(json!({"metadata": {"finalizers": []}})),
+        "has not accepted",
+    );
+    refused(
+        on(json!({"reported": before(180)})),
+        "node1.default cannot delete it: silent",
+    );
+    refused(
+        on(json!({"problem": "not mounted"})),
+        "cannot delete it: not mounted",
+    );
+    refused(on(json!({"readOnly": true})), "cannot delete it: read-only");
+    let gone = cluster(json!([]), json!([volume(json!({}))]), json!([]), json!([]));
+    refused(remove::plan(&gone, ID).map(|_item| ()), "has no LocalDisk");
+    refused(
+        remove::plan(&gone, "vol-2").map(|_item| ()),
+        "vol-2: has no object",
+    );
+    let twice = json!([volume(json!({})), volume(json!({}))]);
+    let twice = cluster(json!([disk(json!({}))]), twice, json!([]), json!([]));
+    refused(remove::plan(&twice, ID).map(|_item| ()), "several objects");
+}
+
+#[test]
+fn a_removal_follows_the_protocol_of_the_controller() {
+    let next = |part: Value, own: Option<u64>| {
+        let value = volume(part);
+        let object = Object::new(&value);
+        let kind = Kind::Volume;
+        step(Item { kind, object }, own)
+    };
+    let attempt = |remove: Option<u64>, refused: u64| {
+        let failure = json!({"message": "in use"});
+        json!({"spec": {"remove": remove},
+            "status": {"refusedRemoval": refused, "failure": failure}})
+    };
+    assert_eq!(next(json!({}), None), Step::Begin(3));
+    assert_eq!(next(attempt(None, 2), None), Step::Begin(3));
+    assert_eq!(next(attempt(None, 7), None), Step::Begin(8));
+    assert_eq!(next(attempt(Some(4), 4), None), Step::Begin(5));
+    assert_eq!(next(attempt(Some(4), 3), Some(4)), Step::Wait);
+    // Another controller has written a later attempt.
+    assert_eq!(next(attempt(Some(5), 3), Some(4)), Step::Wait);
+    for remove in [Some(4), Some(5), None] {
+        let refused = next(attempt(remove, 4), Some(4));
+        assert!(matches!(refused, Step::Failed(why) if why.contains("removal: in use")));
+    }
+    let cancelled = next(attempt(None, 3), Some(4));
+    assert!(matches!(cancelled, Step::Failed(why) if why.contains("has cancelled")));
+    let removing = json!({"spec": {"remove": 4}, "status": {"phase": "Removing"}});
+    assert_eq!(next(removing.clone(), Some(4)), Step::Claimed);
+    let no_finalizer = json!({"metadata": {"finalizers": []}});
+    assert_eq!(
+        next(changed(removing, no_finalizer.clone()), Some(4)),
+        Step::Delete
+    );
+    // The store has no file for the object.
+    let removed = changed(attempt(Some(4), 0), no_finalizer.clone());
+    assert_eq!(next(removed.clone(), Some(4)), Step::Delete);
+    // A person has deleted the object, and the store keeps the file.
+    let ending = json!({"metadata": {"deletionTimestamp": before(1)}});
+    let kept = next(changed(removed, ending), Some(4));
+    assert!(matches!(kept, Step::Failed(why) if why.contains("not the file")));
+    let odd = next(changed(attempt(Some(4), 4), no_finalizer), None);
+    assert!(matches!(odd, Step::Failed(_)));
+    let newer = next(json!({"spec": {"version": 2}}), Some(4));
+    assert!(matches!(newer, Step::Failed(why) if why.contains("upgrade")));
+}
+
+#[test]
+fn only_a_disk_whose_state_is_missing_may_be_reset() {
+    let plan = |part: Value| {
+        let cluster = pair(disk(json!({"status": part})), volume(json!({})), json!([]));
+        reset::plan(&cluster, "node1.default").map(|_disk| ())
+    };
+    let missing = format!("/v: {STATE_IS_MISSING} u; mount the disk");
+    plan(json!({"problem": missing})).unwrap();
+    // An earlier reset was interrupted.
+    let waits = format!("/v: empty; {WAITS} to use it");
+    plan(json!({"problem": waits, "uuid": null})).unwrap();
+    refused(plan(json!({"problem": waits})), "does not miss the state");
+    refused(plan(json!({})), "reports no problem");
+    refused(
+        plan(json!({"problem": "input/output error"})),
+        "but reports: input/output error",
+    );
+    let silent = plan(json!({"problem": missing, "reported": before(180)}));
+    refused(silent, "its store does not report");
+    let none = cluster(json!([]), json!([]), json!([]), json!([]));
+    refused(
+        reset::plan(&none, "node1.default").map(|_disk| ()),
+        "does not exist",
+    );
+    let value = disk(json!({}));
+    assert_eq!(problem(&none, Object::new(&value)), "");
+}

@@ -1,0 +1,265 @@
+//! `belayctl local` with a script as kubectl: the order of its calls. `tests/beds/kubernetes` runs
+//! the commands in a cluster.
+
+#![expect(clippy::expect_used, reason = "test code")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Records each call with its input, and prints the file with the number of the call. A call
+/// without a file fails, as if the object did not exist.
+const SCRIPT: &str = r#"#!/bin/sh
+cd "${0%/*}" || exit 1
+case "$*" in *" -"*"--filename -"*) input=$(cat) ;; *) input= ;; esac
+printf '%s %s\n' "$*" "$input" >>calls
+number=$(wc -l <calls)
+[ -e "$number" ] || { echo 'Error from server (NotFound): not found' >&2; exit 1; }
+! grep -q ^Error "$number" || { cat "$number" >&2; exit 1; }
+cat "$number"
+"#;
+
+struct Run {
+    output: Output,
+    /// The calls, without the flags that all have.
+    calls: Vec<String>,
+}
+
+impl Run {
+    /// Runs belayctl with these replies of kubectl.
+    fn new(line: &str, replies: &[&str]) -> Self {
+        let dir = TempDir::new().expect("a directory");
+        let script = dir.path().join("kubectl");
+        fs::write(&script, SCRIPT).expect("write");
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
+        for (at, reply) in replies.iter().enumerate() {
+            if !reply.is_empty() {
+                fs::write(dir.path().join((at + 1).to_string()), reply).expect("write");
+            }
+        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_belayctl"));
+        command.args(line.split(' ')).arg("--kubectl").arg(&script);
+        let output = command.stdin(Stdio::null()).output().expect("it runs");
+        let calls = fs::read_to_string(dir.path().join("calls")).unwrap_or_default();
+        let calls = calls.lines().map(|call| {
+            let call = call.replace("/apis/belay.dev/v1alpha1/", "");
+            let call = call.replace("--request-timeout=120s", "");
+            call.split_whitespace().collect::<Vec<_>>().join(" ")
+        });
+        Self {
+            output,
+            calls: calls.collect(),
+        }
+    }
+
+    /// Checks the exit code and a part of the text on standard output and standard error.
+    #[track_caller]
+    fn says(&self, code: i32, part: &str) -> &Self {
+        let Output {
+            stdout,
+            stderr,
+            status,
+        } = &self.output;
+        let text = [stdout.as_slice(), stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        assert_eq!(status.code(), Some(code), "{text}");
+        assert!(text.contains(part), "{text}");
+        self
+    }
+
+    /// Checks the calls after those that list objects.
+    #[track_caller]
+    fn calls(&self, lists: &[&str], changes: &[&str]) {
+        let lists = lists.iter().map(|path| format!("get --raw {path}"));
+        let changes = changes.iter().map(|&change| change.to_owned());
+        let expected: Vec<_> = lists.chain(changes).collect();
+        assert_eq!(self.calls, expected);
+    }
+}
+
+const NONE: &str = r#"{"items": []}"#;
+const OBJECTS: [&str; 3] = ["localdisks", "localvolumes", "localsnapshots"];
+const ALL: [&str; 5] = [
+    "localdisks",
+    "localvolumes",
+    "localsnapshots",
+    "/api/v1/persistentvolumes",
+    "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents",
+];
+
+fn list(object: &Value) -> String {
+    json!({"items": [object]}).to_string()
+}
+
+/// Returns a disk that was reported at this time.
+fn disk(reported: &str) -> String {
+    let metadata = json!({"name": "node1.default", "uid": "u-1", "resourceVersion": "7"});
+    let spec = json!({"node": "node1", "place": "node1", "disk": "default"});
+    list(&json!({"metadata": metadata, "spec": spec, "status": {"reported": reported}}))
+}
+
+/// Returns a volume of `node1` with this version of its object, attempt and state.
+fn volume(version: &str, remove: Option<u64>, phase: &str, refused: u64) -> Value {
+    let metadata = json!({"name": "pvc-1", "uid": "u-2", "resourceVersion": version,
+        "generation": 3, "finalizers": ["belay.dev/store"]});
+    let spec = json!({"version": 1, "id": "vol-1", "name": "pvc-1", "node": "node1",
+        "disk": "default", "bytes": 1 << 30, "remove": remove});
+    let status = json!({"phase": phase, "refusedRemoval": refused,
+        "failure": {"message": "the file is in use"}});
+    json!({"metadata": metadata, "spec": spec, "status": status})
+}
+
+const ATTEMPT: &str = "patch localvolumes.belay.dev pvc-1 --type=merge --patch \
+     {\"metadata\":{\"resourceVersion\":\"8\"},\"spec\":{\"remove\":3}} --output=json";
+const CANCEL: &str = "patch localvolumes.belay.dev pvc-1 --type=merge --patch \
+     {\"metadata\":{\"resourceVersion\":\"9\"},\"spec\":{\"remove\":null}} \
+     --output=json";
+const READ: &str = "get --raw localvolumes/pvc-1";
+
+/// Runs a removal with these replies to the calls from the attempt on.
+fn remove(replies: &[String]) -> Run {
+    let now = "2126-01-01T00:00:00Z";
+    let volumes = list(&volume("8", None, "Ready", 0));
+    // The cluster has no definitions of snapshots.
+    let lists = [&disk(now), &volumes, NONE, NONE, "", NONE];
+    let replies = replies.iter().map(String::as_str);
+    let replies: Vec<_> = lists.into_iter().chain(replies).collect();
+    Run::new("local remove vol-1 --yes", &replies)
+}
+
+/// The lists before the attempt: claims are listed last.
+fn before() -> Vec<&'static str> {
+    [ALL.as_slice(), &["/api/v1/persistentvolumeclaims"]].concat()
+}
+
+#[test]
+fn a_list_reads_objects_and_an_absent_kind_is_explained() {
+    for line in ["local disks", "local unlisted"] {
+        let run = Run::new(line, &[NONE; 3]);
+        run.says(0, "no ").calls(&OBJECTS, &[]);
+    }
+    for line in ["local volumes", "local snapshots", "local unclaimed"] {
+        Run::new(line, &[NONE; 5]).says(0, "no ").calls(&ALL, &[]);
+    }
+    Run::new("local disks", &[]).says(1, "no localdisks.belay.dev; install the chart");
+    let failed = Run::new("local disks --context a", &["Error: connection refused"]);
+    failed.says(
+        1,
+        "get --raw /apis/belay.dev/v1alpha1/localdisks`: Error: connection refused",
+    );
+    assert_eq!(failed.calls, ["--context=a get --raw localdisks"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_belayctl"));
+    let output = command
+        .args(["local", "disks", "--kubectl", "/nonexistent"])
+        .output();
+    let text = String::from_utf8(output.expect("it runs").stderr).expect("UTF-8");
+    assert!(
+        text.contains("/nonexistent: not found; install kubectl"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_node_is_forgotten_by_conditional_deletions_and_its_claims_are_named() {
+    let claim = json!({"metadata": {"name": "pv-1"}, "spec": {"csi": {"volumeHandle": "vol-1"},
+        "claimRef": {"namespace": "shop", "name": "data"}}});
+    let volumes = list(&volume("8", None, "Ready", 0));
+    let claims = list(&claim);
+    let silent = disk("2026-01-01T00:00:00Z");
+    let lists = [&silent, &volumes, NONE, &claims, NONE];
+    let delete = "delete --raw localdisks/node1.default --filename - {\"apiVersion\":\"v1\",\
+         \"kind\":\"DeleteOptions\",\"preconditions\":{\"resourceVersion\":\"7\",\"uid\":\"u-1\"}}";
+    let replies = [lists.as_slice(), &["{}"]].concat();
+    let run = Run::new("local forget node1 --yes", &replies);
+    run.says(
+        0,
+        "kubectl delete --namespace shop persistentvolumeclaim data",
+    );
+    run.calls(&ALL, &[delete]);
+
+    let conflict = "Error from server (Conflict): Precondition failed";
+    let replies = [lists.as_slice(), &[conflict]].concat();
+    let run = Run::new("local forget node1 --yes", &replies);
+    run.says(1, "its store still reports")
+        .calls(&ALL, &[delete]);
+    let run = Run::new("local forget node1", &lists);
+    run.says(64, "confirm by --yes").calls(&ALL, &[]);
+}
+
+#[test]
+fn a_removal_ends_when_the_store_has_removed_its_finalizer() {
+    let of = |remove, phase| volume("9", remove, phase, 0);
+    let mut removed = of(Some(3), "Removing");
+    removed["metadata"]["finalizers"] = json!([]);
+    let claimed = of(Some(3), "Removing").to_string();
+    let attempt = of(Some(3), "Ready").to_string();
+    let run = remove(&[attempt, claimed, removed.to_string(), "{}".to_owned()]);
+    let delete = "delete --raw localvolumes/pvc-1 --filename - {\"apiVersion\":\"v1\",\
+         \"kind\":\"DeleteOptions\",\"preconditions\":{\"resourceVersion\":\"9\",\"uid\":\"u-2\"}}";
+    run.says(0, "deleted")
+        .calls(&before(), &[ATTEMPT, READ, READ, delete]);
+    // A controller has deleted the object after the store has deleted the file.
+    let [attempt, claimed] = ["Ready", "Removing"].map(|phase| of(Some(3), phase).to_string());
+    remove(&[attempt, claimed])
+        .says(0, "deleted")
+        .calls(&before(), &[ATTEMPT, READ, READ]);
+}
+
+#[test]
+fn a_failed_removal_is_cancelled_before_the_command_ends() {
+    let attempt = || volume("9", Some(3), "Ready", 0).to_string();
+    let refused = || volume("9", Some(3), "Ready", 3).to_string();
+    let cancelled = || volume("10", None, "Ready", 3).to_string();
+    let run = remove(&[attempt(), refused(), refused(), cancelled()]);
+    run.says(
+        1,
+        "refused the removal: the file is in use; the removal is cancelled",
+    );
+    run.calls(&before(), &[ATTEMPT, READ, READ, CANCEL]);
+
+    // The object has changed before it is cancelled.
+    let conflict = || "Error from server (Conflict): the object has been modified".to_owned();
+    let run = remove(&[
+        attempt(),
+        refused(),
+        refused(),
+        conflict(),
+        refused(),
+        cancelled(),
+    ]);
+    run.says(1, "the removal is cancelled");
+    run.calls(&before(), &[ATTEMPT, READ, READ, CANCEL, READ, CANCEL]);
+
+    // Without a response, the attempt may have been written.
+    let cut = "Error: connection reset".to_owned();
+    let early = volume("8", None, "Ready", 0).to_string();
+    let run = remove(&[cut, early, attempt(), cancelled()]);
+    run.says(1, "connection reset; the removal is cancelled");
+    run.calls(&before(), &[ATTEMPT, READ, READ, CANCEL]);
+
+    // The object has changed since its claims were checked.
+    let run = remove(&[conflict()]);
+    run.says(1, "was changed meanwhile")
+        .calls(&before(), &[ATTEMPT]);
+}
+
+#[test]
+fn a_volume_with_a_pending_claim_is_kept() {
+    let mut named = volume("8", None, "Ready", 0);
+    named["spec"]["name"] = json!("pvc-0b5e");
+    let claim = json!({"metadata": {"namespace": "shop", "name": "data", "uid": "0b5e"}});
+    let now = disk("2126-01-01T00:00:00Z");
+    let (volumes, claims) = (list(&named), list(&claim));
+    let replies = [&now, &volumes, NONE, NONE, "", &claims];
+    let run = Run::new("local remove vol-1 --yes", &replies);
+    run.says(1, "PersistentVolumeClaim shop/data requests it")
+        .calls(&before(), &[]);
+    let run = Run::new(
+        "local reset node1 default --yes",
+        &[&now, &volumes, NONE, NONE, ""],
+    );
+    run.says(1, "reports no problem").calls(&ALL, &[]);
+}
