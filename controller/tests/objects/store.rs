@@ -352,6 +352,29 @@ pub(crate) async fn a_disk_is_begun_with_permission_and_never_again(server: &Ser
         .await;
 }
 
+pub(crate) async fn a_disk_without_its_state_is_begun_again_once_its_object_was_deleted(
+    server: &Server,
+) {
+    let mut node = Node::new(server, "reset");
+    node.start();
+    node.begin().await;
+    node.kill();
+    let disk = node.disk("default");
+    fs::remove_dir_all(&disk).unwrap();
+    fs::create_dir(&disk).unwrap();
+    node.start();
+    node.disk_shows("default", |it| problem(it).contains("had the state"))
+        .await;
+    // The store keeps running, and must not write the identity that it has read before.
+    server.kubectl(&["delete", "localdisks.belay.dev", "reset.default"]);
+    node.disk_shows("default", |it| problem(it).contains("permission"))
+        .await;
+    let object = node.disk_named("default").await;
+    let begin = Change::<LocalDisk>::Spec(json!({"begin": object.metadata.uid}));
+    done(node.client.patch(&object.metadata, begin).await);
+    node.disk_shows("default", is_served).await;
+}
+
 pub(crate) async fn a_volume_lives_and_ends(node: &mut Node<'_>) {
     let spec = node.made(1).await;
     let ready = node.is_in("pvc-1", Phase::Ready).await;
@@ -797,6 +820,7 @@ pub(crate) async fn all(server: &Server) {
         a_restored_object_without_its_file_is_lost(&mut node).await;
         a_newer_spec_is_refused_by_name(&mut node).await;
         a_disk_is_begun_with_permission_and_never_again(server).await;
+        a_disk_without_its_state_is_begun_again_once_its_object_was_deleted(server).await;
     }
     kills_leave_nothing_half_done(server).await;
     a_restarted_server_is_followed(server).await;

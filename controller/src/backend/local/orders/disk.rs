@@ -120,7 +120,11 @@ impl Reporter<'_> {
         let object = self.object().await?;
         let name = &object.metadata.name;
         let remembered = match &object.status {
-            None => None,
+            None => {
+                // The object was deleted, and with it the identity of the state.
+                self.last = None;
+                None
+            }
             Some(Parsed::Known(status)) => status.uuid.clone(),
             Some(Parsed::Unknown(why)) => {
                 return Err(Failure::precondition(format!(
