@@ -7,20 +7,17 @@ use super::kubectl::{Kubectl, Reply};
 use super::list;
 use crate::failure::Failure;
 use crate::objects::Object;
-use crate::render::{Answer, Rows};
+use crate::render::Rows;
 
 /// Forgets a node. Without `is_confirmed`, the user must confirm it.
 ///
 /// # Errors
 /// Fails if a store of the node may still run, or if kubectl fails.
-pub(super) fn run(kubectl: &Kubectl, node: &str, is_confirmed: bool) -> Result<Answer, Failure> {
+pub(super) fn run(kubectl: &Kubectl, node: &str, is_confirmed: bool) -> Result<Rows, Failure> {
     let cluster = Cluster::read_all(kubectl)?;
     let disks = plan(&cluster, node)?;
     let lost = || cluster.all().filter(|item| item.node() == node);
-    let mut rows = Rows {
-        name: "lost_objects",
-        ..list::dropped(&cluster, lost())
-    };
+    let mut rows = list::objects("lost_objects", &cluster, lost());
     if !is_confirmed {
         let warning = format!("these volumes and snapshots of node {node} will be lost");
         console::confirm(&rows, &warning)?;
@@ -34,7 +31,7 @@ pub(super) fn run(kubectl: &Kubectl, node: &str, is_confirmed: bool) -> Result<A
         }
     }
     rows.notes = advice(&cluster, node, lost());
-    Ok(Answer::Rows(rows))
+    Ok(rows)
 }
 
 /// Returns the LocalDisks to delete.

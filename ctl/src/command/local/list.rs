@@ -57,28 +57,30 @@ pub(super) fn disks(cluster: &Cluster) -> Rows {
 }
 
 /// Returns one row per volume or snapshot, of one node if `node` is set.
-pub(super) fn objects(cluster: &Cluster, kind: Kind, node: Option<&str>) -> Rows {
-    let items = cluster.of_kind(kind);
-    let items = items.filter(|item| node.is_none_or(|node| item.node() == node));
+pub(super) fn of_kind(cluster: &Cluster, kind: Kind, node: &Option<String>) -> Rows {
+    let name = match kind {
+        Kind::Volume => "volumes",
+        Kind::Snapshot => "snapshots",
+    };
+    let is_there = |item: &Item<'_>| node.as_ref().is_none_or(|node| item.node() == node);
+    objects(name, cluster, cluster.of_kind(kind).filter(is_there))
+}
+
+/// Returns one row per object.
+pub(super) fn objects<'a>(
+    name: &'static str,
+    cluster: &Cluster,
+    items: impl Iterator<Item = Item<'a>>,
+) -> Rows {
     let row = |item: Item<'_>| {
         let phase = match item.phase() {
             "" => "Ordered",
             phase => phase,
         };
         let claim = cluster.claim_name(item);
-        let [name, id, node, disk] = identity(item);
-        let claim = Cell::Text(claim.unwrap_or_else(|| "unclaimed".to_owned()));
-        let phase = text(phase);
-        vec![
-            name,
-            id,
-            node,
-            disk,
-            size(item.bytes()),
-            phase,
-            claim,
-            text(item.failure()),
-        ]
+        let claim = claim.unwrap_or_else(|| "unclaimed".to_owned());
+        let rest = [text(phase), Cell::Text(claim), text(item.failure())];
+        identity(item).into_iter().chain(rest).collect()
     };
     let columns = [
         "name",
@@ -90,10 +92,6 @@ pub(super) fn objects(cluster: &Cluster, kind: Kind, node: Option<&str>) -> Rows
         "claim",
         "failure",
     ];
-    let name = match kind {
-        Kind::Volume => "volumes",
-        Kind::Snapshot => "snapshots",
-    };
     Rows::new(name, &columns, items.map(row))
 }
 
@@ -105,28 +103,18 @@ pub(super) fn unclaimed(cluster: &Cluster) -> Rows {
             && cluster.claim(*item).is_none()
     });
     let row = |item: Item<'_>| {
-        let [name, id, node, disk] = identity(item);
         let age = seconds(cluster.age(item.object));
-        let kind = text(item.kind.noun());
-        vec![
-            name,
-            id,
-            kind,
-            node,
-            disk,
-            size(item.bytes()),
-            text(item.phase()),
-            age,
-        ]
+        let rest = [text(item.phase()), text(item.kind.noun()), age];
+        identity(item).into_iter().chain(rest).collect()
     };
     let columns = [
         "name",
         "id",
-        "kind",
         "node",
         "disk",
         "size_bytes",
         "phase",
+        "kind",
         "age_seconds",
     ];
     Rows::new("unclaimed_objects", &columns, items.map(row))
@@ -159,27 +147,11 @@ pub(super) fn unlisted(cluster: &Cluster) -> Rows {
     }
 }
 
-/// Returns one row per object whose data a command deletes or drops.
-pub(super) fn dropped<'a>(cluster: &Cluster, items: impl Iterator<Item = Item<'a>>) -> Rows {
-    let row = |item: Item<'_>| {
-        let [name, id, _, disk] = identity(item);
-        let claim = cluster.claim_name(item);
-        let claim = Cell::Text(claim.unwrap_or_else(|| "unclaimed".to_owned()));
-        vec![name, id, disk, size(item.bytes()), claim]
-    };
-    let columns = ["name", "id", "disk", "size_bytes", "claim"];
-    Rows::new("objects", &columns, items.map(row))
-}
-
-/// Returns the name in the request, the ID, the node and the disk.
-fn identity(item: Item<'_>) -> [Cell; 4] {
-    [
-        item.object.text("/spec/name"),
-        item.id(),
-        item.node(),
-        item.disk(),
-    ]
-    .map(text)
+/// Returns the name in the request, the ID, the node, the disk and the size.
+fn identity(item: Item<'_>) -> [Cell; 5] {
+    let name = text(item.object.text("/spec/name"));
+    let [id, node, disk] = [item.id(), item.node(), item.disk()].map(text);
+    [name, id, node, disk, size(item.bytes())]
 }
 
 fn text(text: &str) -> Cell {

@@ -46,9 +46,19 @@ enum Verb {
     #[command(after_help = DISKS)]
     Disks,
     /// List the volumes and their claims
-    Volumes(Of),
+    #[command(after_help = OBJECTS)]
+    Volumes {
+        /// Only on this node
+        #[arg(long, value_name = "NODE")]
+        node: Option<String>,
+    },
     /// List the snapshots and their claims
-    Snapshots(Of),
+    #[command(after_help = OBJECTS)]
+    Snapshots {
+        /// Only on this node
+        #[arg(long, value_name = "NODE")]
+        node: Option<String>,
+    },
     /// List volumes and snapshots that no PersistentVolume or VolumeSnapshotContent has
     #[command(after_help = UNCLAIMED)]
     Unclaimed,
@@ -57,13 +67,33 @@ enum Verb {
     Unlisted,
     /// Declare that a node never returns, so that its volumes can be deleted without it
     #[command(after_help = FORGET)]
-    Forget(Forget),
+    Forget {
+        /// Name of the Node
+        node: String,
+        /// Do not ask for confirmation
+        #[arg(long)]
+        yes: bool,
+    },
     /// Delete an unclaimed volume or snapshot with its data
     #[command(after_help = REMOVE)]
-    Remove(Remove),
+    Remove {
+        /// ID of the volume or snapshot
+        id: String,
+        /// Do not ask for confirmation
+        #[arg(long)]
+        yes: bool,
+    },
     /// Let a disk be used again whose state cannot be recovered; all its volumes are then lost
     #[command(after_help = RESET)]
-    Reset(Reset),
+    Reset {
+        /// Name of the Node
+        node: String,
+        /// Name of the disk
+        disk: String,
+        /// Do not ask for confirmation
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 const DISKS: &str = "\
@@ -93,9 +123,11 @@ Examples:
   belayctl local unlisted";
 
 const FORGET: &str = "\
-Deletes the LocalDisks of the node. Three minutes later, the node's volumes can
-be deleted without it, and new volumes are created on other nodes. Refused while
-a store of the node reports. If the node returns, its files still exist.
+Only for a node that is switched off permanently: pods that still run there keep
+writing to its volumes. Deletes the LocalDisks of the node. Three minutes later,
+the node's volumes can be deleted without it, and new volumes are created on
+other nodes. Refused while a store of the node reports. If the node returns, its
+files still exist.
 
 Examples:
   belayctl local forget node2
@@ -119,54 +151,13 @@ continues when the command is repeated.
 Examples:
   belayctl local reset node1 default";
 
-#[derive(Args)]
-#[command(after_help = OF)]
-struct Of {
-    /// Only on this node
-    #[arg(long, value_name = "NODE")]
-    node: Option<String>,
-}
-
-const OF: &str = "\
+const OBJECTS: &str = "\
 CLAIM is the namespace and name of the PersistentVolumeClaim or VolumeSnapshot.
 Objects that are still being created have no claim, either.
 
 Examples:
   belayctl local volumes --node node1
   belayctl local snapshots -o json";
-
-#[derive(Args)]
-struct Forget {
-    /// Name of the Node
-    node: String,
-    #[command(flatten)]
-    yes: Yes,
-}
-
-#[derive(Args)]
-struct Remove {
-    /// ID of the volume or snapshot
-    id: String,
-    #[command(flatten)]
-    yes: Yes,
-}
-
-#[derive(Args)]
-struct Reset {
-    /// Name of the Node
-    node: String,
-    /// Name of the disk
-    disk: String,
-    #[command(flatten)]
-    yes: Yes,
-}
-
-#[derive(Args)]
-struct Yes {
-    /// Do not ask for confirmation
-    #[arg(long)]
-    yes: bool,
-}
 
 impl Local {
     /// Runs the command.
@@ -175,23 +166,22 @@ impl Local {
     /// Fails if kubectl is missing or fails, or if the command is unsafe now.
     pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
         let kubectl = &self.kubectl.with_timeout(target.timeout);
-        let objects = |kind: Kind, of: &Of| {
-            let cluster = Cluster::read_all(kubectl)?;
-            Ok(Answer::Rows(list::objects(
-                &cluster,
-                kind,
-                of.node.as_deref(),
-            )))
+        let rows = match &self.verb {
+            Verb::Disks => list::disks(&Cluster::read(kubectl)?),
+            Verb::Volumes { node } => {
+                list::of_kind(&Cluster::read_all(kubectl)?, Kind::Volume, node)
+            }
+            Verb::Snapshots { node } => {
+                list::of_kind(&Cluster::read_all(kubectl)?, Kind::Snapshot, node)
+            }
+            Verb::Unclaimed => list::unclaimed(&Cluster::read_all(kubectl)?),
+            Verb::Unlisted => list::unlisted(&Cluster::read(kubectl)?),
+            Verb::Forget { node, yes } => forget::run(kubectl, node, *yes)?,
+            Verb::Remove { id, yes } => return remove::run(kubectl, id, *yes).await,
+            Verb::Reset { node, disk, yes } => {
+                return reset::run(kubectl, [node, disk], *yes).await;
+            }
         };
-        match &self.verb {
-            Verb::Disks => Ok(Answer::Rows(list::disks(&Cluster::read(kubectl)?))),
-            Verb::Volumes(of) => objects(Kind::Volume, of),
-            Verb::Snapshots(of) => objects(Kind::Snapshot, of),
-            Verb::Unclaimed => Ok(Answer::Rows(list::unclaimed(&Cluster::read_all(kubectl)?))),
-            Verb::Unlisted => Ok(Answer::Rows(list::unlisted(&Cluster::read(kubectl)?))),
-            Verb::Forget(it) => forget::run(kubectl, &it.node, it.yes.yes),
-            Verb::Remove(it) => remove::run(kubectl, &it.id, it.yes.yes).await,
-            Verb::Reset(it) => reset::run(kubectl, [&it.node, &it.disk], it.yes.yes).await,
-        }
+        Ok(Answer::Rows(rows))
     }
 }

@@ -31,7 +31,7 @@ pub(super) async fn run(
     let mut cluster = Cluster::read_all(kubectl)?;
     let mut item = plan(&cluster, id)?;
     if !is_confirmed {
-        let rows = list::dropped(&cluster, std::iter::once(item));
+        let rows = list::objects("objects", &cluster, std::iter::once(item));
         console::confirm(&rows, "this object is deleted with its data")?;
         // A claim may have been created while the user was asked.
         cluster = Cluster::read_all(kubectl)?;

@@ -26,7 +26,7 @@ pub(super) async fn run(
     let object = plan(&cluster, &name)?;
     let items = cluster.all().filter(|item| item.disk_name() == name);
     if !is_confirmed {
-        let rows = list::dropped(&cluster, items);
+        let rows = list::objects("objects", &cluster, items);
         let warning = format!("all volumes and snapshots of disk {name} will be lost");
         console::confirm(&rows, &warning)?;
     }

@@ -168,13 +168,14 @@ fn the_promised_size_is_the_one_that_the_controller_counts() {
 
 #[test]
 fn a_volume_is_shown_with_its_claim_and_its_failure() {
+    let on = |node: &str| Some(node.to_owned());
     let row = |claims: Value, part: Value| {
         let cluster = pair(disk(json!({})), volume(part), claims);
         assert_eq!(
-            lines(list::objects(&cluster, Kind::Volume, Some("node2"))),
+            lines(list::of_kind(&cluster, Kind::Volume, &on("node2"))),
             [""; 0]
         );
-        lines(list::objects(&cluster, Kind::Volume, Some("node1"))).concat()
+        lines(list::of_kind(&cluster, Kind::Volume, &on("node1"))).concat()
     };
     let of = |rest: &str| format!("pvc-1 vol-1 node1 default 1GiB {rest}");
     assert_eq!(
@@ -202,7 +203,7 @@ fn a_snapshot_is_claimed_by_the_content_with_its_handle() {
             "volumeSnapshotRef": {"namespace": "shop", "name": "daily"}}});
         let claims = json!([changed(content, part)]);
         let cluster = cluster(json!([]), json!([]), json!([snapshot(json!({}))]), claims);
-        let rows = lines(list::objects(&cluster, Kind::Snapshot, None));
+        let rows = lines(list::of_kind(&cluster, Kind::Snapshot, &None));
         assert_eq!(
             rows,
             ["snapshot-1 snap-1 node1 default 1GiB Ready shop/daily -"]
@@ -217,7 +218,7 @@ fn only_old_objects_with_a_file_or_a_lost_file_are_unclaimed() {
         let cluster = pair(disk(json!({})), volume(part), claims);
         lines(list::unclaimed(&cluster)).concat()
     };
-    let row = "pvc-1 vol-1 volume node1 default 1GiB Ready 60m";
+    let row = "pvc-1 vol-1 node1 default 1GiB Ready volume 60m";
     assert_eq!(unclaimed(json!({}), json!([])), row);
     let lost = unclaimed(json!({"status": {"phase": "Lost"}}), json!([]));
     assert_eq!(lost, row.replace("Ready", "Lost"));
