@@ -99,6 +99,9 @@ fn value(text: &str) -> String {
 /// The name of PersistentVolumeClaims in URLs.
 const CLAIMS: &str = "persistentvolumeclaims";
 
+/// The name of Nodes in URLs.
+const NODES: &str = "nodes";
+
 #[derive(Deserialize)]
 struct Claim {
     metadata: Metadata,
@@ -273,6 +276,22 @@ impl Client {
         }
         match Refusal::of(&answer, CLAIMS, Some(name)) {
             Refusal::Missing => Ok(None),
+            other => Err(other.into_failure(&answer).nothing_happened()),
+        }
+    }
+
+    /// Whether the Node exists.
+    ///
+    /// # Errors
+    /// Returns `Denied` if the account may not read Nodes, and the errors of [`Self::get`].
+    pub async fn has_node(&self, name: &str) -> Result<bool, Failure> {
+        let path = format!("/api/v1/{NODES}/{}", encoded(name));
+        let answer = self.read("get", &path).await?;
+        if answer.status == StatusCode::OK {
+            return Ok(true);
+        }
+        match Refusal::of(&answer, NODES, Some(name)) {
+            Refusal::Missing => Ok(false),
             other => Err(other.into_failure(&answer).nothing_happened()),
         }
     }

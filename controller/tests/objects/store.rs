@@ -95,6 +95,11 @@ impl<'a> Node<'a> {
         self.disk("default").join(kind).join(id)
     }
 
+    /// Whether the default disk has the file of the volume or snapshot.
+    pub(crate) fn has_file(&self, id: &str) -> bool {
+        self.file(id).exists()
+    }
+
     /// Whether the directory of the disk is empty.
     pub(crate) fn is_empty(&self, disk: &str) -> bool {
         fs::read_dir(self.disk(disk)).unwrap().next().is_none()

@@ -9,6 +9,7 @@ use belay_server::call::{Failure, Kind};
 use belay_server::lock::Lock;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -65,6 +66,8 @@ struct State<R: Resource> {
     objects: HashMap<String, Seen<R>>,
     /// The names of the objects, by ID.
     names: HashMap<String, String>,
+    /// The time at which an object was last found to be missing, or of the first list.
+    shrunk: Instant,
     /// The reason why the objects may be out of date; `None` if the watch works.
     failure: Option<Failure>,
 }
@@ -75,6 +78,7 @@ impl<R: Cached> Cache<R> {
         let state = State {
             objects: HashMap::new(),
             names: HashMap::new(),
+            shrunk: Instant::now(),
             failure: Some(Failure::new(Kind::Unreachable, why)),
         };
         Self {
@@ -108,6 +112,12 @@ impl<R: Cached> Cache<R> {
         self.state.lock().objects.values().cloned().collect()
     }
 
+    /// Whether all objects that existed at any time in this period, which ends now, still exist.
+    pub(super) fn is_whole_since(&self, period: Duration) -> bool {
+        let state = self.state.lock();
+        state.failure.is_none() && state.shrunk.elapsed() >= period
+    }
+
     /// Returns a receiver that is notified after each change.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
@@ -134,18 +144,15 @@ impl<R: Cached> Cache<R> {
             Ok(event) => {
                 state.failure = None;
                 match event {
-                    Event::Listed(objects) => {
-                        let old = std::mem::take(&mut state.objects);
-                        state.names.clear();
-                        for object in objects {
-                            state.insert(object, |name| old.get(name));
-                        }
-                    }
+                    Event::Listed(objects) => state.replace(objects),
                     Event::Changed(object) => {
                         let old = state.remove(&object.metadata.name);
                         state.insert(object, |_| old.as_ref());
                     }
-                    Event::Deleted(object) => drop(state.remove(&object.metadata.name)),
+                    Event::Deleted(object) => {
+                        state.remove(&object.metadata.name);
+                        state.shrunk = Instant::now();
+                    }
                 }
             }
         }
@@ -155,6 +162,19 @@ impl<R: Cached> Cache<R> {
 }
 
 impl<R: Cached> State<R> {
+    fn replace(&mut self, objects: Vec<Object<R>>) {
+        let mut old = std::mem::take(&mut self.objects);
+        let is_first = old.is_empty();
+        self.names.clear();
+        for object in objects {
+            let same = old.remove(&object.metadata.name);
+            self.insert(object, |_| same.as_ref());
+        }
+        if is_first || !old.is_empty() {
+            self.shrunk = Instant::now();
+        }
+    }
+
     fn insert<'a>(&mut self, object: Object<R>, old: impl FnOnce(&str) -> Option<&'a Seen<R>>) {
         let now = Instant::now();
         let name = object.metadata.name.clone();
@@ -189,7 +209,6 @@ impl<R: Cached> State<R> {
 mod tests {
     use super::super::examples::{changed, volume};
     use super::*;
-    use std::time::Duration;
     use tokio::time::advance;
 
     #[tokio::test(start_paused = true)]
@@ -226,5 +245,30 @@ mod tests {
         cache.apply(Ok(Event::Deleted(volume(&["a"], larger))));
         assert!(cache.named("pvc-1").is_none());
         assert!(cache.identified(super::super::examples::ID).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cache_is_whole_since_its_first_list_or_its_last_loss() {
+        let cache = Cache::<LocalVolume>::new();
+        let second = Duration::from_secs(1);
+        let one = || volume(&[], "null");
+        advance(second).await;
+        assert!(!cache.is_whole_since(Duration::ZERO), "nothing is listed");
+        // The first list does not show how long an object has been missing.
+        for loss in [
+            Event::Listed(vec![]),
+            Event::Listed(vec![one()]),
+            Event::Listed(vec![]),
+            Event::Changed(one()),
+            Event::Deleted(one()),
+        ] {
+            let is_new = matches!(loss, Event::Changed(_));
+            cache.apply(Ok(loss));
+            assert_eq!(cache.is_whole_since(second), is_new);
+            advance(second).await;
+            assert!(cache.is_whole_since(second));
+        }
+        cache.apply(Err(Failure::bug("down")));
+        assert!(!cache.is_whole_since(Duration::ZERO));
     }
 }

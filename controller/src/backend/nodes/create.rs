@@ -1,13 +1,15 @@
 //! Creates a volume: selects a disk, creates the object, and waits for the store of the disk.
 
-use super::item::{object_name, wanted};
+use super::follow::Followed;
+use super::item::{id, object_name, wanted};
 use super::place::{Offer, Unusable, choose, is_allowed, places};
 use super::settle::Settled;
 use super::{Front, KEY, disk, shown};
-use crate::backend::local::id;
+use crate::backend::local::id as ids;
 use crate::backend::{Order, Usage, Volume, no_volume};
 use crate::kubernetes::{
-    LocalSnapshot, LocalVolume, Mode, SPEC_VERSION, Source, Usage as UsageSpec, VolumeSpec, Written,
+    LocalSnapshot, LocalVolume, Mode, Object, SPEC_VERSION, Source, Usage as UsageSpec, VolumeSpec,
+    Written,
 };
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Name};
@@ -51,11 +53,29 @@ impl Front {
         if wanted(&object).is_some_and(|wanted| wanted.name != name.as_str()) {
             return Ok(None);
         }
-        match self.settle(object, self.until()).await? {
+        match self.usable_or_lost(object, self.until()).await? {
             Settled::Usable(object) => shown::volume(&object).map(Some),
             // CreateVolume is called, so no PersistentVolume has the volume.
             Settled::Lost(object) => self.remove(object).await.map(|_| None),
             Settled::Withdrawn | Settled::Refused(_) | Settled::Gone => Ok(None),
+        }
+    }
+
+    /// Waits like [`Self::settle`]. A volume that no PersistentVolume has is lost with its disk.
+    async fn usable_or_lost(
+        &self,
+        object: Arc<Object<LocalVolume>>,
+        until: Instant,
+    ) -> Result<Settled<LocalVolume>, Failure> {
+        match self.settle(object, until).await? {
+            Settled::Usable(object) if self.is_gone(&object) => {
+                let home = LocalVolume::home(self, id(&object)).await;
+                Ok(match home.map_err(Failure::may_be_running)? {
+                    Some(_) => Settled::Usable(object),
+                    None => Settled::Lost(object),
+                })
+            }
+            settled => Ok(settled),
         }
     }
 
@@ -86,7 +106,7 @@ impl Front {
                 }
             };
             refuse_other_name(&name, &order.name, wanted(&object).map(|it| it.name))?;
-            match self.settle(Arc::new(object), until).await? {
+            match self.usable_or_lost(Arc::new(object), until).await? {
                 Settled::Usable(object) => return shown::volume(&object),
                 Settled::Lost(object) => {
                     let removed = self.remove(object).await;
@@ -282,7 +302,7 @@ fn spec(
     };
     Ok(VolumeSpec {
         version: SPEC_VERSION,
-        id: id::fresh(id::VOLUME)?,
+        id: ids::fresh(ids::VOLUME)?,
         name: order.name.as_str().to_owned(),
         place: target.place.clone(),
         disk: target.disk.clone(),

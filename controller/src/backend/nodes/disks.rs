@@ -119,7 +119,7 @@ impl Front {
     }
 
     /// Returns the total size in bytes of the volumes and snapshots of each disk.
-    fn used(&self) -> HashMap<String, u64> {
+    pub(super) fn used(&self) -> HashMap<String, u64> {
         let (mut used, mut sizes) = (HashMap::<String, u64>::new(), HashMap::new());
         for seen in self.volumes.all() {
             let Some(wanted) = wanted(&seen.object) else {
@@ -139,8 +139,8 @@ impl Front {
         used
     }
 
-    /// Fails if a disk has or may have a file with this ID, which has no object. A file that a
-    /// PersistentVolume or a VolumeSnapshotContent names may be on a disk whose store does not
+    /// Fails if a disk has or may have a file with this ID, which has no object. A gone disk does
+    /// not count. A file that a PersistentVolume or a VolumeSnapshotContent names may be on a disk whose store does not
     /// report all its files.
     ///
     /// # Errors
@@ -173,6 +173,7 @@ impl Front {
             !is_silent && promisable(&seen.object).is_ok() && all.is_some()
         };
         match (here.clone().next(), here.find(|seen| !is_complete(seen))) {
+            (None, _) if self.disks.is_whole_since(self.limits.silent) => Ok(()),
             (None, _) => refuse("no store reports the disk that its claim names".to_owned()),
             (_, Some(seen)) => refuse(format!(
                 "disk {} does not report all its files, and may have the file",
@@ -192,8 +193,9 @@ fn files(disk: &Object<LocalDisk>) -> Option<&Unlisted> {
 /// Returns the reason why a disk gets no orders.
 pub(super) fn silence(of: &Wanted<'_>) -> String {
     format!(
-        "the store of disk {:?} on node {} does not report; check its pod, and repeat the call",
-        of.disk, of.node
+        "the store of disk {:?} on node {} does not report; check its pod, and repeat the call; if \
+         the node is lost for good: belayctl local forget {}",
+        of.disk, of.node, of.node
     )
 }
 

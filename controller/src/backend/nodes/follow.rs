@@ -5,7 +5,9 @@ use super::Front;
 use super::cache::{Cache, Cached};
 use super::item::{Item, wanted};
 use super::permit;
-use crate::kubernetes::{Change, Client, LocalSnapshot, LocalVolume, Metadata, Object, Written};
+use crate::kubernetes::{
+    Change, Client, FINALIZER, LocalSnapshot, LocalVolume, Metadata, Object, Written,
+};
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
 use std::collections::HashMap;
@@ -217,7 +219,21 @@ impl<'a, R: Followed> Follow<'a, R> {
     /// # Errors
     /// Returns the errors of [`Client::patch`] and [`Client::get`], with an unknown state.
     pub(super) async fn patch(&mut self, fields: serde_json::Value) -> Result<Patched, Failure> {
-        let change = Change::<R>::Spec(fields);
+        self.write(Change::Spec(fields)).await
+    }
+
+    /// Removes the finalizer of the store, like [`Self::patch`].
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::patch`].
+    pub(super) async fn release(&mut self) -> Result<Patched, Failure> {
+        let object = Arc::clone(&self.object);
+        let others = object.metadata.finalizers.iter().map(String::as_str);
+        let others: Vec<_> = others.filter(|it| *it != FINALIZER).collect();
+        self.write(Change::Finalizers(&others)).await
+    }
+
+    async fn write(&mut self, change: Change<'_, R>) -> Result<Patched, Failure> {
         let written = self.client().patch(self.metadata(), change).await;
         match written.map_err(Failure::may_be_running)? {
             Written::Done(object) => {

@@ -9,7 +9,9 @@ mod create;
 mod disks;
 #[cfg(test)]
 mod examples;
+mod figures;
 mod follow;
+mod gone;
 mod grow;
 mod item;
 mod meaning;
@@ -29,16 +31,13 @@ use super::{
 };
 use crate::backend::local::id;
 use crate::http;
-use crate::kubernetes::{
-    Access, Client, LocalDisk, LocalSnapshot, LocalVolume, Object, is_disk_name,
-};
+use crate::kubernetes::{Access, Client, LocalDisk, LocalSnapshot, LocalVolume, is_disk_name};
 use belay_contract::drivers::LOCAL;
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
 use belay_server::request::{Context, Name, Secrets, VolumeId};
 use cache::{Cache, Cached};
-use follow::{Followed, Waits};
-use meaning::{Meaning, meaning};
+use follow::Waits;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,10 +64,13 @@ const FIRST_LISTS: Duration = Duration::from_secs(10);
 pub struct Limits {
     /// The time in which a store must accept an order.
     pub accept: Duration,
-    /// The time in which a store must report each of its disks.
+    /// The time in which a store must report each of its disks, and after which a disk without a
+    /// LocalDisk is gone.
     pub silent: Duration,
     /// The time after which an order that no call waits for is withdrawn.
     pub idle: Duration,
+    /// The time after which the disks of a deleted Node are forgotten.
+    pub departed: Duration,
     /// The maximum time that a call waits.
     pub patience: Duration,
     /// The interval of checks of disks that wait for permission, and of unclaimed objects.
@@ -85,6 +87,7 @@ impl Default for Limits {
             accept: Duration::from_secs(30),
             silent: Duration::from_secs(180),
             idle: Duration::from_secs(60),
+            departed: Duration::from_secs(600),
             patience: Duration::from_secs(90),
             check: Duration::from_secs(60),
             adopt: Duration::from_secs(600),
@@ -132,7 +135,7 @@ impl Nodes {
     pub fn open(config: Config) -> Result<Self, Failure> {
         http::describe();
         measured::describe();
-        unclaimed::describe();
+        figures::describe();
         let client = Arc::new(Client::new(config.access)?);
         Ok(Self::new(client, &config.driver, Limits::default()))
     }
@@ -170,6 +173,8 @@ impl Nodes {
                 tokio::spawn(Arc::clone(front).permit()).abort_handle(),
                 tokio::spawn(Arc::clone(front).adopt()).abort_handle(),
                 tokio::spawn(Arc::clone(front).report_unclaimed()).abort_handle(),
+                tokio::spawn(Arc::clone(front).forget_departed()).abort_handle(),
+                tokio::spawn(Arc::clone(front).show_figures()).abort_handle(),
             ];
         }
     }
@@ -206,30 +211,6 @@ impl Front {
     /// Returns the time until which a call that begins now waits.
     fn until(&self) -> Instant {
         Instant::now() + self.limits.patience
-    }
-
-    /// Returns all objects of a kind that have files and that this release knows, converted.
-    fn shown<R: Followed, T>(
-        &self,
-        convert: impl Fn(&Object<R>) -> Result<T, Failure>,
-    ) -> Result<Vec<T>, Failure> {
-        R::cache(self).current()?;
-        let mut all = R::cache(self).all();
-        all.retain(|seen| {
-            let state = meaning(&seen.object);
-            !matches!(
-                state,
-                Meaning::Ordered | Meaning::Refused(_) | Meaning::Removed
-            )
-        });
-        let shown = all.iter().filter_map(|seen| match convert(&seen.object) {
-            Ok(shown) => Some(shown),
-            Err(failure) => {
-                tracing::warn!("not listed: {failure}");
-                None
-            }
-        });
-        Ok(shown.collect())
     }
 }
 

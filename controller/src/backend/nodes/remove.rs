@@ -93,6 +93,13 @@ impl Front {
     ) -> Result<bool, Failure> {
         let (mut own, mut is_claimed) = (None, false);
         loop {
+            if self.is_gone(&follow.object) {
+                match self.give_up(follow).await? {
+                    Patched::Done => return Ok(true),
+                    Patched::Gone => return Ok(false),
+                    Patched::Conflict => continue,
+                }
+            }
             match removal(&follow.object, own) {
                 Removal::Delete => match follow.delete().await? {
                     Written::Done(()) => return Ok(true),
@@ -174,14 +181,18 @@ async fn cancelled<R: Followed>(
 #[cfg(test)]
 mod tests {
     use super::super::Limits;
-    use super::super::examples::{changed, conflict, missing, nodes, shows, volume};
+    use super::super::examples::{changed, conflict, disk, encoded, missing, nodes, shows, volume};
     use super::*;
     use crate::http::tests::Act;
-    use crate::kubernetes::{FINALIZER, LocalVolume};
+    use crate::kubernetes::{Event, FINALIZER, LocalVolume};
     use belay_server::call::{Certainty, Kind};
     use std::time::Duration;
+    use tokio::time::advance;
 
     const READY: &str = r#"{"phase": "Ready", "bytes": 2}"#;
+    /// The response for a LocalDisk that does not exist.
+    const NO_DISK: &str = r#"{"kind": "Status", "reason": "NotFound",
+        "details": {"name": "node1.default", "kind": "localdisks"}}"#;
     const ATTEMPT: &str = r#"{"remove": 3}"#;
 
     /// Returns the result of a removal whose call does not wait, if the server responds like this.
@@ -232,5 +243,32 @@ mod tests {
         let unknown = failed(vec![attempt(), Act::Cut("")]).await;
         assert!(unknown.message.contains("cannot be cancelled"), "{unknown}");
         assert_eq!(unknown.certainty, Certainty::MayBeRunning, "{unknown}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_of_a_gone_disk_is_given_up_unless_the_disk_has_returned() {
+        let ready = || volume(&[FINALIZER, "other"], READY);
+        let released = changed(&ready(), "metadata", r#"{"finalizers": ["other"]}"#);
+        let no_disk = || Act::answer("404 Not Found", NO_DISK);
+        let returned = Act::answer("200 OK", &encoded(&disk("null")).to_string());
+        for (acts, expected) in [
+            (
+                vec![no_disk(), shows(&released), Act::answer("200 OK", "{}")],
+                Ok(true),
+            ),
+            (vec![no_disk(), missing(), missing()], Ok(false)),
+            (vec![returned], Err("has just returned")),
+        ] {
+            let (nodes, server, _dir) = nodes(Limits::default(), ready(), acts.clone()).await;
+            nodes.front.disks.apply(Ok(Event::Deleted(disk("null"))));
+            advance(Limits::default().silent).await;
+            let object = nodes.front.volumes.named("pvc-1").unwrap().object;
+            let removed = nodes.front.remove::<LocalVolume>(object).await;
+            match expected {
+                Ok(expected) => assert_eq!(removed.unwrap(), expected),
+                Err(part) => assert!(removed.unwrap_err().message.contains(part)),
+            }
+            assert_eq!(server.calls(), acts.len());
+        }
     }
 }

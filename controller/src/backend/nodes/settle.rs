@@ -16,7 +16,7 @@ use tokio::time::Instant;
 pub(super) enum Settled<R: Followed> {
     /// The volume is complete, or the data of the snapshot is captured.
     Usable(Arc<Object<R>>),
-    /// The file has been lost.
+    /// The file has been lost, or the disk is gone before the file was complete.
     Lost(Arc<Object<R>>),
     /// No store has accepted the order, and its object is deleted.
     Withdrawn,
@@ -49,6 +49,9 @@ impl Front {
                 }
                 Meaning::Ordered if Instant::now() < accept => Some(until.min(accept)),
                 Meaning::Ordered | Meaning::Refused(_) | Meaning::Removed => None,
+                Meaning::Making | Meaning::Removing if self.is_gone(&follow.object) => {
+                    return Ok(Settled::Lost(follow.object.clone()));
+                }
                 Meaning::Making | Meaning::Removing => Some(self.patience(&follow, until)),
             };
             let step = match wait {

@@ -1,8 +1,9 @@
 //! Converts objects to the types of the backend. Makes no calls.
 
+use super::follow::Followed;
 use super::item::about;
 use super::meaning::{LOST, Meaning, meaning};
-use super::{DEFAULT_DISK, DISK, KEY};
+use super::{DEFAULT_DISK, DISK, Front, KEY};
 use crate::backend::cloud::time;
 use crate::backend::{Mark, Phase, Snapshot, Usage, Volume};
 use crate::kubernetes::{
@@ -13,6 +14,32 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Context, SnapshotId, VolumeId};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
+
+impl Front {
+    /// Returns all objects of a kind that have files and that this release knows, converted.
+    pub(super) fn shown<R: Followed, T>(
+        &self,
+        convert: impl Fn(&Object<R>) -> Result<T, Failure>,
+    ) -> Result<Vec<T>, Failure> {
+        R::cache(self).current()?;
+        let mut all = R::cache(self).all();
+        all.retain(|seen| {
+            let state = meaning(&seen.object);
+            !matches!(
+                state,
+                Meaning::Ordered | Meaning::Refused(_) | Meaning::Removed
+            )
+        });
+        let shown = all.iter().filter_map(|seen| match convert(&seen.object) {
+            Ok(shown) => Some(shown),
+            Err(failure) => {
+                tracing::warn!("not listed: {failure}");
+                None
+            }
+        });
+        Ok(shown.collect())
+    }
+}
 
 /// Returns the phase of the volume or snapshot.
 fn phase<R: super::item::Item>(object: &Object<R>) -> Phase {

@@ -2,24 +2,14 @@
 //! Their data may still be needed, so only a person deletes them.
 
 use super::Front;
+use super::figures::show_troubled;
 use super::follow::Followed;
 use super::item::{id, reported};
 use crate::kubernetes::{LocalSnapshot, LocalVolume, Phase};
 use belay_server::call::Failure;
-use metrics::{describe_gauge, gauge};
 use std::collections::HashSet;
 use std::sync::Arc;
 use tokio::time::{Instant, sleep};
-
-const UNCLAIMED: &str = "belay_controller_unclaimed_objects";
-
-/// Describes the metric.
-pub(super) fn describe() {
-    describe_gauge!(
-        UNCLAIMED,
-        "Volumes without a PersistentVolume, and snapshots without a VolumeSnapshotContent."
-    );
-}
 
 /// The result of the last list of claims.
 #[derive(Default)]
@@ -83,19 +73,18 @@ impl Front {
         all.retain(|seen| !known.claimed.contains(id(&seen.object)));
         let mut unclaimed = HashSet::new();
         for seen in &all {
-            let (id, name) = (id(&seen.object), &seen.object.metadata.name);
+            let id = id(&seen.object);
             if !known.unclaimed.contains(id) {
-                let (what, plural) = (R::WHAT, R::PLURAL);
+                let what = R::WHAT;
                 tracing::warn!(
-                    "{what} {id}: no {claim} has it, and nothing deletes it automatically; check \
-                     `kubectl get {plural} {name}`"
+                    "{what} {id}: no {claim} has it, and nothing deletes it automatically; to \
+                     delete it with its data: belayctl local remove {id}"
                 );
             }
             unclaimed.insert(id.to_owned());
         }
         known.unclaimed = unclaimed;
-        #[expect(clippy::cast_precision_loss, reason = "a number of objects")]
-        gauge!(UNCLAIMED, "kind" => R::WHAT).set(known.unclaimed.len() as f64);
+        show_troubled::<R>("unclaimed", known.unclaimed.len());
     }
 }
 
@@ -118,7 +107,7 @@ mod tests {
         let front = &nodes.front;
         let mut known = Known::default();
         let page = || recorder.handle().render();
-        let shown = |count: u32| format!("{UNCLAIMED}{{kind=\"volume\"}} {count}\n");
+        let shown = |count: u32| format!("{{kind=\"volume\",trouble=\"unclaimed\"}} {count}\n");
         let claims = |ids: &[&str]| {
             let ids = ids.iter().map(|id| (*id).to_owned());
             std::future::ready(Ok(ids.collect()))

@@ -4,6 +4,7 @@
 pub(crate) mod adoption;
 pub(crate) mod copies;
 pub(crate) mod creation;
+pub(crate) mod gone;
 pub(crate) mod growth;
 pub(crate) mod outages;
 pub(crate) mod permission;
@@ -50,6 +51,7 @@ const LONG: Limits = Limits {
     accept: PATIENCE,
     silent: PATIENCE,
     idle: PATIENCE,
+    departed: PATIENCE,
     patience: PATIENCE,
     check: PATIENCE,
     adopt: PATIENCE,

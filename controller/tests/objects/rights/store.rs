@@ -155,6 +155,12 @@ pub(super) fn a_store_creates_only_disks_of_its_node(own: &Account<'_>) {
     let named = object::<LocalDisk>("other.new", &spec(MINE, None));
     let errors = own.create(&named);
     assert!(errors.contains("not the one of node and disk"), "{errors}");
+    let elsewhere = DiskSpec {
+        place: OTHER.to_owned(),
+        ..spec(MINE, None)
+    };
+    let elsewhere = object::<LocalDisk>("mine.new", &elsewhere);
+    refused(&own.create(&elsewhere), "as the place");
     let begun = object::<LocalDisk>("mine.new", &spec(MINE, Some("uid".to_owned())));
     refused(&own.create(&begun), "spec.begin");
     let new = object::<LocalDisk>("mine.new", &spec(MINE, None));

@@ -1,0 +1,109 @@
+//! Disks that are gone: a disk is gone if it has had no LocalDisk for some time. Its volumes and
+//! snapshots can be deleted without its store. Their files, if the disk returns, have no objects.
+//!
+//! A store creates the LocalDisk of each of its disks again with its next report, so a disk becomes
+//! gone only if nobody serves it: its node was given up by a person, or its Node was deleted.
+
+use super::Front;
+use super::disks::disk_of;
+use super::follow::{Follow, Followed, Patched};
+use super::item::{Item, id, unreachable, wanted};
+use crate::kubernetes::{LocalDisk, Metadata, Object, Written};
+use belay_server::call::Failure;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::time::{Instant, sleep};
+
+impl Front {
+    /// Whether the disk of the object is gone.
+    pub(super) fn is_gone<R: Item>(&self, object: &Object<R>) -> bool {
+        let gone = |disk: &str| {
+            self.disks.named(disk).is_none() && self.disks.is_whole_since(self.limits.silent)
+        };
+        wanted(object).is_some_and(|wanted| gone(&disk_of(&wanted)))
+    }
+
+    /// Deletes an object whose disk is gone. The file, if the disk still has it, is kept.
+    ///
+    /// # Errors
+    /// Returns `Unreachable` if the disk has returned or the server does not respond.
+    pub(super) async fn give_up<R: Followed>(
+        &self,
+        follow: &mut Follow<'_, R>,
+    ) -> Result<Patched, Failure> {
+        let Some(disk) = wanted(&follow.object).map(|wanted| disk_of(&wanted)) else {
+            return Ok(Patched::Conflict);
+        };
+        // The cache may be out of date.
+        if self.client.get::<LocalDisk>(&disk).await?.is_some() {
+            let why = "its disk has just returned; repeat the call";
+            return Err(unreachable(&follow.object, why));
+        }
+        if follow.object.is_accepted() {
+            match follow.release().await? {
+                Patched::Done => {}
+                other => return Ok(other),
+            }
+        }
+        match follow.delete().await? {
+            Written::Done(()) => {
+                let (what, id) = (R::WHAT, id(&follow.object));
+                tracing::warn!("{what} {id}: given up with disk {disk}, which has no LocalDisk");
+                Ok(Patched::Done)
+            }
+            Written::Missing => Ok(Patched::Gone),
+            Written::Conflict => {
+                follow.reread().await?;
+                Ok(Patched::Conflict)
+            }
+        }
+    }
+
+    /// Deletes the LocalDisks of Nodes that have been deleted for some time, until the task is
+    /// aborted. A Node that is not ready keeps its disks.
+    pub(super) async fn forget_departed(self: Arc<Self>) {
+        let mut missing = HashMap::new();
+        loop {
+            sleep(self.limits.check).await;
+            if let Err(failure) = self.forget_departed_once(&mut missing).await {
+                tracing::warn!("the disks of deleted Nodes are not forgotten: {failure}");
+            }
+        }
+    }
+
+    /// Updates `missing`, the times since which Nodes do not exist.
+    async fn forget_departed_once(
+        &self,
+        missing: &mut HashMap<String, Instant>,
+    ) -> Result<(), Failure> {
+        self.disks.current()?;
+        let mut silent = HashMap::<String, Vec<Metadata>>::new();
+        for seen in self.disks.all() {
+            if let Some(spec) = seen.object.spec.known()
+                && seen.changed.elapsed() >= self.limits.silent
+            {
+                let disks = silent.entry(spec.node.clone()).or_default();
+                disks.push(seen.object.metadata.clone());
+            }
+        }
+        missing.retain(|node, _| silent.contains_key(node));
+        for (node, disks) in silent {
+            if self.client.has_node(&node).await? {
+                missing.remove(&node);
+                continue;
+            }
+            let since = *missing.entry(node.clone()).or_insert_with(Instant::now);
+            if since.elapsed() < self.limits.departed {
+                continue;
+            }
+            for disk in disks {
+                // A report since would have changed the version.
+                if self.client.delete::<LocalDisk>(&disk).await? == Written::Done(()) {
+                    let name = &disk.name;
+                    tracing::warn!("LocalDisk {name}: forgotten, since Node {node} was deleted");
+                }
+            }
+        }
+        Ok(())
+    }
+}
