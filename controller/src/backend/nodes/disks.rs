@@ -193,8 +193,8 @@ fn files(disk: &Object<LocalDisk>) -> Option<&Unlisted> {
 /// Returns the reason why a disk gets no orders.
 pub(super) fn silence(of: &Wanted<'_>) -> String {
     format!(
-        "the store of disk {:?} on node {} does not report; check its pod, and repeat the call; if \
-         the node is lost for good: belayctl local forget {}",
+        "the store of disk {:?} on node {} does not report; check its pod, and repeat the call; \
+         if the node never returns: belayctl local forget {}",
         of.disk, of.node, of.node
     )
 }

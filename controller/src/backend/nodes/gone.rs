@@ -2,7 +2,7 @@
 //! snapshots can be deleted without its store. Their files, if the disk returns, have no objects.
 //!
 //! A store creates the LocalDisk of each of its disks again with its next report, so a disk becomes
-//! gone only if nobody serves it: its node was given up by a person, or its Node was deleted.
+//! gone only if no store serves it: a person has deleted the LocalDisk, or the Node was deleted.
 
 use super::Front;
 use super::disks::disk_of;
@@ -48,7 +48,9 @@ impl Front {
         match follow.delete().await? {
             Written::Done(()) => {
                 let (what, id) = (R::WHAT, id(&follow.object));
-                tracing::warn!("{what} {id}: given up with disk {disk}, which has no LocalDisk");
+                tracing::warn!(
+                    "{what} {id}: its object is deleted, since its disk {disk} has no LocalDisk"
+                );
                 Ok(Patched::Done)
             }
             Written::Missing => Ok(Patched::Gone),

@@ -1,9 +1,10 @@
 //! Reports volumes that no PersistentVolume has, and snapshots that no VolumeSnapshotContent has.
-//! Their data may still be needed, so only a person deletes them.
+//! Their data may still be needed, so only a person deletes them. If the disk is gone, the object
+//! is deleted, which deletes no data.
 
 use super::Front;
 use super::figures::show_troubled;
-use super::follow::Followed;
+use super::follow::{Follow, Followed};
 use super::item::{id, reported};
 use crate::kubernetes::{LocalSnapshot, LocalVolume, Phase};
 use belay_server::call::Failure;
@@ -73,6 +74,13 @@ impl Front {
         all.retain(|seen| !known.claimed.contains(id(&seen.object)));
         let mut unclaimed = HashSet::new();
         for seen in &all {
+            if self.is_gone(&seen.object) {
+                let mut follow = Follow::new(self, Arc::clone(&seen.object));
+                if let Err(failure) = self.give_up(&mut follow).await {
+                    tracing::warn!("an unclaimed object of a gone disk is not deleted: {failure}");
+                }
+                continue;
+            }
             let id = id(&seen.object);
             if !known.unclaimed.contains(id) {
                 let what = R::WHAT;

@@ -95,7 +95,8 @@ pub(super) fn plan<'a>(cluster: &'a Cluster, id: &str) -> Result<Item<'a>, Failu
     let name = item.disk_name();
     let Some(disk) = cluster.disk(&name) else {
         return refuse(&format!(
-            "its disk {name} has no LocalDisk; repair the node first"
+            "its disk {name} has no LocalDisk; repair the node, or wait 20 minutes until the \
+             controller deletes the object"
         ));
     };
     match &*problem(cluster, disk) {
