@@ -7,8 +7,10 @@
 pub enum Reporter {
     /// The node agent.
     Node,
-    /// The controller.
+    /// The controller of `local`.
     Controller,
+    /// The controller of a cloud, or of NFS servers.
+    Remote,
 }
 
 impl Reporter {
@@ -61,7 +63,9 @@ pub mod volume {
         /// The backing file cannot be inspected.
         BACKING_FILE_UNREADABLE = "BackingFileUnreadable", Inaccessible, [Node, Controller];
         /// The volume's server does not respond, or no longer has the volume's directory.
-        SERVER_UNREACHABLE = "ServerUnreachable", Inaccessible, [Node];
+        SERVER_UNREACHABLE = "ServerUnreachable", Inaccessible, [Node, Remote];
+        /// The volume's server has no space left for the volume's files.
+        SHARE_FULL = "ShareFull", Degraded, [Node, Remote];
         /// An operation on the volume hangs.
         OPERATION_HUNG = "OperationHung", Inaccessible, [Node];
         /// The reported usage of the volume is outdated, since an operation hangs.
@@ -87,6 +91,12 @@ pub mod volume {
         STORAGE_READ_ONLY = "StorageReadOnly", Degraded, [Controller];
         /// The filesystem may have no space for writes to the backing file.
         STORAGE_NEARLY_FULL = "StorageNearlyFull", Degraded, [Node, Controller];
+        /// The cloud reports that an operation on the volume has failed.
+        CLOUD_ERROR = "CloudError", Inaccessible, [Remote];
+        /// The cloud reports that the volume is being deleted.
+        CLOUD_DELETING = "CloudDeleting", Inaccessible, [Remote];
+        /// The cloud has locked the volume for maintenance.
+        CLOUD_MAINTENANCE = "CloudMaintenance", Degraded, [Remote];
     }
 }
 
@@ -179,6 +189,10 @@ mod tests {
             (
                 "Volume conditions reported by the controller (`local`)",
                 listed(volume::ALL, Reporter::Controller, of_volume),
+            ),
+            (
+                "Volume conditions reported by the controller (clouds, `nfs`)",
+                listed(volume::ALL, Reporter::Remote, of_volume),
             ),
             (
                 "Storage conditions reported by the node agent",

@@ -24,7 +24,7 @@ use belay_server::services::Services;
 use belay_server::transport::Socket;
 use belay_server::{memory, metrics};
 use config::Config;
-use operation::Operations;
+use operation::{Operations, Survey};
 use std::error::Error;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -64,6 +64,8 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     });
     let opened = registry::open(choice, readiness.clone())?;
     let operations = Arc::new(Operations::on(opened.backends, config.rules()?));
+    let survey = || Arc::new(Survey::new(Arc::clone(&operations)));
+    let survey = (has_account && operations.knows_health()).then(survey);
     let identity = Identity::new(
         driver.driver_name.clone(),
         env!("CARGO_PKG_VERSION"),
@@ -103,14 +105,14 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         memory::give_back();
         tracing::info!(endpoint = %driver.endpoint, "{}", word(&readiness));
         if has_account {
-            log_in(&operations, &readiness);
+            log_in(&operations, &readiness, survey.as_ref());
         }
         let driver = Driver {
             name: driver.driver_name.clone(),
             socket,
             services,
             registration: None,
-            facts: opened.facts,
+            facts: opened.facts.or(survey.map(|survey| survey as Arc<_>)),
         };
         Ok(serve(serving, vec![driver], shutdown).await?)
     });
@@ -122,12 +124,12 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
 
 /// Logs in to each cloud, and retries until the cloud has accepted the credentials. The driver is
 /// ready as soon as one cloud has accepted the credentials, because an outage of one cloud must not
-/// affect the volumes in the other clouds.
-fn log_in(operations: &Arc<Operations>, readiness: &Readiness) {
+/// affect the volumes in the other clouds. Then begins the survey of the cloud's volumes.
+fn log_in(operations: &Arc<Operations>, readiness: &Readiness, survey: Option<&Arc<Survey>>) {
     let is_ready = Arc::new(Lock::new(false));
     for cloud in 0..operations.cloud_count() {
         let (operations, readiness) = (Arc::clone(operations), readiness.clone());
-        let is_ready = Arc::clone(&is_ready);
+        let (is_ready, survey) = (Arc::clone(&is_ready), survey.cloned());
         let report = move |failure: Option<&Failure>| {
             let mut is_ready = is_ready.lock();
             *is_ready |= failure.is_none();
@@ -155,6 +157,9 @@ fn log_in(operations: &Arc<Operations>, readiness: &Readiness) {
             }
             report(None);
             tracing::info!("a cloud has accepted the credentials: serving");
+            if let Some(survey) = survey {
+                survey.watch(cloud).await;
+            }
         });
     }
 }

@@ -188,6 +188,8 @@ async fn the_controller_advertises_what_it_can_do() {
             Call::GetCapacity,
             Call::CreateDeleteSnapshot,
             Call::CloneVolume,
+            Call::GetVolumeHealth,
+            Call::VolumeCondition,
         ]
     );
     let list = site.client.list_volumes(csi::ListVolumesRequest::default());

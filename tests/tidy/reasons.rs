@@ -9,9 +9,10 @@ use crate::tree::RustFile;
 const LIST: &str = "contract/src/reason.rs";
 
 /// The reporters' names in the list, and the directories of their code.
-const TELLERS: [(&str, &str); 2] = [
+const TELLERS: [(&str, &str); 3] = [
     ("Node", "node-agent/src/"),
     ("Controller", "controller/src/"),
+    ("Remote", "controller/src/"),
 ];
 
 /// Returns a finding for each reason that one of its reporters does not use.

@@ -23,8 +23,8 @@ mod started;
 pub use attachments::{AttachOrder, Attachment, AttachmentSpec, Attachments};
 pub use claims::{Attempt, Claims, Mark};
 pub use optional::{
-    Capacity, Clones, DroppedChange, Expansion, Health, Modification, Planned, Unhealthy,
-    UnhealthyPage,
+    Capacity, Clones, DroppedChange, Expansion, Health, Modification, Parameter, Planned,
+    Unhealthy, UnhealthyPage,
 };
 pub use snapshots::{Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage, Snapshots};
 use started::NameRecorder;
@@ -183,6 +183,10 @@ pub struct Traits {
     pub default_bytes: u64,
     /// Whether [`Backend::list`] is supported.
     pub lists: bool,
+    /// Whether the storage reports a status of each volume, which determines the volume's
+    /// [`Phase`], so that the phase shows whether the volume is healthy. A backend with
+    /// [`Backend::health`] inspects volumes instead.
+    pub reports_status: bool,
     /// Whether the engine reads a new volume again by its ID and compares the names. Remote storage
     /// may respond with the right name but the ID of a different object.
     pub reads_back: bool,
@@ -211,6 +215,7 @@ impl Default for Traits {
         Self {
             default_bytes: 1 << 30,
             lists: true,
+            reports_status: false,
             reads_back: false,
             poll_interval: Duration::from_millis(250),
             begins_max: 2,
@@ -305,17 +310,6 @@ pub struct Order {
     pub topology: Option<TopologyRequirement>,
     /// The secrets of the request, which the StorageClass refers to.
     pub secrets: Secrets,
-}
-
-/// A parameter whose value differs between a request and a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parameter {
-    /// The key, one of [`Backend::parameters`].
-    pub key: &'static str,
-    /// The value that the storage reports for the volume.
-    pub is: String,
-    /// The value in the request.
-    pub asked: String,
 }
 
 /// The state of a volume or a snapshot, as the backend reports it.

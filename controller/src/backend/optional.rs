@@ -55,6 +55,17 @@ pub trait Modification: Send + Sync {
     fn verify(&self, id: VolumeId, parameters: Context, secrets: Secrets) -> Answer<'_, ()>;
 }
 
+/// A parameter whose value differs between a request and a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// The key, one of [`super::Backend::parameters`].
+    pub key: &'static str,
+    /// The value that the storage reports for the volume.
+    pub is: String,
+    /// The value in the request.
+    pub asked: String,
+}
+
 /// A backend that reports free capacity.
 pub trait Capacity: Send + Sync {
     /// Returns the number of bytes that are available for new volumes with these properties.

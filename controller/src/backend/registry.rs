@@ -45,7 +45,7 @@ pub struct Opened {
     /// The backend for all calls, or one backend for each cloud.
     pub backends: Backends,
     /// Facts about the storage and its volumes for metrics and the status page; `None` if they
-    /// would require queries to a cloud.
+    /// would require queries to a cloud, which `operation/survey.rs` makes once a minute.
     pub facts: Option<Arc<dyn Facts>>,
 }
 

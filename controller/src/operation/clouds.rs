@@ -263,11 +263,15 @@ impl Clouds {
         self.all().count()
     }
 
+    /// Returns the cloud with this number, counted from 0.
+    pub(super) fn nth(&self, number: usize) -> Result<&Cloud, Failure> {
+        let cloud = self.all().nth(number);
+        cloud.ok_or_else(|| Failure::bug("a cloud that does not exist"))
+    }
+
     /// Calls [`Backend::inspect`] for the cloud with this number, counted from 0.
     pub(super) async fn inspect(&self, number: usize) -> Result<(), Failure> {
-        let Some(cloud) = self.all().nth(number) else {
-            return Err(Failure::bug("a cloud that does not exist"));
-        };
+        let cloud = self.nth(number)?;
         let inspected = cloud.backend.inspect().await;
         inspected.map_err(|failure| cloud.failed(failure))
     }

@@ -1,15 +1,12 @@
-//! Gets and lists volumes and their health. A read-only call fails at its deadline if the storage
+//! Gets and lists volumes. A read-only call fails at its deadline if the storage
 //! does not respond. Calls that change volumes run as jobs instead, which continue after the
 //! deadline.
 
 use super::Operations;
 use super::engine::Item;
-use crate::backend::{Answer, Health, Page, Phase, UnhealthyPage, Volume, no_volume};
+use crate::backend::{Answer, Page, Phase, Volume, no_volume};
 use belay_server::call::Failure;
-use belay_server::health::Conditions;
-use belay_server::request::{
-    GetVolume, GetVolumeHealth, ListVolumeHealth, ListVolumes, Secrets, VolumeId,
-};
+use belay_server::request::{GetVolume, ListVolumes, Secrets, VolumeId};
 use std::time::Duration;
 
 /// Maximum number of entries in a page. An entry takes up to about 800 bytes (ID, topology, node ID
@@ -90,58 +87,6 @@ pub(super) fn ready<I: Item>(item: I) -> Result<I, Failure> {
         Phase::Deleting => Failure::busy(format!("{what} {id}: being deleted")),
         Phase::Failed(why) => Failure::precondition(format!("{what} {id}: cannot be used: {why}")),
     })
-}
-
-impl Operations {
-    /// Returns the health of the volume.
-    ///
-    /// # Errors
-    /// Returns `NotFound` if the volume does not exist, and `Unsupported` if the backend does not
-    /// report health.
-    pub async fn health(&self, request: GetVolumeHealth) -> Result<Conditions, Failure> {
-        let asked = self.judge()?.health(request.id.clone(), request.secrets);
-        let condition = in_time(&format!("volume {}", request.id), asked).await?;
-        condition.ok_or_else(|| no_volume(&request.id))
-    }
-
-    /// Returns a page of unhealthy volumes.
-    ///
-    /// # Errors
-    /// Returns `BadToken` for an unknown token, and `Unsupported` if the backend does not report
-    /// health.
-    pub async fn list_health(&self, request: ListVolumeHealth) -> Result<UnhealthyPage, Failure> {
-        let limit = request
-            .max_entries
-            .unwrap_or(PAGE_ENTRIES_MAX)
-            .min(PAGE_ENTRIES_MAX);
-        let judge = self.judge()?;
-        let asked = judge.list_unhealthy(request.starting_token, limit, request.secrets);
-        in_time("the list of unhealthy volumes", asked).await
-    }
-
-    /// Returns the health of each of these volumes, in the order of `volumes`; `None` if the
-    /// backend does not report health. A volume that was deleted meanwhile has no health
-    /// conditions.
-    ///
-    /// # Errors
-    /// Returns the errors of the backend.
-    pub async fn conditions(&self, volumes: &[Volume]) -> Result<Option<Vec<Conditions>>, Failure> {
-        let Some(judge) = self.backend().health() else {
-            return Ok(None);
-        };
-        let volumes = volumes.iter();
-        let volumes = volumes.map(|volume| (volume.id.clone(), volume.bytes));
-        let asked = judge.conditions(volumes.collect());
-        let conditions = in_time("the condition of volumes", asked).await?;
-        Ok(Some(conditions))
-    }
-
-    fn judge(&self) -> Result<&dyn Health, Failure> {
-        let why = "this driver does not report volume health";
-        self.backend()
-            .health()
-            .ok_or_else(|| Failure::unsupported(why))
-    }
 }
 
 #[cfg(test)]

@@ -8,16 +8,19 @@ mod change;
 mod clouds;
 mod create;
 mod engine;
+mod health;
 mod lookup;
 mod modify;
 mod size;
 mod snapshot;
 mod support;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod validate;
 
 pub use capacity::Room;
+pub use survey::Survey;
 pub use validate::Verdict;
 
 use crate::backend::{Backend, Backends, Snapshots};
@@ -228,7 +231,7 @@ impl Operations {
     /// Whether the calls for the health of volumes are supported.
     #[must_use]
     pub fn knows_health(&self) -> bool {
-        self.backend().health().is_some()
+        self.backend().health().is_some() || self.backend().traits().reports_status
     }
 
     /// Whether [`Self::create`] accepts an existing volume as the source.

@@ -242,7 +242,7 @@ fn of_controller(operations: &Operations) -> Vec<csi::ControllerServiceCapabilit
         (Call::GetSnapshot, listed),
         (Call::CloneVolume, operations.makes_clones()),
         (Call::GetVolumeHealth, health),
-        (Call::ListVolumeHealth, health),
+        (Call::ListVolumeHealth, health && operations.lists()),
         // This capability was removed in CSI 1.13, but older callers require it.
         (Call::VolumeCondition, health),
     ];

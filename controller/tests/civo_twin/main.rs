@@ -13,6 +13,7 @@ mod crashes;
 mod economy;
 mod failed;
 mod faults;
+mod health;
 mod keys;
 mod nodes;
 mod pages;

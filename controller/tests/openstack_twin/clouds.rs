@@ -112,14 +112,14 @@ fn section(name: &str, url: &str) -> String {
 }
 
 /// Starts two clouds, `[Global]` and `b`.
-fn clouds() -> [Cloud; 2] {
+pub(crate) fn clouds() -> [Cloud; 2] {
     let clouds = [(); 2].map(|()| Cloud::start(Duration::ZERO, None));
     clouds[1].twin().number = 1;
     clouds
 }
 
 /// Creates a site for both clouds, and another one that may be unreachable.
-fn site([a, b]: &[Cloud; 2], down: Option<&str>) -> Site {
+pub(crate) fn site([a, b]: &[Cloud; 2], down: Option<&str>) -> Site {
     let more = down.map(|url| section("down", url)).unwrap_or_default();
     let more = section("b", &b.url()) + &more + "[Global \"unused\"]\nregion=nowhere\n";
     let mut site = Site::new(&a.url(), &more);
@@ -128,7 +128,7 @@ fn site([a, b]: &[Cloud; 2], down: Option<&str>) -> Site {
     site
 }
 
-async fn created_in(client: &mut Client, cloud: &str, name: &str) -> String {
+pub(crate) async fn created_in(client: &mut Client, cloud: &str, name: &str) -> String {
     let secrets = of(cloud);
     let request = csi::CreateVolumeRequest {
         secrets,

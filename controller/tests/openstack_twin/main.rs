@@ -17,6 +17,7 @@ mod clouds;
 mod crashes;
 mod dropped;
 mod economy;
+mod health;
 mod marks;
 mod memory;
 mod policy;

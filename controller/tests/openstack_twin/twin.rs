@@ -132,6 +132,12 @@ impl Twin {
         (volume.server, volume.status) = (None, "available");
     }
 
+    /// Sets the status of the volume, as an administrator can do.
+    pub(crate) fn set_status(&mut self, id: &str, status: &'static str) {
+        self.settle();
+        self.volumes.get_mut(id).unwrap().status = status;
+    }
+
     /// Returns the number of requests.
     pub(crate) fn count(&self) -> usize {
         self.calls.values().sum()

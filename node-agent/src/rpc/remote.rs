@@ -165,7 +165,11 @@ impl<K: Kernel> csi::node_server::Node for RemoteService<K> {
 
 impl<K: Kernel> Facts for RemoteService<K> {
     fn reasons(&self) -> Vec<&'static str> {
-        let all = [volume::SERVER_UNREACHABLE, volume::STATISTICS_OLD];
+        let all = [
+            volume::SERVER_UNREACHABLE,
+            volume::SHARE_FULL,
+            volume::STATISTICS_OLD,
+        ];
         all.map(|reason| reason.name()).to_vec()
     }
 

@@ -172,6 +172,7 @@ impl Backend for Civo {
     fn traits(&self) -> Traits {
         Traits {
             default_bytes: size::DEFAULT_BYTES,
+            reports_status: true,
             reads_back: true,
             // The first of the three attempts may be spent on waiting until a different change has
             // ended.

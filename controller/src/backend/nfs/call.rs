@@ -73,6 +73,8 @@ pub(super) enum Work {
     Find(Archived),
     /// Measure the available space.
     Measure,
+    /// Find a volume, and measure the space that is available to its directory.
+    Inspect(Owned),
 }
 
 impl Work {
@@ -85,7 +87,7 @@ impl Work {
             Self::Cut(order) => Some(&order.at.dir),
             Self::Discard(at) => Some(&at.dir),
             Self::Delete(order) => Some(&order.at.dir),
-            Self::Lookup(_) | Self::Find(_) | Self::Measure => None,
+            Self::Lookup(_) | Self::Find(_) | Self::Measure | Self::Inspect(_) => None,
         }
     }
 
@@ -283,6 +285,16 @@ pub(super) enum Done {
     Snapshot(Option<SnapshotSeen>),
     /// The number of available bytes.
     Measured(u64),
+    /// The space that is available to a volume. `None` if the volume does not exist.
+    Inspected(Option<Free>),
+}
+
+/// The space that the server reports as available to users other than root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Free {
+    pub(super) bytes: u64,
+    /// The number of files that can be created. `None` if the server reports no number of inodes.
+    pub(super) files: Option<u64>,
 }
 
 /// A volume that exists.

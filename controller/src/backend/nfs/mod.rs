@@ -5,6 +5,7 @@ mod call;
 mod capacity;
 mod class;
 mod clones;
+mod health;
 mod id;
 mod options;
 mod path;
@@ -18,8 +19,8 @@ pub use options::MountOptions;
 
 use super::measured::{self, Verb, measured};
 use super::{
-    Answer, Backend, Capacity, Clones, Expansion, Mark, Order, Page, Phase, Progress, Sizes,
-    Snapshots, StartedCreations, Traits, Volume,
+    Answer, Backend, Capacity, Clones, Expansion, Health, Mark, Order, Page, Phase, Progress,
+    Sizes, Snapshots, StartedCreations, Traits, Volume,
 };
 use belay_contract::drivers::NFS_ID_BYTES_MAX;
 use belay_server::call::Failure;
@@ -303,20 +304,9 @@ impl Backend for Nfs {
         Box::pin(async { Err(Failure::unsupported("volumes are not listed")) })
     }
 
-    fn expansion(&self) -> Option<&dyn Expansion> {
-        Some(self)
-    }
-
-    fn capacity(&self) -> Option<&dyn Capacity> {
-        Some(self)
-    }
-
-    fn clones(&self) -> Option<&dyn Clones> {
-        Some(self)
-    }
-
-    fn snapshots(&self) -> Option<&dyn Snapshots> {
-        Some(self)
+    supports! {
+        expansion: Expansion, capacity: Capacity, clones: Clones, health: Health,
+        snapshots: Snapshots
     }
 }
 

@@ -146,6 +146,7 @@ impl Cloud {
 impl Backend for Cloud {
     fn traits(&self) -> Traits {
         Traits {
+            reports_status: true,
             // Nova locks a server during each change; calls that must wait until the lock is free
             // time out.
             attaches_one_by_one: true,

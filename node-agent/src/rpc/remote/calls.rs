@@ -174,12 +174,10 @@ impl<K: Kernel> RemoteService<K> {
         let (id, path) = (stats.id, stats.volume_path);
         let stats = match self.usage(&id, &path, Rpc::NodeGetVolumeStats).await? {
             Queried::Usage(usage) => {
+                let conditions = judge(&usage);
                 let usage = VolumeUsage::Filesystem(usage);
                 self.reads.keep(&id, &path, usage);
-                VolumeStats {
-                    usage,
-                    conditions: Conditions::default(),
-                }
+                VolumeStats { usage, conditions }
             }
             Queried::Unanswered(failure) => {
                 let old = self.reads.old(&id, &path, inaccessible(&failure));
@@ -197,7 +195,7 @@ impl<K: Kernel> RemoteService<K> {
             return Ok(Conditions::default());
         };
         let conditions = match self.usage(&id, &path, Rpc::NodeGetVolumeHealth).await? {
-            Queried::Usage(_) => Conditions::default(),
+            Queried::Usage(usage) => judge(&usage),
             Queried::Unanswered(failure) => inaccessible(&failure),
         };
         self.volumes.checked(&id, &conditions);
@@ -227,6 +225,22 @@ impl<K: Kernel> RemoteService<K> {
     }
 }
 
+/// Returns the health of a volume with this usage, as its server reports it.
+fn judge(usage: &Usage) -> Conditions {
+    let mut conditions = Conditions::default();
+    let lack = match usage.available_bytes == 0 {
+        true => "no space",
+        false if usage.total_inodes > 0 && usage.free_inodes == 0 => "no inodes",
+        false => return conditions,
+    };
+    let message = format!(
+        "{lack} left on the server: writes fail with ENOSPC or EDQUOT; delete files, or enlarge \
+         the filesystem or the quota"
+    );
+    conditions.add(volume::SHARE_FULL, message);
+    conditions
+}
+
 /// Returns the health reason of a volume whose server has not responded.
 fn inaccessible(failure: &Failure) -> Conditions {
     let mut conditions = Conditions::default();
@@ -244,4 +258,31 @@ fn change(id: &VolumeId) -> Key<Class> {
 
 fn mixed_up() -> Failure {
     Failure::bug("a helper process has answered another call")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_without_bytes_or_inodes_is_full() {
+        for (available_bytes, total_inodes, free_inodes, is_full) in [
+            (4096, 10, 1, false),
+            // The server allocates inodes as needed.
+            (4096, 0, 0, false),
+            (0, 10, 1, true),
+            (4096, 10, 0, true),
+        ] {
+            let conditions = judge(&Usage {
+                total_bytes: 1 << 30,
+                used_bytes: 0,
+                available_bytes,
+                total_inodes,
+                used_inodes: 0,
+                free_inodes,
+            });
+            let mut reasons = conditions.iter().map(|it| it.reason);
+            assert_eq!(reasons.any(|it| it == volume::SHARE_FULL), is_full);
+        }
+    }
 }

@@ -118,7 +118,12 @@ fn perform(
             made.map(|seen| Done::Snapshot(Some(seen)))
         }
         Work::Discard(at) => snapshot::delete(tree, at).map(Done::Deleted),
-        Work::Measure => Ok(Done::Measured(tree.available_bytes()?)),
+        Work::Measure => Ok(Done::Measured(tree.free(None)?.bytes)),
+        Work::Inspect(at) => {
+            let found = lookup(tree, at)?.filter(|found| !found.is_deleting);
+            let free = found.map(|_| tree.free(Some(&at.dir))).transpose()?;
+            Ok(Done::Inspected(free))
+        }
         Work::Find(at) => {
             let found = snapshot::Snapshot::find(tree, at)?;
             Ok(Done::Snapshot(found.map(|found| found.seen())))

@@ -1,7 +1,7 @@
 //! System calls in a share, all relative to descriptors. No call follows a symbolic link, leaves
 //! the share, or crosses into another filesystem.
 
-use super::super::call::Mount;
+use super::super::call::{Free, Mount};
 use super::super::path::Dir;
 use super::error::{Error, RENAME, Result, at};
 use super::mount;
@@ -90,11 +90,17 @@ impl Tree {
         &self.share
     }
 
-    /// Returns the number of bytes that the server reports as available to users other than root.
-    pub(super) fn available_bytes(&self) -> Result<u64> {
-        let found = retry(|| rustix::fs::fstatvfs(&self.root));
-        let found = found.map_err(at("fstatvfs", "/"))?;
-        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    /// Returns the space that the server reports for a directory, or for the whole share.
+    pub(super) fn free(&self, dir: Option<&Dir>) -> Result<Free> {
+        let shown = dir.map_or_else(|| "/".to_owned(), Dir::to_string);
+        let opened = dir.map(|dir| open(&self.open_above(dir)?, dir.name(), &shown));
+        let opened = opened.transpose()?;
+        let found = retry(|| rustix::fs::fstatvfs(opened.as_ref().unwrap_or(&self.root)));
+        let found = found.map_err(at("fstatvfs", &shown))?;
+        Ok(Free {
+            bytes: found.f_bavail.saturating_mul(found.f_frsize),
+            files: (found.f_files > 0).then_some(found.f_favail),
+        })
     }
 
     /// Opens the parent directory of `dir`.

@@ -100,6 +100,22 @@ fn the_room_is_that_of_the_shares_filesystem_and_nothing_is_written() {
 }
 
 #[test]
+fn a_volume_has_the_space_of_its_directory_and_a_missing_volume_has_none() {
+    let share = Share::new();
+    let order = plain("pvc-1");
+    let inspected = || match share.perform(&Work::Inspect(order.at.clone())) {
+        Ok(Done::Inspected(free)) => free,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(inspected(), None);
+    share.create(&order).unwrap();
+    let free = inspected().unwrap();
+    assert!(free.bytes > 0 && free.files != Some(0), "{free:?}");
+    fs::remove_dir(share.path("pvc-1")).unwrap();
+    assert_eq!(inspected(), None);
+}
+
+#[test]
 fn neither_the_id_nor_the_claim_allows_more_than_the_other() {
     let (delete, archive, retain) = (OnDelete::Delete, OnDelete::Archive, OnDelete::Retain);
     for (recorded, says, left) in [
