@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use belay_bed::requests;
 use belay_contract::publish_context::Content;
 use belay_openstack::Bed;
+use belay_proto::csi::v1 as csi;
 use serde_json::json;
 use tokio::time::{Duration, sleep};
 use tonic::{Code, Status};
@@ -70,6 +71,44 @@ async fn an_expansion_that_fails_keeps_the_volume_and_says_what_to_do() {
         let grown = client.controller_expand_volume(requests::grow(&id, 2 * GIB));
         assert_refused(grown.await, Code::FailedPrecondition, "error_extending");
     }
+    deleted(client, &id).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a bed: make openstack"]
+async fn a_volume_with_a_bad_status_is_named_by_its_health_and_the_metric() {
+    let (bed, cloud) = opened();
+    let (site, _controller) = Site::started(&bed);
+    let client = &mut site.client().await;
+    let id = created(client, &unique("broken")).await.volume_id;
+    for (status, reason) in [("maintenance", "CloudMaintenance"), ("error", "CloudError")] {
+        cloud.reset(&id, status, "detached");
+        let health = client.controller_get_volume_health(csi::ControllerGetVolumeHealthRequest {
+            volume_id: id.clone(),
+            ..Default::default()
+        });
+        let health = health.await.unwrap().into_inner().volume_health.unwrap();
+        assert_eq!(health.health_statuses[0].reason, reason);
+        let listed =
+            client.controller_list_volume_health(csi::ControllerListVolumeHealthRequest::default());
+        let listed = listed.await.unwrap().into_inner().entries;
+        assert!(listed.contains(&health), "{listed:?}");
+    }
+    // The controller reads the list once a minute. Other tests may have failed volumes, too.
+    let line = "reason=\"CloudError\"} ";
+    for seconds in 0.. {
+        let page = site.metrics();
+        let mut values = page.lines().filter_map(|it| it.split_once(line));
+        if values.any(|(_, value)| value != "0") {
+            break;
+        }
+        assert!(seconds < 90, "{page}");
+        sleep(Duration::from_secs(1)).await;
+    }
+    let log = site.log();
+    let is_named = |it: &str| it.contains("unhealthy") && it.contains(&id);
+    assert_eq!(log.lines().filter(|it| is_named(it)).count(), 1, "{log}");
+    cloud.reset(&id, "available", "detached");
     deleted(client, &id).await;
 }
 
