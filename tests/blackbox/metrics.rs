@@ -240,14 +240,6 @@ fn exported(page: &str) -> BTreeMap<String, Shape> {
     shapes
 }
 
-/// Returns the queries in the documentation, one per block.
-fn queries() -> Vec<&'static str> {
-    let blocks = DOCUMENTATION.split("```promql\n").skip(1);
-    blocks
-        .filter_map(|block| Some(block.split_once("```")?.0.trim()))
-        .collect()
-}
-
 #[test]
 #[ignore = "needs root: make test"]
 fn prometheus_gets_exactly_what_the_documentation_says() {
@@ -304,13 +296,6 @@ fn prometheus_gets_exactly_what_the_documentation_says() {
             let found = prometheus.query(&format!("{series}{{job=\"{program}\"}}"));
             assert!(!found.is_empty(), "{program}: no sample of {series}");
         }
-    }
-    let queries = queries();
-    assert!(queries.len() >= 5, "{queries:?}");
-    for query in queries {
-        let answer = prometheus.query(query);
-        let is_number = |line: &String| !line.contains("=> NaN");
-        assert!(answer.iter().any(is_number), "{query}\n{answer:#?}");
     }
     drop(prometheus);
     for (process, _) in pair.processes {

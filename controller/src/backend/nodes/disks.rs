@@ -140,8 +140,8 @@ impl Front {
     }
 
     /// Fails if a disk has or may have a file with this ID, which has no object. A gone disk does
-    /// not count. A file that a PersistentVolume or a VolumeSnapshotContent names may be on a disk whose store does not
-    /// report all its files.
+    /// not count. A file that a PersistentVolume or a VolumeSnapshotContent names may be on a disk
+    /// whose store does not report all its files.
     ///
     /// # Errors
     /// Returns `Unreachable`, naming the disk, and the errors of listing the claims.
