@@ -66,8 +66,10 @@ struct State<R: Resource> {
     objects: HashMap<String, Seen<R>>,
     /// The names of the objects, by ID.
     names: HashMap<String, String>,
-    /// The time at which an object was last found to be missing, or of the first list.
-    shrunk: Instant,
+    /// The time of the first list.
+    listed: Option<Instant>,
+    /// The times at which objects disappeared, by name.
+    missing: HashMap<String, Instant>,
     /// The reason why the objects may be out of date; `None` if the watch works.
     failure: Option<Failure>,
 }
@@ -78,7 +80,8 @@ impl<R: Cached> Cache<R> {
         let state = State {
             objects: HashMap::new(),
             names: HashMap::new(),
-            shrunk: Instant::now(),
+            listed: None,
+            missing: HashMap::new(),
             failure: Some(Failure::new(Kind::Unreachable, why)),
         };
         Self {
@@ -112,10 +115,22 @@ impl<R: Cached> Cache<R> {
         self.state.lock().objects.values().cloned().collect()
     }
 
-    /// Whether all objects that existed at any time in this period, which ends now, still exist.
-    pub(super) fn is_whole_since(&self, period: Duration) -> bool {
+    /// Whether no object has had this name for this period.
+    pub(super) fn lacks(&self, name: &str, period: Duration) -> bool {
         let state = self.state.lock();
-        state.failure.is_none() && state.shrunk.elapsed() >= period
+        let since = state.missing.get(name).copied().or(state.listed);
+        state.failure.is_none()
+            && !state.objects.contains_key(name)
+            && since.is_some_and(|since| since.elapsed() >= period)
+    }
+
+    /// Whether no object has disappeared for this period.
+    pub(super) fn is_whole(&self, period: Duration) -> bool {
+        let state = self.state.lock();
+        let mut times = state.missing.values().chain(&state.listed);
+        state.failure.is_none()
+            && state.listed.is_some()
+            && times.all(|since| since.elapsed() >= period)
     }
 
     /// Returns a receiver that is notified after each change.
@@ -150,8 +165,9 @@ impl<R: Cached> Cache<R> {
                         state.insert(object, |_| old.as_ref());
                     }
                     Event::Deleted(object) => {
-                        state.remove(&object.metadata.name);
-                        state.shrunk = Instant::now();
+                        let name = object.metadata.name;
+                        state.remove(&name);
+                        state.missing.insert(name, Instant::now());
                     }
                 }
             }
@@ -164,15 +180,14 @@ impl<R: Cached> Cache<R> {
 impl<R: Cached> State<R> {
     fn replace(&mut self, objects: Vec<Object<R>>) {
         let mut old = std::mem::take(&mut self.objects);
-        let is_first = old.is_empty();
         self.names.clear();
         for object in objects {
             let same = old.remove(&object.metadata.name);
             self.insert(object, |_| same.as_ref());
         }
-        if is_first || !old.is_empty() {
-            self.shrunk = Instant::now();
-        }
+        let now = Instant::now();
+        self.listed.get_or_insert(now);
+        self.missing.extend(old.into_keys().map(|name| (name, now)));
     }
 
     fn insert<'a>(&mut self, object: Object<R>, old: impl FnOnce(&str) -> Option<&'a Seen<R>>) {
@@ -185,6 +200,7 @@ impl<R: Cached> State<R> {
         if let Some(id) = object.spec.known().and_then(R::id) {
             self.names.insert(id.to_owned(), name.clone());
         }
+        self.missing.remove(&name);
         let object = Arc::new(object);
         self.objects.insert(
             name,
@@ -248,27 +264,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cache_is_whole_since_its_first_list_or_its_last_loss() {
+    async fn a_name_is_missing_since_the_first_list_or_the_loss_of_its_object() {
         let cache = Cache::<LocalVolume>::new();
         let second = Duration::from_secs(1);
         let one = || volume(&[], "null");
+        let lacks = |period| (cache.lacks("pvc-1", period), cache.is_whole(period));
         advance(second).await;
-        assert!(!cache.is_whole_since(Duration::ZERO), "nothing is listed");
+        assert_eq!(lacks(Duration::ZERO), (false, false), "nothing is listed");
         // The first list does not show how long an object has been missing.
-        for loss in [
-            Event::Listed(vec![]),
-            Event::Listed(vec![one()]),
-            Event::Listed(vec![]),
-            Event::Changed(one()),
-            Event::Deleted(one()),
-        ] {
-            let is_new = matches!(loss, Event::Changed(_));
+        cache.apply(Ok(Event::Listed(vec![])));
+        assert_eq!(lacks(second), (false, false));
+        advance(second).await;
+        assert_eq!(lacks(second), (true, true));
+        for loss in [Event::Listed(vec![]), Event::Deleted(one())] {
+            cache.apply(Ok(Event::Changed(one())));
+            assert_eq!(lacks(second), (false, true));
             cache.apply(Ok(loss));
-            assert_eq!(cache.is_whole_since(second), is_new);
+            assert_eq!(lacks(second), (false, false));
+            assert!(cache.lacks("pvc-2", second), "another name");
             advance(second).await;
-            assert!(cache.is_whole_since(second));
+            cache.apply(Ok(Event::Listed(vec![])));
+            assert_eq!(lacks(second), (true, true));
         }
         cache.apply(Err(Failure::bug("down")));
-        assert!(!cache.is_whole_since(Duration::ZERO));
+        assert_eq!(lacks(second), (false, false));
     }
 }

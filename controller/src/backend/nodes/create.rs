@@ -56,7 +56,7 @@ impl Front {
         match self.usable_or_lost(object, self.until()).await? {
             Settled::Usable(object) => shown::volume(&object).map(Some),
             // CreateVolume is called, so no PersistentVolume has the volume.
-            Settled::Lost(object) => self.remove(object).await.map(|_| None),
+            Settled::Lost(object) => self.discard(object).await.map(|()| None),
             Settled::Withdrawn | Settled::Refused(_) | Settled::Gone => Ok(None),
         }
     }
@@ -68,7 +68,7 @@ impl Front {
         until: Instant,
     ) -> Result<Settled<LocalVolume>, Failure> {
         match self.settle(object, until).await? {
-            Settled::Usable(object) if self.is_gone(&object) => {
+            Settled::Usable(object) | Settled::Lost(object) if self.is_gone(&object) => {
                 let home = LocalVolume::home(self, id(&object)).await;
                 Ok(match home.map_err(Failure::may_be_running)? {
                     Some(_) => Settled::Usable(object),
@@ -109,8 +109,8 @@ impl Front {
             match self.usable_or_lost(Arc::new(object), until).await? {
                 Settled::Usable(object) => return shown::volume(&object),
                 Settled::Lost(object) => {
-                    let removed = self.remove(object).await;
-                    removed.map_err(Failure::may_be_running)?;
+                    let discarded = self.discard(object).await;
+                    discarded.map_err(Failure::may_be_running)?;
                 }
                 Settled::Withdrawn if is_own && source.is_some() => {
                     return Err(not_accepted(&target).rolled_back());

@@ -173,7 +173,7 @@ impl Front {
             !is_silent && promisable(&seen.object).is_ok() && all.is_some()
         };
         match (here.clone().next(), here.find(|seen| !is_complete(seen))) {
-            (None, _) if self.disks.is_whole_since(self.limits.silent) => Ok(()),
+            (None, _) if self.disks.is_whole(self.limits.silent) => Ok(()),
             (None, _) => refuse("no store reports the disk that its claim names".to_owned()),
             (_, Some(seen)) => refuse(format!(
                 "disk {} does not report all its files, and may have the file",

@@ -198,11 +198,12 @@ impl<'a, R: Followed> Follow<'a, R> {
         let Some(read) = read.filter(|read| read.metadata.uid == self.metadata().uid) else {
             return Ok(Step::Gone);
         };
-        let is_newer = is_newer(&read.metadata, self.metadata());
-        if is_newer {
+        // The server may have been restored from a backup, with lower versions.
+        let is_other = read.metadata.resource_version != self.metadata().resource_version;
+        if is_other {
             self.object = Arc::new(read);
         }
-        Ok(if is_newer { Step::Changed } else { Step::Late })
+        Ok(if is_other { Step::Changed } else { Step::Late })
     }
 
     /// Deletes the object if it has not changed since.

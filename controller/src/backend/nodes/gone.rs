@@ -7,8 +7,8 @@
 use super::Front;
 use super::disks::disk_of;
 use super::follow::{Follow, Followed, Patched};
-use super::item::{Item, id, unreachable, wanted};
-use crate::kubernetes::{LocalDisk, Metadata, Object, Written};
+use super::item::{Item, about, id, unreachable, wanted};
+use crate::kubernetes::{LocalDisk, Metadata, Object, SPEC_VERSION, Written};
 use belay_server::call::Failure;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,10 +17,8 @@ use tokio::time::{Instant, sleep};
 impl Front {
     /// Whether the disk of the object is gone.
     pub(super) fn is_gone<R: Item>(&self, object: &Object<R>) -> bool {
-        let gone = |disk: &str| {
-            self.disks.named(disk).is_none() && self.disks.is_whole_since(self.limits.silent)
-        };
-        wanted(object).is_some_and(|wanted| gone(&disk_of(&wanted)))
+        let known = wanted(object).filter(|wanted| wanted.version <= SPEC_VERSION);
+        known.is_some_and(|wanted| self.disks.lacks(&disk_of(&wanted), self.limits.silent))
     }
 
     /// Deletes an object whose disk is gone. The file, if the disk still has it, is kept.
@@ -57,6 +55,26 @@ impl Front {
             Written::Conflict => {
                 follow.reread().await?;
                 Ok(Patched::Conflict)
+            }
+        }
+    }
+
+    /// Deletes an object that CreateVolume or CreateSnapshot must not return: without its store if
+    /// its disk is gone.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::remove`] and [`Self::give_up`].
+    pub(super) async fn discard<R: Followed>(&self, object: Arc<Object<R>>) -> Result<(), Failure> {
+        if !self.is_gone(&object) {
+            return self.remove(object).await.map(drop);
+        }
+        // No attempt to remove is written, since the disk may have returned.
+        let mut follow = Follow::new(self, object);
+        match self.give_up(&mut follow).await? {
+            Patched::Done | Patched::Gone => Ok(()),
+            Patched::Conflict => {
+                let why = "was changed by another process; repeat the call";
+                Err(Failure::busy(about(&follow.object, why)))
             }
         }
     }

@@ -46,7 +46,14 @@ impl Front {
     /// respond.
     pub(super) async fn delete_identified<R: Followed>(&self, id: &str) -> Result<(), Failure> {
         let mut next = self.identified::<R>(id).await?;
+        let mut last = String::new();
         while let Some(object) = next {
+            if object.metadata.uid == last {
+                let why = "its object has finalizers of other programs, which must remove them; \
+                           repeat the call";
+                return Err(unreachable(&object, why));
+            }
+            last.clone_from(&object.metadata.uid);
             let name = object.metadata.name.clone();
             if !self.remove(object).await? {
                 // The file may exist. The next call finds it without an object.

@@ -44,13 +44,15 @@ impl Front {
             let wait = match &state {
                 Meaning::Usable => return Ok(Settled::Usable(follow.object.clone())),
                 Meaning::Lost => return Ok(Settled::Lost(follow.object.clone())),
-                Meaning::Odd(why) => {
-                    return Err(unreachable(&follow.object, why).may_be_running());
-                }
                 Meaning::Ordered if Instant::now() < accept => Some(until.min(accept)),
                 Meaning::Ordered | Meaning::Refused(_) | Meaning::Removed => None,
-                Meaning::Making | Meaning::Removing if self.is_gone(&follow.object) => {
+                Meaning::Making | Meaning::Removing | Meaning::Odd(_)
+                    if self.is_gone(&follow.object) =>
+                {
                     return Ok(Settled::Lost(follow.object.clone()));
+                }
+                Meaning::Odd(why) => {
+                    return Err(unreachable(&follow.object, why).may_be_running());
                 }
                 Meaning::Making | Meaning::Removing => Some(self.patience(&follow, until)),
             };

@@ -39,6 +39,15 @@ impl Front {
             refuse_other_name(&name, &order.name, wanted(&object).map(|it| it.name))?;
             match self.settle(object, until).await? {
                 Settled::Usable(object) => return shown::snapshot(&object),
+                // No caller has received this snapshot. Until the failure is final, neither it nor
+                // its volume can be deleted.
+                Settled::Lost(object) if self.is_gone(&object) => {
+                    let gone = about(&object, "its disk is gone; delete it");
+                    self.discard(object)
+                        .await
+                        .map_err(Failure::may_be_running)?;
+                    return Err(Failure::precondition(gone).rolled_back());
+                }
                 // A final failure would make csi-snapshotter forget the snapshot.
                 Settled::Lost(object) => {
                     let lost = Failure::precondition(about(&object, LOST));

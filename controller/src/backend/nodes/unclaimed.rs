@@ -3,6 +3,7 @@
 //! is deleted, which deletes no data.
 
 use super::Front;
+use super::cache::Seen;
 use super::figures::show_troubled;
 use super::follow::{Follow, Followed};
 use super::item::{id, reported};
@@ -56,11 +57,17 @@ impl Front {
         let mut all = R::cache(self).all();
         all.retain(|seen| {
             let phase = reported(&seen.object).map(|reported| reported.phase);
-            phase == Some(Phase::Ready) && seen.changed.elapsed() >= self.limits.unclaimed
+            let is_whole = phase == Some(Phase::Ready) || self.is_gone(&seen.object);
+            is_whole && seen.changed.elapsed() >= self.limits.unclaimed
         });
-        let is_known = |id: &str| known.claimed.contains(id) || known.unclaimed.contains(id);
+        // An object is deleted only if a new list has no claim for it.
+        let is_known = |seen: &Seen<R>| {
+            let id = id(&seen.object);
+            let is_kept = !self.is_gone(&seen.object);
+            known.claimed.contains(id) || is_kept && known.unclaimed.contains(id)
+        };
         let is_recent = known.at.is_some_and(|at| at.elapsed() < self.limits.adopt);
-        let is_new = all.iter().any(|seen| !is_known(id(&seen.object)));
+        let is_new = all.iter().any(|seen| !is_known(seen));
         if is_new || !is_recent && !all.is_empty() {
             match claims.await {
                 Ok(claimed) => known.claimed = claimed,

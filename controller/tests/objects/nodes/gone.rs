@@ -1,11 +1,15 @@
 //! Disks that are gone: without a LocalDisk, or on a Node that was deleted.
 
+use super::copies::cut;
 use super::permission::{delete_persistent, persistent};
-use super::{Front, LONG, ROOM, id_of, place_of, ready, refusal, removal_of, request, when};
+use super::{
+    Front, LONG, ROOM, accept, id_of, place_of, ready, refusal, removal_of, request, when,
+};
+use crate::definitions::done;
 use crate::server::Server;
 use crate::store::{Node, is_served};
 use belay_controller::backend::nodes::Limits;
-use belay_controller::kubernetes::{FINALIZER, LocalDisk};
+use belay_controller::kubernetes::{Change, FINALIZER, LocalDisk, LocalSnapshot, LocalVolume};
 use std::time::Duration;
 use tokio::time::sleep;
 use tonic::Code;
@@ -36,9 +40,15 @@ pub(crate) async fn volumes_of_a_gone_disk_are_deleted_without_their_store(serve
     let kept = front.when("given-1", |_| true).await;
     assert_eq!(kept.metadata.finalizers, [FINALIZER]);
     assert_eq!(removal_of(&kept), None);
+    let both = Change::<LocalVolume>::Finalizers(&[FINALIZER, "example.com/other"]);
+    done(front.client.patch(&kept.metadata, both).await);
     let front = Front::start(server, QUICK).await;
     sleep(SILENT * 3 / 2).await;
-    front.delete(&volume.volume_id).await.unwrap().unwrap();
+    let (code, why) = refusal(front.delete(&volume.volume_id).await);
+    assert_eq!(code, Code::Unavailable, "{why}");
+    assert!(why.contains("finalizers of other programs"), "{why}");
+    let kept = front.when("given-1", |it| it.metadata.deletion_timestamp.is_some());
+    front.release(&kept.await).await;
     front.gone("given-1").await;
     // A repeated call, also while the PersistentVolume still exists.
     persistent(server, "given-pv-1", &volume.volume_id, "given-a");
@@ -55,6 +65,11 @@ pub(crate) async fn a_volume_of_a_gone_disk_is_created_elsewhere_unless_it_is_cl
     front.ready(request("away-2", &["away-a"])).await;
     drop(front.create(request("away-3", &["away-a"])));
     front.accepted("away-3").await;
+    let stripped = front.ready(request("away-4", &["away-a"])).await;
+    let taken = cut(&front, "away-5", &stripped.volume_id);
+    let order = when::<LocalSnapshot>(&front.client, "away-5", |it| it.is_some()).await;
+    accept(&front.client, &order.unwrap()).await;
+    drop(taken);
     persistent(server, "away-pv-1", &claimed.volume_id, "away-a");
     server.kubectl(&["delete", "localdisk", &disk.metadata.name]);
     sleep(SILENT * 3 / 2).await;
@@ -63,8 +78,16 @@ pub(crate) async fn a_volume_of_a_gone_disk_is_created_elsewhere_unless_it_is_cl
 
     let same = front.create(request("away-1", &places)).await.unwrap();
     assert_eq!(same.unwrap().volume_id, claimed.volume_id);
-    // One volume was ready, and one accepted: no PersistentVolume has them.
-    for name in ["away-2", "away-3"] {
+    // A controller was killed before it deleted the object.
+    let object = front.when("away-4", |_| true).await;
+    front.release(&object).await;
+    let again = cut(&front, "away-5", &stripped.volume_id).await;
+    let (code, why) = refusal(again);
+    assert_eq!(code, Code::FailedPrecondition, "{why}");
+    assert!(why.contains("its disk is gone"), "{why}");
+    when::<LocalSnapshot>(&front.client, "away-5", |it| it.is_none()).await;
+    // No PersistentVolume has these volumes; one was only accepted.
+    for name in ["away-2", "away-3", "away-4"] {
         front.report(&other, ROOM, None).await;
         let before = id_of(&front.when(name, |_| true).await).to_owned();
         let created = front.create(request(name, &places));

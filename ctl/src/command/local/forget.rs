@@ -52,8 +52,8 @@ pub(super) fn plan<'a>(cluster: &'a Cluster, node: &str) -> Result<Vec<Object<'a
 
 fn reporting(disk: &str) -> Failure {
     Failure::Refused(format!(
-        "LocalDisk {disk}: its store still reports; stop its pod or drain the node first, and \
-         repeat the command three minutes later"
+        "LocalDisk {disk}: its store still reports; switch the node off first, and repeat the \
+         command three minutes later"
     ))
 }
 

@@ -104,9 +104,14 @@ impl Kubectl {
         })?;
         let text = String::from_utf8_lossy(&output.stderr);
         match output.status.success() {
-            true => Ok(Reply::Done(
-                serde_json::from_slice(&output.stdout).unwrap_or(Value::Null),
-            )),
+            true => match serde_json::from_slice(&output.stdout) {
+                Ok(value) => Ok(Reply::Done(value)),
+                Err(error) => {
+                    let (program, words) = (self.kubectl.to_string_lossy(), words.join(" "));
+                    let why = format!("`{program} {words}`: printed no JSON: {error}");
+                    Err(Failure::Machine(why))
+                }
+            },
             // The reason in the server's response (meta/v1 StatusReason).
             false if text.contains("(NotFound)") => Ok(Reply::Missing),
             false if text.contains("(Conflict)") => Ok(Reply::Conflict),

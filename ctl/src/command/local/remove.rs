@@ -72,6 +72,14 @@ pub(super) fn plan<'a>(cluster: &'a Cluster, id: &str) -> Result<Item<'a>, Failu
         let why = format!("{kind} {name} has it; delete the {delete} instead ({of})");
         return refuse(&why);
     }
+    let name = item.disk_name();
+    let disk = cluster.disk(&name);
+    if item.is_accepted() && disk.is_none() {
+        return refuse(&format!(
+            "its disk {name} has no LocalDisk; repair the node, or wait 20 minutes until the \
+             controller deletes the object"
+        ));
+    }
     // An earlier command may have begun it.
     if item.is_removed() || item.phase() == "Removing" {
         return Ok(item);
@@ -92,16 +100,9 @@ pub(super) fn plan<'a>(cluster: &'a Cluster, id: &str) -> Result<Item<'a>, Failu
         (false, _) => return refuse("its store has not accepted it; repeat the command later"),
         (true, _) => {}
     }
-    let name = item.disk_name();
-    let Some(disk) = cluster.disk(&name) else {
-        return refuse(&format!(
-            "its disk {name} has no LocalDisk; repair the node, or wait 20 minutes until the \
-             controller deletes the object"
-        ));
-    };
-    match &*problem(cluster, disk) {
-        "" => Ok(item),
-        problem => refuse(&format!("disk {name} cannot delete it: {problem}")),
+    match disk.map(|disk| problem(cluster, disk)).as_deref() {
+        None | Some("") => Ok(item),
+        Some(problem) => refuse(&format!("disk {name} cannot delete it: {problem}")),
     }
 }
 
