@@ -24,7 +24,8 @@
 #               a real Keystone, Cinder and Nova create, attach and expand the volumes, and
 #               cinder-csi-plugin is replaced by Belay and back under a pod that writes. With
 #               CLOUD=digitalocean or CLOUD=civo, uses a twin of that cloud, for its driver. With
-#               CLOUD=nfs, a further guest is an NFS server, and volumes are its directories
+#               CLOUD=nfs, a further guest is an NFS server, and volumes are its directories. With
+#               CLOUD=local, volumes are on the disks of node1 and the guests; main specs only
 # FULL=1 runs all parts except focus, which takes two hours; guests only if GUESTS is set.
 # The logs of a failure stay in target/e2e. So do the suite's reports, unless SUITE_DIR is set.
 set -euo pipefail
@@ -151,12 +152,15 @@ run_nodes() {
 # Runs last, since it replaces the driver of the other parts.
 run_guests() {
     local suite check=guests_check.sh of=disk directory=$SUITE_DIR-disk${CLOUD:+-$CLOUD}
+    local specs=${FULL:+parallel disruptive}
     [ "${CLOUD:-}" != openstack ] || "$here/../../setup/openstack.sh" >/dev/null
     [ "${CLOUD:-}" != nfs ] || of=nfs directory=$SUITE_DIR-nfs check=nfs_check.sh
+    [ "${CLOUD:-}" != local ] ||
+        of=local directory=$SUITE_DIR-local check=guests_local_check.sh specs=
     suite=("$here/cluster.sh" exec env SUITE="$of" SUITE_DIR="$directory")
     step guests "$here/guests.sh" up "$bindir/belay-guest-cloud"
     step deploy-guests "$here/guests.sh" deploy "$work/images"
-    step suite-guests "${suite[@]}" PARTS="${FULL:+parallel disruptive}" "$here/suite/run.sh"
+    step suite-guests "${suite[@]}" PARTS="$specs" "$here/suite/run.sh"
     step guests-checks "$here/$check"
     case ${CLOUD:-} in
         digitalocean | civo) step "$CLOUD-checks" "$here/twin_check.sh" ;;

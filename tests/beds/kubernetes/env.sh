@@ -29,6 +29,7 @@ components=(etcd containerd kube-apiserver kube-controller-manager kube-schedule
 
 export BASE=${BASE:-$BELAY_CACHE/kubernetes/cluster}
 [ ! -d "$BASE/filer" ] || guests_driver=nfs.csi.k8s.io
+[ ! -d "$BASE/disks" ] || guests_driver=local.csi.belay.dev
 # The twin that is the cloud of the guests, if any: see guests_cloud.sh.
 guests_twin=$(ls "$BASE/twins" 2>/dev/null || true)
 case $guests_twin in

@@ -4,7 +4,7 @@
 #   guest.sh NAME BASE BIN CACHE    directories of the machine, which the guest has below /machine
 #
 # The disk /dev/ubda has the data that survives a power cut: state and images of containerd, the
-# kubelet's directory, logs.
+# kubelet's directory, logs. /dev/ubdb, if there is one, has the volumes of the driver `local`.
 set -euo pipefail
 name=$1 machine=/machine$2 bin=/machine$3
 BELAY_CACHE=/machine${4:?the cache of the machine}
@@ -31,6 +31,13 @@ make_directories() {
     mount --make-shared /var/lib/kubelet
     mount --bind /node/log /var/log
     rm -f /node/run/*
+}
+
+mount_volumes() {
+    [ -b /dev/ubdb ] || return 0
+    modprobe --all loop xfs btrfs ext4
+    mkdir -p /var/lib/belay
+    mount /dev/ubdb /var/lib/belay
 }
 
 # The kubelet does not sync its certificate, and never starts again with an empty one.
@@ -86,6 +93,7 @@ import_images() {
 
 report_clock
 make_directories
+mount_volumes
 remove_torn_files
 make_network
 enable_controllers

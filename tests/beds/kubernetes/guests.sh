@@ -4,7 +4,8 @@
 # OpenStack clients create volumes and attach them as disks. With CLOUD=openstack at `up`, that cloud
 # plugs the disks for a real Keystone, Cinder and Nova (tests/beds/openstack); with
 # CLOUD=digitalocean or CLOUD=civo, for a twin of that cloud (tests/twins). With CLOUD=nfs, a
-# further guest is an NFS server, and the guests have only their own disks.
+# further guest is an NFS server, and the guests have only their own disks. With CLOUD=local, each
+# guest has a second disk, for the volumes of the driver `local`.
 #
 #   guests.sh up PROGRAM         starts the cloud, and as many guests as GUESTS said when the
 #                                cluster was started; returns when all are ready. PROGRAM:
@@ -23,6 +24,7 @@ here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 . "$here/guests_cloud.sh"
 . "$here/guests_nfs.sh"
+. "$here/guests_local.sh"
 
 disk_gib=8
 memory_mib=1536
@@ -86,6 +88,7 @@ start_cloud() {
         arguments+=" vec0:transport=tap,ifname=tap${name#node},depth=64,gro=1"
         arguments+=",mac=52:54:00:00:00:$(printf %02x "${name#node}")"
         ! is_nfs || arguments+=" security=apparmor"
+        ! is_local || arguments+=$(make_volumes_disk "$name")
         servers+=("$name$(server_of "$name")=$(guest_address "$name")=$arguments")
     done
     if is_nfs; then
@@ -128,15 +131,16 @@ up() {
     names >/dev/null
     check_ready "$1"
     [ "${CLOUD:-}" != nfs ] || mkdir "$filer"
+    [ "${CLOUD:-}" != local ] || mkdir "$disks"
     make_network
     case ${CLOUD:-mock} in
-        mock | nfs) ;;
+        mock | nfs | local) ;;
         openstack) start_openstack ;;
         digitalocean | civo)
             "start_$CLOUD" "$(dirname "$(readlink -f "$1")")/belay-twins"
             guests_twin=$CLOUD
             ;;
-        *) give_up "CLOUD=$CLOUD: there are: mock openstack nfs digitalocean civo" ;;
+        *) give_up "CLOUD=$CLOUD: there are: mock openstack nfs local digitalocean civo" ;;
     esac
     start_cloud "$(readlink -f "$1")"
     ! is_nfs || boot filer
@@ -174,13 +178,17 @@ await_registered() {
 }
 
 # Installs the driver. Pods of the tests run on guests; the controller of a cloud runs alone on the
-# first node.
+# first node. With CLOUD=local, pods run on the first node too.
 deploy() {
     local images=$1 settings
     each import "$images/belay-node.tar"
     if is_nfs; then
         import_controllers "$images"
         settings=(--values "$here/guests_nfs.yaml")
+    elif is_local; then
+        each import "$images/belay-controller.tar"
+        remove_driver
+        mapfile -t settings < <(local_flags)
     else
         inside ctr --namespace k8s.io images import "$images/belay-controller.tar" >/dev/null
         put_secret
@@ -192,7 +200,7 @@ deploy() {
         give_up "helm could not install the chart for the guests"
     }
     each await_registered
-    kubectl cordon "$node" >/dev/null
+    if is_local; then await_registered "$node"; else kubectl cordon "$node" >/dev/null; fi
 }
 
 # Copies the logs. For a guest that does not respond, there is only its console.
@@ -239,7 +247,7 @@ case $command in
     logs) logs "${1:?a directory}" ;;
     down) down ;;
     *)
-        sed -n '9,20s/^# *//p' "$0" >&2
+        sed -n '10,21s/^# *//p' "$0" >&2
         exit 64
         ;;
 esac

@@ -19,10 +19,6 @@ is_lost() {
     kubectl wait --for=condition=Ready=Unknown "node/$1" --timeout=1s
 }
 
-has_restarted() {
-    [ "$(restarts)" -gt "$1" ] && synced
-}
-
 # For a cloud that expands only detached volumes: the pod starts again once its volume has grown.
 grow_while_detached() {
     k scale statefulset writer --replicas 0 >/dev/null
@@ -54,20 +50,9 @@ check_a_volume_moves() {
     done
 }
 
-# The node returns at once, and its pod starts again there.
 check_a_node_returns() {
-    local filesystem lines count
-    for filesystem in ext4 xfs btrfs; do
-        start "$filesystem"
-        await "$seconds_max" "the first line of the pod" is_writing
-        [ "$(node_of)" = "$first" ]
-        lines=$(synced) count=$(restarts)
-        "$here/guests.sh" cut "$first"
-        "$here/guests.sh" boot "$first"
-        await "$seconds_max" "the pod after the power cut" has_restarted "$count"
-        has_lines "$lines"
-        stop "$filesystem"
-    done
+    local filesystem
+    for filesystem in ext4 xfs btrfs; do survives_a_cut "$filesystem"; done
 }
 
 # The node stays off; the taint that declares it lost lets its pod start on the other node.

@@ -1,20 +1,27 @@
 # shellcheck shell=bash
 # Sourced by the checks that use a writing pod on guests: a StatefulSet whose pod appends numbered
-# lines to its volume, and syncs each. `first` is the guest that the pod prefers.
+# lines to its volume, and syncs each. `first` is the guest that the pod prefers, and `binding` the
+# binding mode of its class.
 
 # shellcheck disable=SC2012
 first=$(ls "$BASE/guests" | head -n 1)
 
-# start FILESYSTEM: starts a StatefulSet with one pod, which prefers the first guest.
-start() {
+make_class() {
     k apply --filename - >/dev/null <<YAML
 apiVersion: storage.k8s.io/v1
 kind: StorageClass
 metadata: {name: belay-cuts-$1}
 provisioner: $guests_driver
 allowVolumeExpansion: true
+volumeBindingMode: ${binding:-Immediate}
 parameters: {csi.storage.k8s.io/fstype: $1}
----
+YAML
+}
+
+# start FILESYSTEM: starts a StatefulSet with one pod, which prefers the first guest.
+start() {
+    make_class "$1"
+    k apply --filename - >/dev/null <<YAML
 apiVersion: apps/v1
 kind: StatefulSet
 metadata: {name: writer}
@@ -152,4 +159,22 @@ moves() {
 
 has_written() {
     [ "$(synced)" -gt "$1" ]
+}
+
+has_restarted() {
+    [ "$(restarts)" -gt "$1" ] && synced
+}
+
+# survives_a_cut FILESYSTEM: the node returns at once, and its pod starts again there.
+survives_a_cut() {
+    local lines count
+    start "$1"
+    await "$seconds_max" "the first line of the pod" is_writing
+    [ "$(node_of)" = "$first" ]
+    lines=$(synced) count=$(restarts)
+    "$here/guests.sh" cut "$first"
+    "$here/guests.sh" boot "$first"
+    await "$seconds_max" "the pod after the power cut" has_restarted "$count"
+    has_lines "$lines"
+    stop "$1"
 }
