@@ -242,7 +242,7 @@ func TestRightsToObjectsAreThoseThatTheProgramsUse(t *testing.T) {
 	}
 	objects := map[string]string{
 		"localvolumes": "get list watch create patch delete", "localsnapshots": "get list watch create patch delete",
-		"localdisks": "get list watch patch", "persistentvolumeclaims": "get", "persistentvolumes": "list", "volumesnapshotcontents": "list",
+		"localdisks": "get list watch patch delete", "nodes": "get", "persistentvolumeclaims": "get", "persistentvolumes": "list", "volumesnapshotcontents": "list",
 	}
 	if found := of("belay-controller-local-objects"); !maps.Equal(found, objects) {
 		t.Errorf("the controller may %v, want %v", found, objects)

@@ -1,5 +1,5 @@
 //! Surveys the health of the volumes of each cloud once a minute, for metrics, the status page and
-//! the log. CSI calls do not use the results. A cloud that refuses the list is asked less often.
+//! the log. CSI calls do not use the results. A cloud whose list fails is asked less often.
 
 use super::Operations;
 use crate::backend::Unhealthy;
@@ -31,8 +31,8 @@ pub struct Survey {
 #[derive(Debug, Default)]
 struct Seen {
     unhealthy: BTreeMap<VolumeId, Conditions>,
-    /// Volumes that the cloud was deleting for the first time. DeleteVolume, also of another
-    /// controller, takes less than the time between two lists, and is no fault.
+    /// Volumes whose deletion only the last list shows. DeleteVolume, also of another controller,
+    /// usually ends before the next list.
     deleting: BTreeSet<VolumeId>,
 }
 

@@ -18,8 +18,8 @@ const DISK_UNUSABLE: &str = "belay_controller_disk_unusable";
 pub(super) fn describe() {
     describe_gauge!(
         OBJECTS,
-        "Volumes and snapshots whose file is lost, whose disk is gone, or that no \
-         PersistentVolume or VolumeSnapshotContent has, by kind and trouble."
+        "Volumes and snapshots that are lost or unclaimed, or whose disk is gone, by kind and \
+         trouble."
     );
     describe_gauge!(
         DISK_BYTES,
@@ -29,7 +29,7 @@ pub(super) fn describe() {
     describe_gauge!(DISK_UNLISTED, "Files of a disk that have no object.");
     describe_gauge!(
         DISK_UNUSABLE,
-        "Whether a disk takes no orders: its store is silent, or reports a problem."
+        "Whether a disk gets no new volumes: silent, read-only or with a problem."
     );
 }
 

@@ -2,7 +2,7 @@
 //! snapshots can be deleted without its store. Their files, if the disk returns, have no objects.
 //!
 //! A store creates the LocalDisk of each of its disks again with its next report, so a disk becomes
-//! gone only if no store serves it: a person has deleted the LocalDisk, or the Node was deleted.
+//! gone only if no store reports it: a person has deleted the LocalDisk, or the Node was deleted.
 
 use super::Front;
 use super::disks::disk_of;

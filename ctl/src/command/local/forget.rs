@@ -19,7 +19,7 @@ pub(super) fn run(kubectl: &Kubectl, node: &str, is_confirmed: bool) -> Result<R
     let lost = || cluster.all().filter(|item| item.node() == node);
     let mut rows = list::objects("lost_objects", &cluster, lost());
     if !is_confirmed {
-        let warning = format!("these volumes and snapshots of node {node} will be lost");
+        let warning = format!("node {node} must be off; these objects are then abandoned");
         console::confirm(&rows, &warning)?;
     }
     for disk in &disks {
@@ -60,8 +60,7 @@ fn reporting(disk: &str) -> Failure {
 /// Returns the next steps of the operator.
 fn advice<'a>(cluster: &Cluster, node: &str, lost: impl Iterator<Item = Item<'a>>) -> Vec<String> {
     let mut notes = vec![format!(
-        "Node {node} has no LocalDisk. From three minutes later, its volumes can be deleted \
-         without it."
+        "Node {node} has no LocalDisk. In three minutes, its volumes can be deleted without it."
     )];
     let command = |item: Item<'_>| {
         let name = cluster.claim_name(item)?;
@@ -71,12 +70,12 @@ fn advice<'a>(cluster: &Cluster, node: &str, lost: impl Iterator<Item = Item<'a>
             Kind::Snapshot => "volumesnapshot",
         };
         Some(format!(
-            "  kubectl delete --namespace {namespace} {kind} {name}"
+            "  kubectl delete --wait=false --namespace {namespace} {kind} {name}"
         ))
     };
     let commands: Vec<_> = lost.filter_map(command).collect();
     if !commands.is_empty() {
-        notes.push("Delete the claims, and restore their data from backups:".to_owned());
+        notes.push("Delete the claims, and then their pods (--force):".to_owned());
         notes.extend(commands);
     }
     notes.push(

@@ -98,8 +98,8 @@ enum Verb {
 
 const DISKS: &str = "\
 PROMISED is the total size of all volumes and snapshots of the disk, and FREE is
-the size that new ones may have. A disk that objects name and that has no
-LocalDisk is gone, as after `belayctl local forget`.
+the size that new ones may have. A disk with volumes but without a LocalDisk is
+gone, as after `belayctl local forget`.
 
 Examples:
   belayctl local disks --context production
@@ -107,7 +107,7 @@ Examples:
 
 const UNCLAIMED: &str = "\
 Lists volumes and snapshots that are Ready or Lost and older than 10 minutes.
-No command deletes them automatically. To use one again, create a
+The controller deletes only those of gone disks. To use one again, create a
 PersistentVolume or VolumeSnapshotContent with its ID; to delete it with its
 data, use `belayctl local remove`.
 
@@ -115,9 +115,9 @@ Examples:
   belayctl local unclaimed -o json";
 
 const UNLISTED: &str = "\
-A file without an object is adopted automatically as soon as a PersistentVolume
-has its ID (volumeHandle), the place (nodeAffinity) and the disk; a snapshot, as
-soon as a VolumeSnapshotContent has its ID. No command deletes these files.
+A file with a NAME is adopted within 11 minutes after a PersistentVolume has its
+ID (volumeHandle), the place (nodeAffinity) and the disk; a snapshot, after a
+VolumeSnapshotContent has its ID. No command deletes these files.
 
 Examples:
   belayctl local unlisted";

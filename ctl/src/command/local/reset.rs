@@ -90,13 +90,13 @@ pub(super) fn plan<'a>(cluster: &'a Cluster, name: &str) -> Result<Object<'a>, F
         ));
     }
     if !problem.contains(STATE_IS_MISSING) && !is_waiting(disk) {
-        let why = format!("its store does not miss the state of the disk, but reports: {problem}");
+        let why = format!("the state of the disk is not missing; its store reports: {problem}");
         return Err(refused(name, &why));
     }
     if cluster.silence(disk) >= SILENT {
         return Err(refused(
             name,
-            "its store does not report; check its pod first",
+            "its store does not report; check its pod and its node",
         ));
     }
     Ok(disk)

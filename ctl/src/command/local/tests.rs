@@ -399,11 +399,14 @@ fn only_a_disk_whose_state_is_missing_may_be_reset() {
     // An earlier reset was interrupted.
     let waits = format!("/v: empty; {WAITS} to use it");
     plan(json!({"problem": waits, "uuid": null})).unwrap();
-    refused(plan(json!({"problem": waits})), "does not miss the state");
+    refused(
+        plan(json!({"problem": waits})),
+        "the state of the disk is not missing",
+    );
     refused(plan(json!({})), "reports no problem");
     refused(
         plan(json!({"problem": "input/output error"})),
-        "but reports: input/output error",
+        "its store reports: input/output error",
     );
     let silent = plan(json!({"problem": missing, "reported": before(180)}));
     refused(silent, "its store does not report");
