@@ -176,7 +176,7 @@ fn a_node_is_forgotten_by_conditional_deletions_and_its_claims_are_named() {
     let run = Run::new("local forget node1 --yes", &replies);
     run.says(
         0,
-        "kubectl delete --namespace shop persistentvolumeclaim data",
+        "kubectl delete --wait=false --namespace shop persistentvolumeclaim data",
     );
     run.calls(&ALL, &[delete]);
 
