@@ -18,10 +18,6 @@ impl<'a> Object<'a> {
         Self(value)
     }
 
-    pub(crate) fn value(self) -> &'a Value {
-        self.0
-    }
-
     /// Returns the value at a JSON pointer (RFC 6901).
     pub(crate) fn at(self, pointer: &str) -> Option<&'a Value> {
         self.0.pointer(pointer).filter(|value| !value.is_null())

@@ -101,36 +101,29 @@ fn disk(reported: &str) -> String {
     list(&json!({"metadata": metadata, "spec": spec, "status": {"reported": reported}}))
 }
 
-/// Returns a volume of `node1` with this version of its object, attempt and state.
-fn volume(version: &str, remove: Option<u64>, phase: &str, refused: u64) -> Value {
-    let metadata = json!({"name": "pvc-1", "uid": "u-2", "resourceVersion": version,
-        "generation": 3, "finalizers": ["belay.dev/store"]});
+/// Returns a volume of `node1`.
+fn volume() -> Value {
+    let metadata = json!({"name": "pvc-1", "uid": "u-2", "resourceVersion": "8",
+        "finalizers": ["belay.dev/store"]});
     let spec = json!({"version": 1, "id": "vol-1", "name": "pvc-1", "node": "node1",
-        "disk": "default", "bytes": 1 << 30, "remove": remove});
-    let status = json!({"phase": phase, "refusedRemoval": refused,
-        "failure": {"message": "the file is in use"}});
+        "disk": "default", "bytes": 1 << 30});
+    let status = json!({"phase": "Ready", "failure": {"message": "the file is in use"}});
     json!({"metadata": metadata, "spec": spec, "status": status})
 }
 
-const ATTEMPT: &str = "patch localvolumes.belay.dev pvc-1 --type=merge --patch \
-     {\"metadata\":{\"resourceVersion\":\"8\"},\"spec\":{\"remove\":3}} --output=json";
-const CANCEL: &str = "patch localvolumes.belay.dev pvc-1 --type=merge --patch \
-     {\"metadata\":{\"resourceVersion\":\"9\"},\"spec\":{\"remove\":null}} \
-     --output=json";
-const READ: &str = "get --raw localvolumes/pvc-1";
+const DEPLOYMENTS: &str = "/apis/apps/v1/deployments?labelSelector=app.kubernetes.io/name=belay";
 
-/// Runs a removal with these replies to the calls from the attempt on.
-fn remove(replies: &[String]) -> Run {
+/// Runs a removal with these replies to the calls after the lists.
+fn remove(replies: &[&str]) -> Run {
     let now = "2126-01-01T00:00:00Z";
-    let volumes = list(&volume("8", None, "Ready", 0));
+    let volumes = list(&volume());
     // The cluster has no definitions of snapshots.
     let lists = [&disk(now), &volumes, NONE, NONE, "", NONE];
-    let replies = replies.iter().map(String::as_str);
-    let replies: Vec<_> = lists.into_iter().chain(replies).collect();
+    let replies = [&lists, replies].concat();
     Run::new("local remove vol-1 --yes", &replies)
 }
 
-/// The lists before the attempt: claims are listed last.
+/// The lists before the call: claims are listed last.
 fn before() -> Vec<&'static str> {
     [ALL.as_slice(), &["/api/v1/persistentvolumeclaims"]].concat()
 }
@@ -166,7 +159,7 @@ fn a_list_reads_objects_and_an_absent_kind_is_explained() {
 fn a_node_is_forgotten_by_conditional_deletions_and_its_claims_are_named() {
     let claim = json!({"metadata": {"name": "pv-1"}, "spec": {"csi": {"volumeHandle": "vol-1"},
         "claimRef": {"namespace": "shop", "name": "data"}}});
-    let volumes = list(&volume("8", None, "Ready", 0));
+    let volumes = list(&volume());
     let claims = list(&claim);
     let silent = disk("2026-01-01T00:00:00Z");
     let lists = [&silent, &volumes, NONE, &claims, NONE];
@@ -190,65 +183,50 @@ fn a_node_is_forgotten_by_conditional_deletions_and_its_claims_are_named() {
 }
 
 #[test]
-fn a_removal_ends_when_the_store_has_removed_its_finalizer() {
-    let of = |remove, phase| volume("9", remove, phase, 0);
-    let mut removed = of(Some(3), "Removing");
-    removed["metadata"]["finalizers"] = json!([]);
-    let claimed = of(Some(3), "Removing").to_string();
-    let attempt = of(Some(3), "Ready").to_string();
-    let run = remove(&[attempt, claimed, removed.to_string(), "{}".to_owned()]);
-    let delete = "delete --raw localvolumes/pvc-1 --filename - {\"apiVersion\":\"v1\",\
-         \"kind\":\"DeleteOptions\",\"preconditions\":{\"resourceVersion\":\"9\",\"uid\":\"u-2\"}}";
-    run.says(0, "deleted")
-        .calls(&before(), &[ATTEMPT, READ, READ, delete]);
-    // A controller has deleted the object after the store has deleted the file.
-    let [attempt, claimed] = ["Ready", "Removing"].map(|phase| of(Some(3), phase).to_string());
-    remove(&[attempt, claimed])
-        .says(0, "deleted")
-        .calls(&before(), &[ATTEMPT, READ, READ]);
+fn a_place_is_given_by_a_new_object_of_the_disk() {
+    let disk = |place: &str, uuid: Option<&str>| {
+        let metadata = json!({"name": "node1.default", "uid": "u-1", "resourceVersion": "7"});
+        let spec = json!({"node": "node1", "place": place, "disk": "default"});
+        json!({"metadata": metadata, "spec": spec, "status": {"uuid": uuid}})
+    };
+    let waiting = disk("node1", None);
+    let lists = [&list(&waiting), NONE, NONE, NONE, NONE];
+    let served = disk("old", Some("u")).to_string();
+    let replies = [&waiting.to_string(), "{}", "{}", &served];
+    let run = Run::new(
+        "local rehome old node1 --yes",
+        &[lists.as_slice(), &replies].concat(),
+    );
+    run.says(
+        0,
+        "kubectl label node node1 topology.local.csi.belay.dev/node-",
+    );
+    let calls = run.calls.iter().skip(ALL.len());
+    let verbs: Vec<_> = calls.filter_map(|call| call.split(' ').next()).collect();
+    assert_eq!(verbs, ["get", "delete", "create", "get"]);
 }
 
 #[test]
-fn a_failed_removal_is_cancelled_before_the_command_ends() {
-    let attempt = || volume("9", Some(3), "Ready", 0).to_string();
-    let refused = || volume("9", Some(3), "Ready", 3).to_string();
-    let cancelled = || volume("10", None, "Ready", 3).to_string();
-    let run = remove(&[attempt(), refused(), refused(), cancelled()]);
-    run.says(
-        1,
-        "refused the removal: the file is in use; the removal is cancelled",
-    );
-    run.calls(&before(), &[ATTEMPT, READ, READ, CANCEL]);
-
-    // The object has changed before it is cancelled.
-    let conflict = || "Error from server (Conflict): the object has been modified".to_owned();
-    let run = remove(&[
-        attempt(),
-        refused(),
-        refused(),
-        conflict(),
-        refused(),
-        cancelled(),
-    ]);
-    run.says(1, "the removal is cancelled");
-    run.calls(&before(), &[ATTEMPT, READ, READ, CANCEL, READ, CANCEL]);
-
-    // Without a response, the attempt may have been written.
-    let cut = "Error: connection reset".to_owned();
-    let early = volume("8", None, "Ready", 0).to_string();
-    let run = remove(&[cut, early, attempt(), cancelled()]);
-    run.says(1, "connection reset; the removal is cancelled");
-    run.calls(&before(), &[ATTEMPT, READ, READ, CANCEL]);
-
-    // The object has changed since its claims were checked.
-    let run = remove(&[conflict()]);
-    run.says(1, "was changed meanwhile")
-        .calls(&before(), &[ATTEMPT]);
+fn a_removal_is_a_call_of_the_controller() {
+    let other = json!({"metadata": {"namespace": "a", "name": "belay-controller-cinder"},
+        "spec": {"template": {"spec": {"containers": [{"args": ["--backend=openstack"]}]}}}});
+    let ours = json!({"metadata": {"namespace": "belay-system", "name": "belay-controller-local"},
+        "spec": {"template": {"spec": {"containers": [{}, {"args": ["--nodes"]}]}}}});
+    let controllers = json!({"items": [other, ours]}).to_string();
+    let exec = "--namespace belay-system exec deployment/belay-controller-local --container \
+         belay-controller -- belayctl volume delete vol-1 --timeout=120";
+    let deployments = format!("get --raw {DEPLOYMENTS}");
+    let run = remove(&[&controllers, "OK"]);
+    run.says(0, "deleted")
+        .calls(&before(), &[&deployments, exec]);
+    let in_use = "Error: the file is in use";
+    remove(&[&controllers, in_use]).says(1, "the file is in use");
+    remove(&[NONE]).says(1, "no Deployment runs");
 }
 
 #[test]
 fn a_volume_with_a_pending_claim_is_kept() {
-    let mut named = volume("8", None, "Ready", 0);
+    let mut named = volume();
     named["spec"]["name"] = json!("pvc-0b5e");
     let claim = json!({"metadata": {"namespace": "shop", "name": "data", "uid": "0b5e"}});
     let now = disk("2126-01-01T00:00:00Z");

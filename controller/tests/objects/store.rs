@@ -26,7 +26,7 @@ const BINARY: &str = env!("CARGO_BIN_EXE_belay-controller");
 /// The offset of the data in volumes, in bytes.
 const OFFSET: u64 = 4096;
 
-/// A node with two disks, and its store.
+/// A node with two disks, and its store, which also has the name of a disk that the node lacks.
 pub(crate) struct Node<'a> {
     server: &'a Server,
     pub(crate) client: Arc<Client>,
@@ -69,6 +69,7 @@ impl<'a> Node<'a> {
         command
             .args(["store", "--node", &self.name, "--overcommit", "1000"])
             .args(["--disk", &disk("default"), "--disk", &disk("fast")])
+            .args(["--disk", &disk("absent")])
             .arg("--account-dir")
             .arg(self.dir.path().join("account"))
             .env("KUBERNETES_SERVICE_HOST", host)
@@ -324,6 +325,11 @@ pub(crate) async fn a_disk_is_begun_with_permission_and_never_again(server: &Ser
     let mut node = Node::new(server, "disks");
     node.start();
     node.begin().await;
+    let absent = node.client.get::<LocalDisk>("disks.absent").await;
+    assert!(absent.unwrap().is_none());
+    fs::create_dir(node.disk("absent")).unwrap();
+    node.disk_shows("absent", |it| problem(it).contains("permission"))
+        .await;
     node.kill();
     let before = node.reported("fast").await;
     let disk = node.disk("default");

@@ -6,17 +6,17 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use super::kubectl::Kubectl;
+use super::kubectl::{Deployment, Kubectl};
 use crate::failure::Failure;
 use crate::objects::Object;
 
 /// The path of the objects of `local`.
 const GROUP: &str = "/apis/belay.dev/v1alpha1";
 const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1";
+/// The path of the Deployments of the chart.
+const DEPLOYMENTS: &str = "/apis/apps/v1/deployments?labelSelector=app.kubernetes.io/name=belay";
 /// The age of its last report from which a store counts as silent, as in the controller.
 pub(super) const SILENT: Duration = Duration::from_secs(180);
-/// The newest version of the specs that this release knows.
-const SPEC_VERSION: u64 = 1;
 
 /// The kind of an object that has a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +30,6 @@ impl Kind {
         match self {
             Self::Volume => "volume",
             Self::Snapshot => "snapshot",
-        }
-    }
-
-    pub(super) fn plural(self) -> &'static str {
-        match self {
-            Self::Volume => "localvolumes",
-            Self::Snapshot => "localsnapshots",
         }
     }
 }
@@ -92,12 +85,6 @@ impl<'a> Item<'a> {
         self.object.number("/status/refusedRemoval")
     }
 
-    /// Whether a newer release has written the object, whose meaning is then unknown.
-    pub(super) fn is_newer(self) -> bool {
-        let phases = ["", "Making", "Ready", "Refused", "Removing", "Lost"];
-        self.object.number("/spec/version") > SPEC_VERSION || !phases.contains(&self.phase())
-    }
-
     /// Whether the store has deleted the file for an attempt.
     pub(super) fn is_removed(self) -> bool {
         let is_attempt = self.remove().is_some_and(|number| number > self.refused());
@@ -132,16 +119,14 @@ impl<'a> Item<'a> {
             now => asked.max(now.unwrap_or(0)),
         }
     }
-
-    /// Returns the path of the object in the API.
-    pub(super) fn path(self) -> String {
-        format!("{GROUP}/{}/{}", self.kind.plural(), self.object.name())
-    }
 }
+
+/// The path of the LocalDisks in the API.
+pub(super) const DISKS: &str = "/apis/belay.dev/v1alpha1/localdisks";
 
 /// Returns the path of a LocalDisk in the API.
 pub(super) fn disk_path(name: &str) -> String {
-    format!("{GROUP}/localdisks/{name}")
+    format!("{DISKS}/{name}")
 }
 
 /// The objects of a cluster at one time.
@@ -315,6 +300,30 @@ impl Cluster {
     fn since(&self, then: SystemTime) -> Duration {
         // A time in the future is the present of a faster clock.
         self.now.duration_since(then).unwrap_or_default()
+    }
+}
+
+/// Returns the Deployment of the driver's controller.
+///
+/// # Errors
+/// Fails if there is none, or if kubectl fails.
+pub(super) fn controller(kubectl: &Kubectl) -> Result<Deployment, Failure> {
+    let list = kubectl.get(DEPLOYMENTS)?.map(items).unwrap_or_default();
+    let mut all = list.iter().map(Object::new);
+    let of_nodes = |deployment: &Object<'_>| {
+        let mut containers = deployment.list("/spec/template/spec/containers");
+        containers.any(|container| container.texts("/args").any(|flag| flag == "--nodes"))
+    };
+    match all.find(of_nodes) {
+        Some(found) => Ok(Deployment {
+            namespace: found.text("/metadata/namespace").to_owned(),
+            name: found.name().to_owned(),
+        }),
+        None => Err(Failure::Absent(
+            "no Deployment runs `belay-controller --nodes`, which removes volumes; install the \
+             chart again"
+                .to_owned(),
+        )),
     }
 }
 

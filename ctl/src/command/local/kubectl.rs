@@ -36,6 +36,12 @@ pub(super) enum Reply {
     Conflict,
 }
 
+/// The name of a Deployment.
+pub(super) struct Deployment {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
 impl Kubectl {
     pub(super) fn with_timeout(self, seconds: u64) -> Self {
         Self { seconds, ..self }
@@ -70,6 +76,15 @@ impl Kubectl {
         self.run(&[words.as_slice(), more.as_slice()].concat(), "")
     }
 
+    /// Creates an object in the collection at a path; a conflict means that it exists.
+    ///
+    /// # Errors
+    /// Fails if kubectl fails. The object may have been created nevertheless.
+    pub(super) fn create(&self, path: &str, object: &Value) -> Result<Reply, Failure> {
+        let words = ["create", "--raw", path, "--filename", "-"];
+        self.run(&words, &object.to_string())
+    }
+
     /// Deletes the object at a path, if the object has not changed meanwhile.
     ///
     /// # Errors
@@ -86,13 +101,64 @@ impl Kubectl {
         self.run(&words, &options.to_string())
     }
 
+    /// Runs a command in a container of a pod of the deployment.
+    ///
+    /// # Errors
+    /// Fails if the command or kubectl fails, with the text that it has printed.
+    pub(super) fn exec(
+        &self,
+        deployment: &Deployment,
+        container: &str,
+        command: &[&str],
+    ) -> Result<(), Failure> {
+        let pod = format!("deployment/{}", deployment.name);
+        let words = ["--namespace", &deployment.namespace, "exec", &pod];
+        let words = [&words, ["--container", container, "--"].as_slice(), command].concat();
+        let output = self.output(self.command(&words), "")?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(Failure::Refused(complaint(&output))),
+        }
+    }
+
     /// Runs kubectl with these words, and with `input` on its standard input.
     fn run(&self, words: &[&str], input: &str) -> Result<Reply, Failure> {
+        let mut command = self.command(words);
+        command.arg(format!("--request-timeout={}s", self.seconds));
+        let output = self.output(command, input)?;
+        let failed = |why: &str| {
+            let (program, words) = (self.kubectl.to_string_lossy(), words.join(" "));
+            Err(Failure::Machine(format!("`{program} {words}`: {why}")))
+        };
+        if output.status.success() {
+            return match serde_json::from_slice(&output.stdout) {
+                Ok(value) => Ok(Reply::Done(value)),
+                Err(error) => failed(&format!("printed no JSON: {error}")),
+            };
+        }
+        let text = complaint(&output);
+        // The reason in the server's response (meta/v1 StatusReason).
+        match () {
+            () if text.contains("(NotFound)") => Ok(Reply::Missing),
+            () if ["(Conflict)", "(AlreadyExists)"]
+                .iter()
+                .any(|it| text.contains(it)) =>
+            {
+                Ok(Reply::Conflict)
+            }
+            () => failed(&text),
+        }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.kubectl);
         let context = self.context.iter().map(|name| format!("--context={name}"));
         command.args(context).args(words);
-        command.arg(format!("--request-timeout={}s", self.seconds));
-        let output = output(&mut command, input).map_err(|error| {
+        command
+    }
+
+    fn output(&self, mut command: Command, input: &str) -> Result<Output, Failure> {
+        output(&mut command, input).map_err(|error| {
             let program = self.kubectl.to_string_lossy();
             Failure::Machine(match error.kind() {
                 ErrorKind::NotFound => format!(
@@ -101,29 +167,16 @@ impl Kubectl {
                 ),
                 _ => format!("{program}: {error}; name kubectl by --kubectl PROGRAM"),
             })
-        })?;
-        let text = String::from_utf8_lossy(&output.stderr);
-        match output.status.success() {
-            true => match serde_json::from_slice(&output.stdout) {
-                Ok(value) => Ok(Reply::Done(value)),
-                Err(error) => {
-                    let (program, words) = (self.kubectl.to_string_lossy(), words.join(" "));
-                    let why = format!("`{program} {words}`: printed no JSON: {error}");
-                    Err(Failure::Machine(why))
-                }
-            },
-            // The reason in the server's response (meta/v1 StatusReason).
-            false if text.contains("(NotFound)") => Ok(Reply::Missing),
-            false if text.contains("(Conflict)") => Ok(Reply::Conflict),
-            false => {
-                let why = match text.trim() {
-                    "" => output.status.to_string(),
-                    text => text.to_owned(),
-                };
-                let (program, words) = (self.kubectl.to_string_lossy(), words.join(" "));
-                Err(Failure::Machine(format!("`{program} {words}`: {why}")))
-            }
-        }
+        })
+    }
+}
+
+/// Returns the text of a failed command on standard error, or else its exit status.
+fn complaint(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    match text.trim() {
+        "" => output.status.to_string(),
+        text => text.to_owned(),
     }
 }
 

@@ -6,6 +6,7 @@ mod console;
 mod forget;
 mod kubectl;
 mod list;
+mod rehome;
 mod remove;
 mod reset;
 #[cfg(test)]
@@ -26,6 +27,7 @@ Examples:
   belayctl local unclaimed                       # what no claim has
   belayctl local remove vol-0123456789abcdef0123456789abcdef
   belayctl local forget node2                    # node2 never returns
+  belayctl local rehome node2 node3              # node3 has the disks of node2
   belayctl local reset node1 default             # the state of the disk is lost
 
 The commands run kubectl, with your kubeconfig: no command needs a socket.";
@@ -69,6 +71,17 @@ enum Verb {
     #[command(after_help = FORGET)]
     Forget {
         /// Name of the Node
+        node: String,
+        /// Do not ask for confirmation
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Give the volumes of a renamed node, or of moved disks, to the node that now has the disks
+    #[command(after_help = REHOME)]
+    Rehome {
+        /// Topology value of the volumes: the node that had the disks first
+        place: String,
+        /// Name of the Node that has the disks now
         node: String,
         /// Do not ask for confirmation
         #[arg(long)]
@@ -133,11 +146,21 @@ Examples:
   belayctl local forget node2
   belayctl local forget node2 --yes --output json";
 
+const REHOME: &str = "\
+PersistentVolumes keep their place, and the node gets its label. All disks of
+the place must be in the node, which must have no volumes of its own place.
+First forget the node that had the disks. Then run the two commands that this
+command prints.
+
+Examples:
+  belayctl local forget node2
+  belayctl local rehome node2 node2-new";
+
 const REMOVE: &str = "\
-Refused if a PersistentVolume, a VolumeSnapshotContent or a request has the ID,
-or if the store of the disk does not serve it. Waits up to 90 s (--timeout) for
-the store. An interrupted or refused removal is cancelled: the data is kept
-unless the message says that its store deletes the data.
+Refused if a PersistentVolume, a VolumeSnapshotContent or a request has the ID.
+Otherwise calls the driver's controller, in its pod (kubectl exec). After an
+error, the data is kept unless the message says that its store deletes the data.
+An interrupted command may still delete it.
 
 Examples:
   belayctl local remove snap-0123456789abcdef0123456789abcdef --yes";
@@ -177,7 +200,8 @@ impl Local {
             Verb::Unclaimed => list::unclaimed(&Cluster::read_all(kubectl)?),
             Verb::Unlisted => list::unlisted(&Cluster::read(kubectl)?),
             Verb::Forget { node, yes } => forget::run(kubectl, node, *yes)?,
-            Verb::Remove { id, yes } => return remove::run(kubectl, id, *yes).await,
+            Verb::Rehome { place, node, yes } => rehome::run(kubectl, [place, node], *yes).await?,
+            Verb::Remove { id, yes } => return remove::run(kubectl, id, *yes),
             Verb::Reset { node, disk, yes } => {
                 return reset::run(kubectl, [node, disk], *yes).await;
             }

@@ -6,9 +6,8 @@ use belay_contract::drivers::local::{STATE_IS_MISSING, WAITS};
 use prost_types::Timestamp;
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, Item, Kind, problem};
-use super::remove::{Step, step};
-use super::{forget, list, remove, reset};
+use super::cluster::{Cluster, Kind, problem};
+use super::{forget, list, rehome, remove, reset};
 use crate::failure::Failure;
 use crate::objects::Object;
 use crate::render::{Answer, Output, Rows};
@@ -281,111 +280,45 @@ fn a_node_is_forgotten_only_if_no_store_of_it_reports() {
 }
 
 #[test]
-fn only_an_unclaimed_volume_on_a_served_disk_may_be_removed() {
-    let plan = |disk: Value, part: Value, claims: Value| {
-        let cluster = pair(disk, volume(part), claims);
-        remove::plan(&cluster, ID).map(|_item| ())
+fn only_an_unclaimed_volume_may_be_removed() {
+    let plan = |volumes: Value, id: &str, claims: Value| {
+        let cluster = cluster(json!([]), volumes, json!([]), claims);
+        remove::plan(&cluster, id).map(|_item| ())
     };
-    let of = |part: Value| plan(disk(json!({})), part, json!([]));
-    let on = |part: Value| plan(disk(json!({"status": part})), json!({}), json!([]));
-    of(json!({})).unwrap();
-    of(json!({"status": {"phase": "Lost"}})).unwrap();
-    // An earlier attempt was refused, and its number may still be in the object.
-    of(json!({"spec": {"remove": 3}, "status": {"refusedRemoval": 3}})).unwrap();
-    // An earlier command has not waited for its end.
-    of(json!({"spec": {"remove": 3}, "status": {"phase": "Removing"}})).unwrap();
-    // No store has the file of a backup's object, so no store is needed.
-    let restored = json!({"metadata": {"finalizers": []}, "status": {"phase": "Lost"}});
-    plan(
-        disk(json!({"status": {"problem": "no"}})),
-        restored,
-        json!([]),
-    )
-    .unwrap();
-
-    let claimed = plan(disk(json!({})), json!({}), json!([persistent()]));
+    let (one, none) = (|| json!([volume(json!({}))]), || json!([]));
+    plan(one(), ID, none()).unwrap();
+    let claimed = plan(one(), ID, json!([persistent()]));
     refused(claimed, "volume vol-1: PersistentVolume pv-1 has it");
-    refused(
-        of(json!({"status": {"phase": "Making"}})),
-        "not Ready or Lost",
-    );
-    refused(of(json!({"status": null})), "not Ready or Lost");
-    refused(
-        of(json!({"status": {"phase": "Moving"}})),
-        "another release",
-    );
-    refused(of(json!({"spec": {"version": 2}})), "another release");
-    let ending = json!({"metadata": {"deletionTimestamp": before(1)}});
-    refused(of(ending), "is being deleted");
-    refused(of(json!({"spec": {"remove": 3}})), "already being removed");
-    refused(
-        of(json!({"metadata": {"finalizers": []}})),
-        "has not accepted",
-    );
-    refused(
-        on(json!({"reported": before(180)})),
-        "node1.default cannot delete it: silent",
-    );
-    refused(
-        on(json!({"problem": "not mounted"})),
-        "cannot delete it: not mounted",
-    );
-    refused(on(json!({"readOnly": true})), "cannot delete it: read-only");
-    let gone = cluster(json!([]), json!([volume(json!({}))]), json!([]), json!([]));
-    refused(remove::plan(&gone, ID).map(|_item| ()), "has no LocalDisk");
-    refused(
-        remove::plan(&gone, "vol-2").map(|_item| ()),
-        "vol-2: has no object",
-    );
+    refused(plan(one(), "vol-2", none()), "vol-2: has no object");
     let twice = json!([volume(json!({})), volume(json!({}))]);
-    let twice = cluster(json!([disk(json!({}))]), twice, json!([]), json!([]));
-    refused(remove::plan(&twice, ID).map(|_item| ()), "several objects");
+    refused(plan(twice, ID, none()), "several objects");
 }
 
 #[test]
-fn a_removal_follows_the_protocol_of_the_controller() {
-    let next = |part: Value, own: Option<u64>| {
-        let value = volume(part);
-        let object = Object::new(&value);
-        let kind = Kind::Volume;
-        step(Item { kind, object }, own)
+fn a_place_is_given_to_a_node_only_if_no_other_has_it_and_the_node_has_no_other() {
+    let on = |node: &str, place: &str, uuid: Value| {
+        let spec = json!({"node": node, "place": place});
+        let metadata = json!({"name": format!("{node}.default")});
+        disk(json!({"metadata": metadata, "spec": spec, "status": {"uuid": uuid}}))
     };
-    let attempt = |remove: Option<u64>, refused: u64| {
-        let failure = json!({"message": "in use"});
-        json!({"spec": {"remove": remove},
-            "status": {"refusedRemoval": refused, "failure": failure}})
+    let plan = |disks: Value| {
+        let cluster = cluster(disks, json!([]), json!([]), json!([]));
+        rehome::plan(&cluster, "old", "new").map(|disks| disks.len())
     };
-    assert_eq!(next(json!({}), None), Step::Begin(3));
-    assert_eq!(next(attempt(None, 2), None), Step::Begin(3));
-    assert_eq!(next(attempt(None, 7), None), Step::Begin(8));
-    assert_eq!(next(attempt(Some(4), 4), None), Step::Begin(5));
-    assert_eq!(next(attempt(Some(4), 3), Some(4)), Step::Wait);
-    // Another controller has written a later attempt.
-    assert_eq!(next(attempt(Some(5), 3), Some(4)), Step::Wait);
-    for remove in [Some(4), Some(5), None] {
-        let refused = next(attempt(remove, 4), Some(4));
-        assert!(matches!(refused, Step::Failed(why) if why.contains("removal: in use")));
-    }
-    let cancelled = next(attempt(None, 3), Some(4));
-    assert!(matches!(cancelled, Step::Failed(why) if why.contains("has cancelled")));
-    let removing = json!({"spec": {"remove": 4}, "status": {"phase": "Removing"}});
-    assert_eq!(next(removing.clone(), Some(4)), Step::Claimed);
-    let no_finalizer = json!({"metadata": {"finalizers": []}});
-    assert_eq!(
-        next(changed(removing, no_finalizer.clone()), Some(4)),
-        Step::Delete
+    let waiting = || on("new", "new", Value::Null);
+    assert_eq!(plan(json!([waiting()])).unwrap(), 1);
+    // An earlier command was interrupted.
+    assert_eq!(plan(json!([on("new", "old", json!("u"))])).unwrap(), 1);
+    refused(plan(json!([])), "node new: has no LocalDisk");
+    let held = plan(json!([waiting(), on("old", "old", json!("u"))]));
+    refused(
+        held,
+        "place old: LocalDisk old.default has it; first run `belayctl local forget old`",
     );
-    // The store has no file for the object.
-    let removed = changed(attempt(Some(4), 0), no_finalizer.clone());
-    assert_eq!(next(removed.clone(), Some(4)), Step::Delete);
-    // A person has deleted the object, and the store keeps the file.
-    let ending = json!({"metadata": {"deletionTimestamp": before(1)}});
-    let kept = next(changed(removed, ending), Some(4));
-    assert!(matches!(kept, Step::Failed(why) if why.contains("not the file")));
-    let odd = next(changed(attempt(Some(4), 4), no_finalizer), None);
-    assert!(matches!(odd, Step::Failed(_)));
-    let newer = next(json!({"spec": {"version": 2}}), Some(4));
-    assert!(matches!(newer, Step::Failed(why) if why.contains("upgrade")));
+    refused(
+        plan(json!([on("new", "new", json!("u"))])),
+        "a node has one place",
+    );
 }
 
 #[test]

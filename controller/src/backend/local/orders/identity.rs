@@ -1,9 +1,13 @@
-//! The file `disk.json` in a state directory: the identity of the state, and its topology value.
+//! The file `disk.json` in a state directory: the identity of the state, and its topology value; and
+//! which state a directory must have to be served.
 //! The file goes with the disk, so a disk that is moved to another node, and a copy of a disk, are
 //! recognized.
 
 use super::super::fault::at;
+use super::super::ledger::Ledger;
 use super::super::state_file::sync_names;
+use crate::kubernetes::WAITS;
+use belay_contract::drivers::local::STATE_IS_MISSING;
 use belay_server::call::Failure;
 use belay_server::file;
 use serde::{Deserialize, Serialize};
@@ -85,9 +89,114 @@ impl Identity {
     }
 }
 
+/// The state that a directory must have to be served.
+pub(super) struct Expected {
+    pub(super) node: String,
+    pub(super) disk: String,
+    /// The identity of the state that the disk had before.
+    pub(super) remembered: Option<String>,
+    /// Whether a new state may be begun. Without permission, an empty directory is the mount point
+    /// of a disk that is not mounted.
+    pub(super) may_begin: bool,
+}
+
+impl Expected {
+    /// Returns the identity of the state in the directory.
+    ///
+    /// # Errors
+    /// Returns `Precondition` if the directory must not be served.
+    pub(super) fn find(&self, dir: &Path) -> Result<Identity, Failure> {
+        let (node, disk) = (&self.node, &self.disk);
+        let refused = |why: String| Err(Failure::precondition(format!("{}: {why}", dir.display())));
+        if !dir.is_dir() {
+            return refused("does not exist; mount the disk, or create the directory".to_owned());
+        }
+        let (found, has_state) = (Identity::read(dir)?, Ledger::is_in(dir)?);
+        match (&self.remembered, &found) {
+            (Some(uuid), _) if !has_state => refused(format!(
+                "{STATE_IS_MISSING} {uuid}; mount the disk, and then delete the pod of this \
+                 store; if its data cannot be recovered, `belayctl local reset {node} {disk}` \
+                 makes the disk usable: all its volumes are then lost"
+            )),
+            (Some(uuid), Some(found)) if *uuid != found.uuid => refused(format!(
+                "has the state {}, but this disk had the state {uuid}; mount the right disk",
+                found.uuid
+            )),
+            (Some(uuid), None) => refused(format!(
+                "has no disk.json, but this disk had the state {uuid}; restore the file"
+            )),
+            (None, _) if !has_state && !self.may_begin => {
+                refused(format!("empty; {WAITS} to use it"))
+            }
+            (_, Some(found)) if found.place != *node || found.disk != *disk => refused(format!(
+                "its volumes are on disk {:?} at {}, but this is disk {disk:?} of node {node}; \
+                 use the disk there",
+                found.disk, found.place
+            )),
+            (_, Some(found)) => Ok(found.clone()),
+            (None, None) => {
+                let new = Identity::new(node, disk)?;
+                new.write(dir)?;
+                Ok(new)
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belay_server::call::Kind;
+
+    fn expected(node: &str, remembered: Option<&str>, may_begin: bool) -> Expected {
+        Expected {
+            node: node.to_owned(),
+            disk: "default".to_owned(),
+            remembered: remembered.map(str::to_owned),
+            may_begin,
+        }
+    }
+
+    fn why(dir: &Path, remembered: Option<&str>, may_begin: bool) -> String {
+        let refused = expected("node1", remembered, may_begin).find(dir);
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind, Kind::Precondition, "{refused}");
+        refused.message
+    }
+
+    #[test]
+    fn an_empty_directory_is_used_only_with_permission_and_never_if_it_had_a_state() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        assert!(why(dir, None, false).contains("permission"));
+        assert!(why(dir, Some("a"), true).contains("had the state a"));
+        assert!(why(&dir.join("missing"), None, true).contains("does not exist"));
+        assert_eq!(Identity::read(dir).unwrap(), None);
+        let begun = expected("node1", None, true).find(dir).unwrap();
+        assert_eq!(expected("node1", None, true).find(dir).unwrap(), begun);
+    }
+
+    #[test]
+    fn a_state_is_served_only_by_its_node_and_only_the_expected_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let begun = expected("node1", None, true).find(dir).unwrap();
+        drop(Ledger::open(dir).unwrap());
+        let again = expected("node1", Some(&begun.uuid), false).find(dir);
+        assert_eq!(again.unwrap(), begun);
+        assert!(why(dir, Some("other"), false).contains("the right disk"));
+        let elsewhere = expected("node2", None, true).find(dir).unwrap_err();
+        assert!(elsewhere.message.contains("at node1"), "{elsewhere}");
+        let other_disk = Expected {
+            disk: "fast".to_owned(),
+            ..expected("node1", None, true)
+        };
+        let refused = other_disk.find(dir).unwrap_err();
+        assert!(refused.message.contains("on disk \"default\""), "{refused}");
+        std::fs::remove_file(dir.join("disk.json")).unwrap();
+        assert!(why(dir, Some(&begun.uuid), false).contains("no disk.json"));
+        assert_eq!(Identity::read(dir).unwrap(), None);
+    }
 
     #[test]
     fn an_identity_is_read_as_it_was_written() {
