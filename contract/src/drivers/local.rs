@@ -65,6 +65,28 @@ impl Claim {
     }
 }
 
+/// The attribute of the directory with the volumes' files that states where the volumes are: the
+/// text of [`home`].
+pub const HOME: &str = "user.belay.home";
+/// Maximum length of the value of [`HOME`], in bytes: the name of a Node has at most 253, and the
+/// value of a label at most 63.
+pub const HOME_BYTES_MAX: usize = 253 + 1 + 63;
+
+/// Returns the value of [`HOME`]: the Node that has the volumes, and their place, which is the value
+/// of the topology label. The place stays the same when the disks move to another Node.
+#[must_use]
+pub fn home(node: &str, place: &str) -> String {
+    format!("{node} {place}")
+}
+
+/// Returns the place in the value of [`HOME`] if the Node is `node`. A copy of a disk at another Node
+/// does not have the place.
+#[must_use]
+pub fn place_at<'a>(value: &'a [u8], node: &str) -> Option<&'a str> {
+    let (home, place) = str::from_utf8(value).ok()?.split_once(' ')?;
+    (home == node).then_some(place)
+}
+
 /// The part of a LocalDisk's problem that states that its directory is empty, and that only the
 /// permission to use the directory is missing.
 pub const WAITS: &str = "waiting for the controller's permission";
@@ -177,6 +199,10 @@ mod tests {
             assert_eq!(Claim::parse(value.as_bytes()), Some(claim));
             assert!(value.len() <= CLAIM_BYTES_MAX);
         }
+        let value = home("node1.example", "node0");
+        assert_eq!(place_at(value.as_bytes(), "node1.example"), Some("node0"));
+        assert_eq!(place_at(value.as_bytes(), "node1"), None);
+        assert_eq!(place_at(b"node1", "node1"), None);
         for value in ["", "1", "copy", "delete x", "delete "] {
             assert_eq!(Claim::parse(value.as_bytes()), None, "{value:?}");
         }

@@ -6,9 +6,10 @@ use crate::server::Server;
 use crate::{id, volume};
 use belay_bed::patience::PATIENCE;
 use belay_bed::programs::{Running, program};
+use belay_contract::drivers::local::{HOME, HOME_BYTES_MAX, place_at};
 use belay_controller::kubernetes::{
-    Change, Client, FINALIZER, LocalDisk, LocalSnapshot, LocalVolume, Object, Phase, Resource,
-    SPEC_VERSION, SnapshotSpec, Source, VolumeSpec, VolumeStatus, Written,
+    Change, Client, DiskSpec, FINALIZER, LocalDisk, LocalSnapshot, LocalVolume, Object, Phase,
+    Resource, SPEC_VERSION, SnapshotSpec, Source, VolumeSpec, VolumeStatus, Written,
 };
 use belay_server::call::{Failure, Kind};
 use rustix::fs::FlockOperation;
@@ -359,8 +360,34 @@ pub(crate) async fn a_disk_is_begun_with_permission_and_never_again(server: &Ser
     fs::rename(&away, other.disk("default")).unwrap();
     other.start();
     other
-        .disk_shows("default", |it| problem(it).contains("at disks"))
+        .disk_shows("default", |it| {
+            problem(it).contains("rehome disks elsewhere")
+        })
         .await;
+    // A person gives the place of the disk to that node.
+    for disk in ["default", "fast", "absent"] {
+        server.kubectl(&["delete", "localdisks.belay.dev", &format!("disks.{disk}")]);
+    }
+    let spec = DiskSpec {
+        node: "elsewhere".to_owned(),
+        place: "disks".to_owned(),
+        disk: "default".to_owned(),
+        begin: None,
+    };
+    loop {
+        let old = ["delete", "localdisks.belay.dev", "elsewhere.default"];
+        server.kubectl(&[old.as_slice(), &["--ignore-not-found"]].concat());
+        let given = other.client.create::<LocalDisk>("elsewhere.default", &spec);
+        // The store creates the object again with its own place.
+        if let Written::Done(_) = given.await.unwrap() {
+            break;
+        }
+    }
+    other.disk_shows("default", is_served).await;
+    let mut home = [0; HOME_BYTES_MAX];
+    let volumes = other.disk("default").join("volumes");
+    let length = rustix::fs::getxattr(&volumes, HOME, &mut home).unwrap();
+    assert_eq!(place_at(&home[..length], "elsewhere"), Some("disks"));
 }
 
 pub(crate) async fn a_disk_without_its_state_is_begun_again_once_its_object_was_deleted(

@@ -18,11 +18,12 @@ pub(super) use link::{Inode, names_of};
 pub(super) use open::{foreign, missing};
 
 use super::fault::{at, os, truncated};
+use belay_contract::drivers::local::HOME;
 use belay_server::call::Failure;
 #[cfg(test)]
 use journal::Call;
 use lease::Writers;
-use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Stat, StatVfs};
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Stat, StatVfs, XattrFlags};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
@@ -79,6 +80,16 @@ impl Files {
             path,
             is_btrfs,
         })
+    }
+
+    /// Sets the attribute [`HOME`] of the directory.
+    ///
+    /// # Errors
+    /// Returns `Unreachable` if the attribute cannot be written.
+    pub(super) fn set_home(&self, home: &str) -> Result<(), Failure> {
+        rustix::fs::fsetxattr(&self.dir, HOME, home.as_bytes(), XattrFlags::empty())
+            .map_err(|errno| os("fsetxattr", &self.path, errno))?;
+        self.sync()
     }
 
     /// Returns the path of the file with this ID.

@@ -17,6 +17,7 @@ mod item;
 mod meaning;
 mod permit;
 mod place;
+mod rehome;
 mod remove;
 mod settle;
 mod shown;
@@ -174,6 +175,7 @@ impl Nodes {
                 tokio::spawn(Arc::clone(front).adopt()).abort_handle(),
                 tokio::spawn(Arc::clone(front).report_unclaimed()).abort_handle(),
                 tokio::spawn(Arc::clone(front).forget_departed()).abort_handle(),
+                tokio::spawn(Arc::clone(front).rehome()).abort_handle(),
                 tokio::spawn(Arc::clone(front).show_figures()).abort_handle(),
             ];
         }

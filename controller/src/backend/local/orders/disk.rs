@@ -6,9 +6,10 @@ use super::kind::Kept as _;
 use super::unlisted::Found;
 use super::{Orders, Served};
 use crate::kubernetes::{
-    Change, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed, Unlisted,
-    Written, rfc3339,
+    Change, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed, Selector,
+    Unlisted, Written, rfc3339,
 };
+use belay_contract::drivers::local::home;
 use belay_server::call::{Failure, Kind};
 use belay_server::readiness::{Readiness, State};
 use std::collections::HashSet;
@@ -163,16 +164,29 @@ impl Reporter<'_> {
                 )));
             }
         };
-        let begin = object.spec.known().and_then(|spec| spec.begin.clone());
+        let spec = match &object.spec {
+            Parsed::Known(spec) => spec,
+            Parsed::Unknown(why) => {
+                return Err(Failure::precondition(format!(
+                    "LocalDisk {name}: spec: {why}; run the release that wrote it"
+                )));
+            }
+        };
         let expected = Expected {
             node: self.orders.config.node.clone(),
             disk: self.disk.name.clone(),
+            place: spec.place.clone(),
             remembered,
-            may_begin: begin.is_some_and(|begin| begin == object.metadata.uid),
+            may_begin: spec.begin.as_ref() == Some(&object.metadata.uid),
         };
         let dir = self.disk.dir.clone();
         let identity = blocking(move || expected.find(&dir)).await?;
+        self.refuse_other_holder(&identity.place).await?;
         let local = self.opened(&identity).await?;
+        let home = home(&self.orders.config.node, &identity.place);
+        local
+            .change(Verb::LogIn, move |store| store.files.set_home(&home))
+            .await?;
         // No order is accepted before the identity of the state is stored in the API server.
         let status = DiskStatus {
             uuid: Some(identity.uuid),
@@ -188,6 +202,32 @@ impl Reporter<'_> {
             place: identity.place,
             changed: Notify::new(),
         })
+    }
+
+    /// Refuses a place that the disks of another node have, and a second place of this node: the
+    /// label of a Node has one value.
+    async fn refuse_other_holder(&self, place: &str) -> Result<(), Failure> {
+        let node = &self.orders.config.node;
+        let disks = self
+            .orders
+            .client
+            .list::<LocalDisk>(&Selector::all())
+            .await?;
+        for disk in &disks.items {
+            let (name, Some(spec)) = (&disk.metadata.name, disk.spec.known()) else {
+                continue;
+            };
+            // A disk without an identity has never been served there.
+            let is_held = disk.known_status().is_some_and(|it| it.uuid.is_some());
+            if is_held && (spec.node == *node) != (spec.place == place) {
+                return Err(Failure::precondition(format!(
+                    "node {node} cannot have the place {place}, since LocalDisk {name} has the \
+                     place {}; if node {} never returns, `belayctl local forget {}` deletes it",
+                    spec.place, spec.node, spec.node
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Opens the state with this identity.

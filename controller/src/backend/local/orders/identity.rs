@@ -93,6 +93,8 @@ impl Identity {
 pub(super) struct Expected {
     pub(super) node: String,
     pub(super) disk: String,
+    /// The place of the disk, as its LocalDisk has it.
+    pub(super) place: String,
     /// The identity of the state that the disk had before.
     pub(super) remembered: Option<String>,
     /// Whether a new state may be begun. Without permission, an empty directory is the mount point
@@ -128,14 +130,18 @@ impl Expected {
             (None, _) if !has_state && !self.may_begin => {
                 refused(format!("empty; {WAITS} to use it"))
             }
-            (_, Some(found)) if found.place != *node || found.disk != *disk => refused(format!(
-                "its volumes are on disk {:?} at {}, but this is disk {disk:?} of node {node}; \
-                 use the disk there",
-                found.disk, found.place
+            (_, Some(found)) if found.disk != *disk => refused(format!(
+                "its volumes are on disk {:?}, but this is disk {disk:?}; use this name for it",
+                found.disk
+            )),
+            (_, Some(found)) if found.place != self.place => refused(format!(
+                "its volumes are at place {}, but this disk is at {}; if the disk has moved to \
+                 node {node}, or the Node was renamed: `belayctl local rehome {} {node}`",
+                found.place, self.place, found.place
             )),
             (_, Some(found)) => Ok(found.clone()),
             (None, None) => {
-                let new = Identity::new(node, disk)?;
+                let new = Identity::new(&self.place, disk)?;
                 new.write(dir)?;
                 Ok(new)
             }
@@ -152,6 +158,7 @@ mod tests {
         Expected {
             node: node.to_owned(),
             disk: "default".to_owned(),
+            place: node.to_owned(),
             remembered: remembered.map(str::to_owned),
             may_begin,
         }
@@ -186,7 +193,17 @@ mod tests {
         assert_eq!(again.unwrap(), begun);
         assert!(why(dir, Some("other"), false).contains("the right disk"));
         let elsewhere = expected("node2", None, true).find(dir).unwrap_err();
-        assert!(elsewhere.message.contains("at node1"), "{elsewhere}");
+        assert!(elsewhere.message.contains("at place node1"), "{elsewhere}");
+        assert!(
+            elsewhere
+                .message
+                .contains("`belayctl local rehome node1 node2`")
+        );
+        let rehomed = Expected {
+            place: "node1".to_owned(),
+            ..expected("node2", None, false)
+        };
+        assert_eq!(rehomed.find(dir).unwrap(), begun);
         let other_disk = Expected {
             disk: "fast".to_owned(),
             ..expected("node1", None, true)
