@@ -89,6 +89,8 @@ pub mod volume {
         STORAGE_UNREADABLE = "StorageUnreadable", Inaccessible, [Controller];
         /// The filesystem of all backing files refuses writes.
         STORAGE_READ_ONLY = "StorageReadOnly", Degraded, [Controller];
+        /// The store of the volume's disk no longer reports, so the volume cannot be changed.
+        STORE_SILENT = "StoreSilent", Degraded, [Controller];
         /// The filesystem may have no space for writes to the backing file.
         STORAGE_NEARLY_FULL = "StorageNearlyFull", Degraded, [Node, Controller];
         /// The cloud reports that an operation on the volume has failed.
@@ -218,11 +220,13 @@ mod tests {
         let lost = lost.filter(|it| it.severity() == Severity::DataLoss);
         let mut named: BTreeSet<_> = lost.map(|it| it.name()).collect();
         assert_eq!(named_by("BelayDataLoss", "=~"), named);
-        // The alerts BelayOperationsHung and BelayStorageFull already report these reasons.
+        // Other alerts already report these reasons: BelayOperationsHung, BelayStorageFull and
+        // BelayDiskUnusable.
         let covered = [
             volume::OPERATION_HUNG,
             volume::STATISTICS_OLD,
             volume::STORAGE_NEARLY_FULL,
+            volume::STORE_SILENT,
         ];
         named.extend(covered.map(Reason::name));
         assert_eq!(named_by("BelayVolumesUnhealthy", "!~"), named);

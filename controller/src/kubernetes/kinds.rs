@@ -184,6 +184,18 @@ pub struct VolumeStatus {
     /// written, remains when the status is written.
     #[serde(skip_serializing_if = "Parsed::is_unknown")]
     pub failure: Option<Parsed<Failure>>,
+    /// The health conditions; `None` if no problem is known.
+    pub conditions: Option<Vec<Condition>>,
+}
+
+/// A health condition of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// The name of the reason.
+    pub reason: String,
+    /// The problem and the remedy.
+    pub message: String,
 }
 
 /// The reported state of a snapshot. All fields are written together.

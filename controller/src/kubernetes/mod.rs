@@ -13,7 +13,7 @@ mod watch;
 
 pub use claims::{PersistentVolume, SnapshotContent};
 pub use kinds::{
-    DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Mode, Phase, SPEC_VERSION,
+    Condition, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Mode, Phase, SPEC_VERSION,
     SnapshotSpec, SnapshotStatus, Source, Unlisted, UnlistedFile, Usage, VolumeSpec, VolumeStatus,
     WAITS, is_disk_name, is_label, rfc3339,
 };

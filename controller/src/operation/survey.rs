@@ -119,7 +119,12 @@ fn is_same(one: &Conditions, other: &Conditions) -> bool {
 
 impl Facts for Survey {
     fn reasons(&self) -> Vec<&'static str> {
-        Reporter::Remote.volume_reasons()
+        // Clouds report a status. Of the other backends, only `local` of all nodes has a survey.
+        let reporter = match self.operations.backend().health() {
+            Some(_) => Reporter::Controller,
+            None => Reporter::Remote,
+        };
+        reporter.volume_reasons()
     }
 
     fn known(&self) -> Known {

@@ -17,6 +17,7 @@ pub(crate) async fn people_see_the_state(server: &Server) {
         bytes: Some(1 << 30),
         refused_removal: None,
         failure: None,
+        conditions: None,
     };
     let cells = [
         ("NODE", "node1"),

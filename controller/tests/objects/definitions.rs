@@ -3,8 +3,8 @@
 use crate::server::Server;
 use crate::{OtherRelease, id, volume};
 use belay_controller::kubernetes::{
-    Change, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Metadata, Mode, Object,
-    Parsed, Phase, Resource, SPEC_VERSION, SnapshotSpec, SnapshotStatus, Source, Unlisted,
+    Change, Condition, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Metadata, Mode,
+    Object, Parsed, Phase, Resource, SPEC_VERSION, SnapshotSpec, SnapshotStatus, Source, Unlisted,
     UnlistedFile, Usage, VolumeSpec, VolumeStatus, Written,
 };
 use belay_server::call::{Certainty, Failure, Kind};
@@ -102,6 +102,13 @@ pub(crate) async fn all_fields_of_each_kind_come_back(server: &Server) {
         bytes: Some(u64::from(u32::MAX) << 20),
         refused_removal: Some(2),
         failure: Some(Parsed::Known(failure())),
+        conditions: Some(vec![
+            Condition {
+                reason: "r".repeat(63),
+                message: "m".repeat(1024),
+            };
+            16
+        ]),
     };
     let short = VolumeStatus {
         phase: Phase::Lost,
@@ -109,6 +116,7 @@ pub(crate) async fn all_fields_of_each_kind_come_back(server: &Server) {
         bytes: None,
         refused_removal: None,
         failure: None,
+        conditions: None,
     };
     round_trip::<LocalVolume>(server, "pvc-1", full_volume(), [status, short]).await;
     let status = SnapshotStatus {

@@ -48,7 +48,7 @@ async fn objects_in_a_real_api_server() {
 
 /// Runs the checks of the backend for all nodes.
 async fn volumes_of_all_nodes(server: &mut Server) {
-    use nodes::{copies, creation, gone, growth, outages, permission, program, removal};
+    use nodes::{copies, creation, gone, growth, health, outages, permission, program, removal};
     program::the_program_serves_all_nodes_with_topology(server).await;
     creation::an_accepted_order_becomes_a_volume_and_counts(server).await;
     creation::an_order_that_no_store_accepts_is_withdrawn(server).await;
@@ -77,6 +77,7 @@ async fn volumes_of_all_nodes(server: &mut Server) {
     gone::a_volume_of_a_gone_disk_is_created_elsewhere_unless_it_is_claimed(server).await;
     gone::a_store_that_returns_keeps_the_files_that_were_given_up(server).await;
     gone::the_disks_of_a_deleted_node_are_forgotten_once_they_are_silent(server).await;
+    health::a_removed_file_is_reported_until_it_is_restored(server).await;
     permission::an_empty_directory_is_used_unless_a_volume_names_it(server).await;
 }
 

@@ -89,7 +89,8 @@ impl<'a> Node<'a> {
         self.dir.path().join(name)
     }
 
-    fn file(&self, id: &str) -> PathBuf {
+    /// Returns the path of the file of a volume or snapshot on the default disk.
+    pub(crate) fn file(&self, id: &str) -> PathBuf {
         let kind = match id.starts_with("vol-") {
             true => "volumes",
             false => "snapshots",

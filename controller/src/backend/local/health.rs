@@ -26,12 +26,12 @@ pub(super) const HARDLY_ANY: u64 = 64 << 10;
 
 /// The state of the filesystem with the backing files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Storage {
+pub(super) struct Storage {
     /// Free bytes, including bytes that are reserved for root. Loop devices write as root.
     free: u64,
     /// The number of bytes that should be free on the filesystem.
     reserve: u64,
-    read_only: bool,
+    pub(super) read_only: bool,
 }
 
 /// The object in the directory that has the name of a volume's file.
@@ -175,7 +175,8 @@ impl Store {
 }
 
 impl Files {
-    fn storage(&self) -> Result<Storage, Failure> {
+    /// Returns the state of the filesystem with the backing files.
+    pub(super) fn storage(&self) -> Result<Storage, Failure> {
         let stat = self.statvfs()?;
         let total = stat.f_blocks.saturating_mul(stat.f_frsize);
         Ok(Storage {

@@ -85,14 +85,22 @@ impl Front {
         self.withdrawn.lock().insert(disk, Instant::now());
     }
 
+    /// Returns the number of promisable bytes that the store of a disk reports, or the reason why
+    /// its volumes cannot be changed.
+    pub(super) fn reported(&self, disk: &Seen<LocalDisk>) -> Result<u64, Unusable> {
+        match disk.changed.elapsed() >= self.limits.silent {
+            true => Err(Unusable::Silent),
+            false => promisable(&disk.object),
+        }
+    }
+
     /// Returns the number of promisable bytes of a disk, or the reason why it gets no orders.
     pub(super) fn usable(&self, disk: &Seen<LocalDisk>) -> Result<u64, Unusable> {
         let withdrawn = self.withdrawn.lock();
         let withdrawn = withdrawn.get(&disk.object.metadata.name);
-        match promisable(&disk.object) {
-            _ if disk.changed.elapsed() >= self.limits.silent => Err(Unusable::Silent),
-            _ if withdrawn.is_some_and(|at| *at >= disk.changed) => Err(Unusable::Withdrawn),
-            result => result,
+        match withdrawn.is_some_and(|at| *at >= disk.changed) {
+            true => Err(Unusable::Withdrawn),
+            false => self.reported(disk),
         }
     }
 
@@ -168,9 +176,8 @@ impl Front {
             })
         });
         let is_complete = |seen: &&Seen<LocalDisk>| {
-            let is_silent = seen.changed.elapsed() >= self.limits.silent;
             let all = files(&seen.object).filter(|it| it.count == it.first.len() as u64);
-            !is_silent && promisable(&seen.object).is_ok() && all.is_some()
+            self.reported(seen).is_ok() && all.is_some()
         };
         match (here.clone().next(), here.find(|seen| !is_complete(seen))) {
             (None, _) if self.disks.is_whole(self.limits.silent) => Ok(()),

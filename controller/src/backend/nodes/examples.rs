@@ -94,6 +94,13 @@ pub(super) fn missing() -> Act {
     Act::answer("404 Not Found", status)
 }
 
+/// Returns a backend that makes no calls, with empty caches.
+pub(super) fn unused() -> (Nodes, TempDir) {
+    let (client, dir) = Client::unused();
+    let nodes = Nodes::new(Arc::new(client), LOCAL.name, Limits::default());
+    (nodes, dir)
+}
+
 /// Returns a backend whose API server responds like this. Its cache contains the volume, and the
 /// volume's disk.
 pub(super) async fn nodes(

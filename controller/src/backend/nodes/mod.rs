@@ -13,6 +13,7 @@ mod figures;
 mod follow;
 mod gone;
 mod grow;
+mod health;
 mod item;
 mod meaning;
 mod permit;
@@ -27,8 +28,8 @@ mod unclaimed;
 
 use super::measured::{self, Verb, measured};
 use super::{
-    Answer, Backend, Capacity, Clones, Expansion, Order, Page, Planned, Progress, Sizes, Snapshots,
-    Traits, Volume,
+    Answer, Backend, Capacity, Clones, Expansion, Health, Order, Page, Planned, Progress, Sizes,
+    Snapshots, Traits, Volume,
 };
 use crate::backend::local::id;
 use crate::http;
@@ -336,7 +337,8 @@ impl Backend for Nodes {
     }
 
     supports! {
-        expansion: Expansion, capacity: Capacity, snapshots: Snapshots, clones: Clones
+        expansion: Expansion, capacity: Capacity, snapshots: Snapshots, clones: Clones,
+        health: Health
     }
 }
 

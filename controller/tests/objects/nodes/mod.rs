@@ -6,6 +6,7 @@ pub(crate) mod copies;
 pub(crate) mod creation;
 pub(crate) mod gone;
 pub(crate) mod growth;
+pub(crate) mod health;
 pub(crate) mod outages;
 pub(crate) mod permission;
 pub(crate) mod program;
@@ -316,6 +317,7 @@ fn ready(volume: &Object<LocalVolume>) -> VolumeStatus {
         bytes: Some(volume.spec.known().unwrap().bytes),
         refused_removal: None,
         failure: None,
+        conditions: None,
     }
 }
 

@@ -78,6 +78,7 @@ pub(super) async fn an_object_with_a_file_is_not_deleted_by_mistake(server: &Ser
                 bytes: None,
                 refused_removal: None,
                 failure: None,
+                conditions: None,
             };
             let object = client.get::<LocalVolume>(name).await.unwrap().unwrap();
             let change = Change::Status(&status);

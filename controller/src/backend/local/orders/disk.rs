@@ -1,6 +1,7 @@
 //! Opens a disk, and reports its state in its `LocalDisk`.
 
 use super::super::{Config, Local, Verb, id};
+use super::health::Health;
 use super::identity::{Expected, Identity};
 use super::kind::Kept as _;
 use super::unlisted::Found;
@@ -62,7 +63,7 @@ pub(super) async fn serve(orders: Arc<Orders>, at: usize) {
         last: None,
     };
     reporter.wait_for_disk().await;
-    let mut last = None;
+    let (mut last, mut health) = (None, Health::default());
     let served = loop {
         match reporter.open().await {
             Ok(served) => break served,
@@ -79,7 +80,10 @@ pub(super) async fn serve(orders: Arc<Orders>, at: usize) {
     let mut last = None;
     loop {
         let told = match reporter.measured(served).await {
-            Ok(status) => reporter.tell_if_new(status).await,
+            Ok(status) => match reporter.tell_if_new(status).await {
+                Ok(()) => health.tell(&orders, &disk.name, &served.local).await,
+                failed => failed,
+            },
             // The queue is full.
             Err(failure) if failure.kind == Kind::Busy => Err(failure),
             Err(failure) => {

@@ -174,6 +174,15 @@ impl<K: Kept> Entries<K> {
             .then(|| known.ids().map(|(id, _)| id.to_owned()).collect())
     }
 
+    /// Returns all existing objects; `None` if they were never listed.
+    pub(super) fn all(&self) -> Option<Vec<Arc<Object<K>>>> {
+        let known = self.known.lock();
+        let existing = known.by_name.values().filter(|it| !it.is_gone);
+        known
+            .is_listed
+            .then(|| existing.map(|it| Arc::clone(&it.object)).collect())
+    }
+
     /// Returns the name of another existing object with this ID.
     pub(super) fn other_with(&self, id: &str, name: &str) -> Option<String> {
         let known = self.known.lock();

@@ -292,7 +292,8 @@ impl<K: Kept> OnDisk<'_, K> {
                 Err(failure) => return self.refuse_removal(attempt, held, failure).await,
             }
         };
-        let status = K::status(work.new_report(Phase::Removing, state_of(&held)));
+        let report = work.new_report(Phase::Removing, state_of(&held));
+        let status = K::status(report, None);
         let (outcome, claimed) = work.patch(Change::Status(&status)).await?;
         let Some(object) = claimed else {
             return Ok(outcome);

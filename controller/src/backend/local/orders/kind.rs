@@ -92,8 +92,8 @@ pub(super) trait Kept: Resource {
     /// Returns the reported state.
     fn told(status: &Self::Status) -> Told;
 
-    /// Returns the status with this content.
-    fn status(report: Report) -> Self::Status;
+    /// Returns the status with this content. `told` is the status before.
+    fn status(report: Report, told: Option<&Self::Status>) -> Self::Status;
 
     /// Returns the content of the disk for an ID.
     fn held(store: &Store, id: &str) -> Result<Held, Failure>;
@@ -195,13 +195,15 @@ impl Kept for LocalVolume {
         }
     }
 
-    fn status(report: Report) -> VolumeStatus {
+    fn status(report: Report, told: Option<&VolumeStatus>) -> VolumeStatus {
+        let told = told.filter(|_| report.phase == Phase::Ready);
         VolumeStatus {
             phase: report.phase,
             observed_generation: report.observed_generation,
             bytes: report.state.map(|state| state.bytes),
             refused_removal: report.refused_removal,
             failure: report.failure.map(Parsed::Known),
+            conditions: told.and_then(|told| told.conditions.clone()),
         }
     }
 
@@ -300,7 +302,7 @@ impl Kept for LocalSnapshot {
         }
     }
 
-    fn status(report: Report) -> SnapshotStatus {
+    fn status(report: Report, _: Option<&SnapshotStatus>) -> SnapshotStatus {
         SnapshotStatus {
             phase: report.phase,
             observed_generation: report.observed_generation,

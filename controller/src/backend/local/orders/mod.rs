@@ -10,6 +10,7 @@ mod decide;
 mod disk;
 mod entries;
 mod execute;
+mod health;
 mod identity;
 mod kind;
 mod unlisted;

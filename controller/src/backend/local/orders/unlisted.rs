@@ -87,9 +87,7 @@ impl Store {
             total: statvfs.f_blocks.saturating_mul(statvfs.f_frsize),
             limit: limit.bytes,
             foreign: limit.foreign,
-            is_read_only: statvfs
-                .f_flag
-                .contains(rustix::fs::StatVfsMountFlags::RDONLY),
+            is_read_only: self.files.storage()?.read_only,
         })
     }
 }

@@ -66,7 +66,8 @@ impl<K: Kept> Work<'_, K> {
     }
 
     pub(super) async fn report(&self, report: Report) -> Result<Outcome, Failure> {
-        self.change(Change::Status(&K::status(report))).await
+        let status = K::status(report, self.object().known_status());
+        self.change(Change::Status(&status)).await
     }
 
     /// Returns a report that does not answer a change of the spec.
