@@ -13,12 +13,12 @@ mod watch;
 
 pub use claims::{PersistentVolume, SnapshotContent};
 pub use kinds::{
-    Condition, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Mode, Phase, SPEC_VERSION,
-    SnapshotSpec, SnapshotStatus, Source, Unlisted, UnlistedFile, Usage, VolumeSpec, VolumeStatus,
-    WAITS, is_disk_name, is_label, rfc3339,
+    Condition, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Mode, Phase,
+    SPEC_VERSION, SnapshotSpec, SnapshotStatus, Source, Unlisted, UnlistedFile, Usage, VolumeSpec,
+    VolumeStatus, WAITS, is_disk_name, is_label, rfc3339,
 };
 pub use object::{Metadata, Object, Parsed, Resource};
-pub use verbs::{Change, List, Selector, Written};
+pub use verbs::{Change, List, Node, NodeSpec, Selector, Written};
 pub use watch::{Event, Watch};
 
 use crate::http::{self, Answer, Call, Lines, Opened, Repeat, TlsFiles};

@@ -11,6 +11,7 @@ use belay_server::call::{Failure, Kind};
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -107,6 +108,22 @@ struct Claim {
     metadata: Metadata,
 }
 
+/// A Node.
+#[derive(Debug, Deserialize)]
+pub struct Node {
+    /// The fields that Belay uses.
+    #[serde(default)]
+    pub spec: NodeSpec,
+}
+
+/// The requested state of a Node.
+#[derive(Debug, Default, Deserialize)]
+pub struct NodeSpec {
+    /// Whether the Node is cordoned: it gets no new pods.
+    #[serde(default)]
+    pub unschedulable: bool,
+}
+
 fn path<R: Resource>() -> String {
     format!("/apis/{API_VERSION}/{}", R::PLURAL)
 }
@@ -122,12 +139,20 @@ impl Client {
     /// # Errors
     /// Returns `Unreachable` if the server does not respond or does not know the kind.
     pub async fn get<R: Resource>(&self, name: &str) -> Result<Option<Object<R>>, Failure> {
-        let path = path_of::<R>(name);
-        let answer = self.read("get", &path).await?;
+        self.read_one(&path_of::<R>(name), R::PLURAL, name).await
+    }
+
+    async fn read_one<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        plural: &'static str,
+        name: &str,
+    ) -> Result<Option<T>, Failure> {
+        let answer = self.read("get", path).await?;
         if answer.status == StatusCode::OK {
             return answer.json().map(Some).map_err(Failure::nothing_happened);
         }
-        match Refusal::of(&answer, R::PLURAL, Some(name)) {
+        match Refusal::of(&answer, plural, Some(name)) {
             Refusal::Missing => Ok(None),
             other => Err(other.into_failure(&answer).nothing_happened()),
         }
@@ -269,31 +294,17 @@ impl Client {
     ) -> Result<Option<BTreeMap<String, String>>, Failure> {
         let (namespace, claim) = (encoded(namespace), encoded(name));
         let path = format!("/api/v1/namespaces/{namespace}/{CLAIMS}/{claim}");
-        let answer = self.read("get", &path).await?;
-        if answer.status == StatusCode::OK {
-            let claim = answer.json::<Claim>().map_err(Failure::nothing_happened)?;
-            return Ok(Some(claim.metadata.annotations));
-        }
-        match Refusal::of(&answer, CLAIMS, Some(name)) {
-            Refusal::Missing => Ok(None),
-            other => Err(other.into_failure(&answer).nothing_happened()),
-        }
+        let claim: Option<Claim> = self.read_one(&path, CLAIMS, name).await?;
+        Ok(claim.map(|claim| claim.metadata.annotations))
     }
 
-    /// Whether the Node exists.
+    /// Returns a Node; `None` if it does not exist.
     ///
     /// # Errors
     /// Returns `Denied` if the account may not read Nodes, and the errors of [`Self::get`].
-    pub async fn has_node(&self, name: &str) -> Result<bool, Failure> {
+    pub async fn node(&self, name: &str) -> Result<Option<Node>, Failure> {
         let path = format!("/api/v1/{NODES}/{}", encoded(name));
-        let answer = self.read("get", &path).await?;
-        if answer.status == StatusCode::OK {
-            return Ok(true);
-        }
-        match Refusal::of(&answer, NODES, Some(name)) {
-            Refusal::Missing => Ok(false),
-            other => Err(other.into_failure(&answer).nothing_happened()),
-        }
+        self.read_one(&path, NODES, name).await
     }
 
     pub(super) async fn read(&self, verb: &'static str, path: &str) -> Result<Answer, Failure> {

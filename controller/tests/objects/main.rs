@@ -48,7 +48,9 @@ async fn objects_in_a_real_api_server() {
 
 /// Runs the checks of the backend for all nodes.
 async fn volumes_of_all_nodes(server: &mut Server) {
-    use nodes::{copies, creation, gone, growth, health, outages, permission, program, removal};
+    use nodes::{
+        binding, copies, creation, gone, growth, health, outages, permission, program, removal,
+    };
     program::the_program_serves_all_nodes_with_topology(server).await;
     creation::an_accepted_order_becomes_a_volume_and_counts(server).await;
     creation::an_order_that_no_store_accepts_is_withdrawn(server).await;
@@ -69,7 +71,8 @@ async fn volumes_of_all_nodes(server: &mut Server) {
     copies::an_ignored_order_for_a_snapshot_is_withdrawn_and_internal(server).await;
     copies::a_copy_is_on_the_disk_of_its_source_whatever_is_preferred(server).await;
     copies::an_ignored_order_for_a_copy_is_withdrawn_and_internal(server).await;
-    copies::with_late_binding_only_the_selected_place_is_tried(server).await;
+    binding::with_late_binding_only_the_selected_place_is_tried(server).await;
+    binding::a_cordoned_node_gets_a_volume_only_if_no_other_place_is_possible(server).await;
     outages::a_creation_after_a_crash_of_the_controller_is_completed(server).await;
     outages::orders_that_no_call_waits_for_are_deleted(server).await;
     outages::a_creation_survives_a_restart_of_the_api_server(server).await;

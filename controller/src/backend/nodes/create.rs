@@ -153,24 +153,49 @@ impl Front {
             }
         }
         let places = places(KEY, order.topology.as_ref(), &offers);
+        loop {
+            let chosen = self.chosen(order, disk, &places, &offers).await?;
+            if places.len() == 1 || !self.is_cordoned(chosen).await? || self.is_late(order).await? {
+                return Ok(target(chosen, disk));
+            }
+            let node = chosen.node.clone();
+            for offer in offers.iter_mut().filter(|offer| offer.node == node) {
+                offer.room = Err(Unusable::Cordoned);
+            }
+        }
+    }
+
+    /// Returns the offer for a new volume at one of these places, in order of preference.
+    async fn chosen<'a>(
+        &self,
+        order: &Order,
+        disk: &str,
+        places: &[String],
+        offers: &'a [Offer],
+    ) -> Result<&'a Offer, Failure> {
         let is_preferred = order
             .topology
             .as_ref()
             .is_some_and(|asked| !asked.preferred.is_empty());
         let first = places.get(..1).filter(|_| is_preferred);
-        let chosen = match first.map(|first| choose(first, &offers, order.bytes)) {
+        let chosen = match first.map(|first| choose(first, offers, order.bytes)) {
             Some(Ok(offer)) => Ok(offer),
             // The pod is on its way to the first place, so a volume elsewhere would not help.
             Some(Err(why)) if self.is_late(order).await? => Err(why),
-            Some(Err(_)) | None => choose(&places, &offers, order.bytes),
+            Some(Err(_)) | None => choose(places, offers, order.bytes),
         };
-        match chosen {
-            Ok(offer) => Ok(target(offer, disk)),
-            Err(why) => Err(Failure::quota(format!(
+        chosen.map_err(|why| {
+            Failure::quota(format!(
                 "no room for {} on any disk {disk:?}: {why}",
                 Exact(order.bytes)
-            ))),
-        }
+            ))
+        })
+    }
+
+    /// Whether the Node of the disk gets no new pods.
+    async fn is_cordoned(&self, offer: &Offer) -> Result<bool, Failure> {
+        let node = self.client.node(&offer.node).await?;
+        Ok(node.is_some_and(|node| node.spec.unschedulable))
     }
 
     /// Returns the disk with the source of a copy.

@@ -108,7 +108,7 @@ impl Front {
         }
         missing.retain(|node, _| silent.contains_key(node));
         for (node, disks) in silent {
-            if self.client.has_node(&node).await? {
+            if self.client.node(&node).await?.is_some() {
                 missing.remove(&node);
                 continue;
             }

@@ -31,6 +31,8 @@ pub(super) enum Unusable {
     Problem(String),
     /// The store has refused the order of this call.
     Refused(String),
+    /// The Node gets no new pods.
+    Cordoned,
 }
 
 impl fmt::Display for Unusable {
@@ -40,6 +42,7 @@ impl fmt::Display for Unusable {
             Self::Withdrawn => "its store has not accepted an order, and has not reported since",
             Self::ReadOnly => "the filesystem is read-only",
             Self::Problem(why) | Self::Refused(why) => why,
+            Self::Cordoned => "its Node is cordoned",
         })
     }
 }

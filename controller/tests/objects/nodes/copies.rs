@@ -1,4 +1,4 @@
-//! Snapshots, copies and late binding.
+//! Snapshots and copies.
 
 use super::{Front, LONG, MIB, ROOM, SHORT, SMALL, accept, ready, refusal, request, when};
 use crate::definitions::done;
@@ -198,52 +198,4 @@ pub(crate) async fn an_ignored_order_for_a_copy_is_withdrawn_and_internal(server
             .unwrap()
             .is_none()
     );
-}
-
-/// A claim, as the scheduler leaves it for late binding.
-const CLAIM: &str = r#"
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata:
-  name: late
-  namespace: kube-system
-  annotations: {volume.kubernetes.io/selected-node: late-a.example}
-spec:
-  accessModes: [ReadWriteOnce]
-  resources: {requests: {storage: 1Gi}}
-"#;
-
-pub(crate) async fn with_late_binding_only_the_selected_place_is_tried(server: &Server) {
-    server.kubectl_with(&["create", "--filename", "-"], CLAIM);
-    let front = Front::start(server, LONG).await;
-    front.disk("late-a", MIB).await;
-    front.disk("late-b", ROOM).await;
-    let of_claim = |name: &str, claim: &str| csi::CreateVolumeRequest {
-        parameters: HashMap::from([
-            ("csi.storage.k8s.io/pvc/name".to_owned(), claim.to_owned()),
-            (
-                "csi.storage.k8s.io/pvc/namespace".to_owned(),
-                "kube-system".to_owned(),
-            ),
-        ]),
-        ..request(name, &["late-a", "late-b"])
-    };
-    let (code, why) = refusal(front.create(of_claim("late-1", "late")).await);
-    assert_eq!(code, Code::ResourceExhausted, "{why}");
-    assert!(
-        why.contains("late-a: 1 MiB free") && !why.contains("late-b"),
-        "{why}"
-    );
-    // With immediate binding, or without the claim, any place is tried.
-    for (name, claim) in [("late-2", "other"), ("late-3", "")] {
-        let asked = match claim {
-            "" => request(name, &["late-a", "late-b"]),
-            claim => of_claim(name, claim),
-        };
-        let created = front.create(asked);
-        let accepted = front.accepted(name).await;
-        assert_eq!(super::place_of(&accepted), "late-b");
-        front.status(&accepted, &ready(&accepted)).await;
-        created.await.unwrap().unwrap();
-    }
 }

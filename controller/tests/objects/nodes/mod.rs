@@ -2,6 +2,7 @@
 //! each test have other names, since all tests use one API server.
 
 pub(crate) mod adoption;
+pub(crate) mod binding;
 pub(crate) mod copies;
 pub(crate) mod creation;
 pub(crate) mod gone;
