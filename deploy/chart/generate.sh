@@ -20,8 +20,7 @@ Each entry of `drivers` installs a driver:
 
 | entry | volumes are | create first | page |
 |---|---|---|---|
-| `{}` (the default) | files on the disk of each node | | `docs/quickstart.md` |
-| `{nodeName: NODE}` | files on the disk of one node | | `docs/operations.md` |
+| `{}` (the default) | files on disks of each node | | `docs/quickstart.md` |
 | `{backend: openstack}` | Cinder volumes | a Secret `cloud-config` | `docs/openstack.md` |
 | `{backend: digitalocean, region: SLUG}` | DigitalOcean volumes | a Secret `digitalocean` | `docs/digitalocean.md` |
 | `{backend: civo}` | Civo volumes | a Secret `civo-api-access` | `docs/civo.md` |
@@ -33,7 +32,7 @@ helm install belay CHART --namespace belay-system --create-namespace
 
 No images are published: build and load them as in `docs/quickstart.md`. Keep values in a file and pass it to every
 command, because Helm replaces lists as a whole. The chart rejects unknown values. In the repository, `docs/helm.md`
-describes images, privileges, several drivers, upgrade and uninstall.
+describes images, privileges, disks, several drivers, upgrade and uninstall.
 
 ## Values
 END

@@ -9,12 +9,7 @@ import (
 	"testing"
 )
 
-const several = chart + "/ci/several-drivers.yaml"
-
-// second is the settings of a second entry, as few as there can be.
-func second(node, directory string) []string {
-	return []string{"--set", "drivers[1].name=fast.csi.belay.dev,drivers[1].nodeName=" + node + ",drivers[1].stateDir=" + directory}
-}
+const severalDisks = chart + "/ci/several-disks.yaml"
 
 // drivers are the node agent's flags for each driver, by the driver's name.
 func drivers(t *testing.T, all []object) map[string]object {
@@ -44,14 +39,8 @@ func named(all []object) map[string]object {
 }
 
 func TestNamesAreDistinct(t *testing.T) {
-	renderings := [][]object{
-		rendered(t, chart+"/ci/local.yaml", second("node1", "/srv/fast")...),
-		rendered(t, chart+"/ci/local.yaml", second("node2", "/var/lib/belay")...),
-	}
 	for _, values := range valuesFiles(t) {
-		renderings = append(renderings, rendered(t, values))
-	}
-	for _, all := range renderings {
+		all := rendered(t, values)
 		seen := map[string]bool{}
 		take := func(name string) {
 			if seen[name] {
@@ -167,36 +156,15 @@ func TestCommonFlagsComeBeforeTheFirstDriver(t *testing.T) {
 	}
 }
 
-func TestADriverIsBoundToItsNodeWhereThereAreSeveral(t *testing.T) {
-	cases := map[string]map[string]string{
-		"node1": {"local.csi.belay.dev": "", "fast.csi.belay.dev": ""},
-		"node2": {"local.csi.belay.dev": "node1", "fast.csi.belay.dev": "node2"},
-	}
-	for node, want := range cases {
-		all := rendered(t, chart+"/ci/local.yaml", second(node, "/srv/fast")...)
-		bound := map[string]string{}
-		for name, part := range drivers(t, all) {
-			bound[name] = argument(part, "--only-on-node")
-		}
-		if !maps.Equal(bound, want) {
-			t.Errorf("the second on %s: %v, want %v", node, bound, want)
-		}
-		nodes := slices.Compact([]string{"node1", node})
-		if found := nodesOf(agent(t, all)); !slices.Equal(found, nodes) {
-			t.Errorf("the agent runs on %q, want %q", found, nodes)
-		}
-	}
-}
-
 // Its name in CSI gives all others.
-func TestASecondDriverNeedsThreeValues(t *testing.T) {
-	alone := rendered(t, chart+"/ci/local.yaml")
-	both := named(rendered(t, chart+"/ci/local.yaml", second("node1", "/srv/fast")...))
+func TestASecondDriverOfABackendNeedsOnlyAName(t *testing.T) {
+	alone := rendered(t, chart+"/ci/openstack.yaml")
+	both := named(rendered(t, chart+"/ci/openstack.yaml", "--set", "drivers[1].backend=openstack,drivers[1].name=fast.csi.openstack.org"))
 	for _, one := range alone {
 		if one.text("kind") != "DaemonSet" && !reflect.DeepEqual(one, both[one.name()]) {
 			t.Errorf("%s changes with a second driver", one.name())
 		}
-		twin := strings.ReplaceAll(one.name(), "local", "fast")
+		twin := strings.ReplaceAll(one.name(), "cinder", "fast")
 		if _, ok := both[twin]; !ok {
 			t.Errorf("there is no %s", twin)
 		}
@@ -221,7 +189,7 @@ func TestALongNameGivesAShorterOneToObjects(t *testing.T) {
 // Nothing of one driver names another one, or acts with another's rights.
 func TestObjectsBelongToTheirDriver(t *testing.T) {
 	classes := map[string]string{}
-	for _, one := range rendered(t, several) {
+	for _, one := range rendered(t, chart+"/ci/two-backends.yaml") {
 		name := one.text("metadata", "name")
 		switch one.text("kind") {
 		case "StorageClass":
@@ -230,7 +198,7 @@ func TestObjectsBelongToTheirDriver(t *testing.T) {
 			classes["snapshot "+name] = one.text("driver")
 		case "ClusterRoleBinding", "RoleBinding":
 			subjects := one.list("subjects")
-			if one.text("roleRef", "name") != name || len(subjects) != 1 || !strings.HasPrefix(name, subjects[0].text("name")+"-") {
+			if one.text("roleRef", "name") != name || len(subjects) != 1 || !strings.HasPrefix(name+"-", subjects[0].text("name")+"-") {
 				t.Errorf("%s gives %s to %v", one.name(), one.text("roleRef", "name"), subjects)
 			}
 		case "Deployment":
@@ -241,20 +209,18 @@ func TestObjectsBelongToTheirDriver(t *testing.T) {
 	}
 	want := map[string]string{
 		"storage belay-local": "local.csi.belay.dev", "snapshot belay-local": "local.csi.belay.dev",
-		"storage belay-fast": "fast.csi.belay.dev", "snapshot belay-fast": "fast.csi.belay.dev",
-		"storage belay-far": "far.csi.belay.dev", "snapshot belay-far": "far.csi.belay.dev",
-		"storage belay-far-xfs": "far.csi.belay.dev",
+		"storage belay-cinder": "cinder.csi.openstack.org", "snapshot belay-cinder": "cinder.csi.openstack.org",
+		"storage cinder-ssd-az-a": "cinder.csi.openstack.org",
 	}
 	if !maps.Equal(classes, want) {
 		t.Errorf("classes of drivers: %v, want %v", classes, want)
 	}
 }
 
-// The way that the refusal of createStateDir shows.
+// As for `nfs`, whose agent cannot be replaced while a server does not respond.
 func TestTwoReleasesShareNothing(t *testing.T) {
-	of := func(release, namespace string) map[string]bool {
-		out, err := helm("template", release, chart, "--namespace", namespace,
-			"--set", "drivers[0].nodeName=node1,drivers[0].createStateDir=false,drivers[0].name="+release+".csi.belay.dev")
+	of := func(release, namespace, backend string) map[string]bool {
+		out, err := helm("template", release, chart, "--namespace", namespace, "--set", "drivers[0].backend="+backend)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -264,18 +230,18 @@ func TestTwoReleasesShareNothing(t *testing.T) {
 		}
 		return names
 	}
-	first := of("near", "belay-near")
-	for name := range of("far", "belay-far") {
+	first := of("near", "belay-near", "local")
+	for name := range of("far", "belay-far", "nfs") {
 		if first[name] {
 			t.Errorf("both have %s", name)
 		}
 	}
 }
 
-func TestTheDocumentedDriversAreTried(t *testing.T) {
-	_, example, _ := strings.Cut(read(t, several), "\ndrivers:\n")
+func TestTheDocumentedDisksAreTried(t *testing.T) {
+	_, example, _ := strings.Cut(read(t, severalDisks), "\ndrivers:\n")
 	example, _, _ = strings.Cut(example, "\nsnapshots:")
 	if example == "" || !strings.Contains(read(t, "../../docs/helm.md"), "\ndrivers:\n"+example+"\n") {
-		t.Errorf("docs/helm.md has not the drivers of %s:\n%s", several, example)
+		t.Errorf("docs/helm.md has not the disks of %s:\n%s", severalDisks, example)
 	}
 }

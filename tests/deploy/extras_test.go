@@ -7,29 +7,6 @@ import (
 	"testing"
 )
 
-// Terms are alternatives: one without the node's name would let the pod run anywhere.
-func TestWhatTheValuesRequireOfANodeIsInAdditionToItsName(t *testing.T) {
-	settings := append(second("node2", "/srv/fast"), "--set-json", `node.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[`+
-		`{"matchExpressions":[{"key":"a","operator":"Exists"}]},{"matchFields":[{"key":"metadata.name","operator":"NotIn","values":["node3"]}]}]}}}`)
-	terms := agent(t, rendered(t, chart+"/ci/local.yaml", settings...)).
-		at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution").list("nodeSelectorTerms")
-	var found []string
-	for _, term := range terms {
-		text := ""
-		for _, field := range term.list("matchFields") {
-			text += field.text("operator") + " " + field["values"].([]any)[0].(string) + " "
-		}
-		for _, expression := range term.list("matchExpressions") {
-			text += expression.text("key")
-		}
-		found = append(found, text)
-	}
-	want := []string{"In node1 a", "In node1 NotIn node3 ", "In node2 a", "In node2 NotIn node3 "}
-	if !slices.Equal(found, want) {
-		t.Errorf("terms %q, want %q", found, want)
-	}
-}
-
 // The whole of a pod's additions, in addition to the chart's own.
 func TestAdditionsLeaveTheChartsOwnPartsInPlace(t *testing.T) {
 	for _, kind := range []string{"DaemonSet", "Deployment"} {
@@ -80,9 +57,9 @@ func pod(t *testing.T, kind, values string) object {
 
 func TestTheChartsOwnNamesAreRefused(t *testing.T) {
 	for _, path := range []string{
-		"node.env BELAY_NODE_NAME", "node.env CSI_ENDPOINT", "controller.env CSI_ENDPOINT", "controller.env BELAY_NODE_ID", "sidecars.env POD_NAME",
-		"node.extraVolumes dev", "node.extraVolumes socket-local", "node.extraVolumes volumes-local",
-		"controller.extraVolumes state", "controller.extraVolumes token",
+		"node.env BELAY_NODE_NAME", "node.env CSI_ENDPOINT", "controller.env CSI_ENDPOINT", "sidecars.env POD_NAME",
+		"node.extraVolumes dev", "node.extraVolumes socket-local", "node.extraVolumes disk-default",
+		"controller.extraVolumes socket", "controller.extraVolumes token",
 	} {
 		list, name, _ := strings.Cut(path, " ")
 		entry := `{"name":"` + name + `","value":"x"}`

@@ -113,12 +113,12 @@ func TestAChartMayContainThisOne(t *testing.T) {
 		}
 	}
 	write("Chart.yaml", "{apiVersion: v2, name: parent, version: 1.0.0}")
-	write("values.yaml", "{global: {imageRegistry: mirror.example.org, domain: example.org}, belay: {drivers: [{nodeName: node1}]}}")
+	write("values.yaml", "{global: {imageRegistry: mirror.example.org, domain: example.org}, belay: {drivers: [{backend: local}]}}")
 	if err := os.CopyFS(filepath.Join(parent, "charts", "belay"), os.DirFS(chart)); err != nil {
 		t.Fatal(err)
 	}
 	out, err := helm("template", "belay", parent)
-	if err != nil || strings.Count(out, "image: mirror.example.org/") != 4 {
+	if err != nil || strings.Count(out, "image: mirror.example.org/") != 5 {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

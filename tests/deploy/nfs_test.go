@@ -47,7 +47,7 @@ func TestTheObjectOfNfsCanBeLeftToAnotherRelease(t *testing.T) {
 func TestTheAgentOfNfsHasTheHostsNetworkAndResolvesServices(t *testing.T) {
 	for values, more := range map[string][]string{
 		nfs:                      nil,
-		chart + "/ci/local.yaml": {"--set", "drivers[0].nodeName=node1,drivers[1].backend=nfs"},
+		chart + "/ci/local.yaml": {"--set", "drivers[1].backend=nfs"},
 	} {
 		objects := rendered(t, values, more...)
 		pod := agent(t, objects)

@@ -12,17 +12,11 @@ import (
 )
 
 const (
-	allNodes = chart + "/ci/local-all-nodes.yaml"
+	local = chart + "/ci/local.yaml"
 	// store is the name of what carries out the orders on each node.
 	store = "DaemonSet/belay-store"
 	front = "Deployment/belay-controller-local"
 )
-
-// ofAllNodes is whether a container is the controller of the volumes of all nodes.
-func ofAllNodes(container object) bool {
-	arguments, _ := container["args"].([]any)
-	return slices.Contains(arguments, "--nodes")
-}
 
 func podOf(t *testing.T, all []object, name string) object {
 	t.Helper()
@@ -33,16 +27,10 @@ func podOf(t *testing.T, all []object, name string) object {
 	return pod
 }
 
-func TestWithoutValuesOneDriverServesAllNodes(t *testing.T) {
+func TestWithoutValuesThereIsTheDriverLocal(t *testing.T) {
 	out, err := helm("template", "belay", chart, "--namespace", "belay-system", "--set", "createNamespace=true,snapshots.enabled=true")
-	if err != nil || out != template(t, allNodes) {
-		t.Errorf("without values, the chart does not make the objects of ci/local-all-nodes.yaml: %v\n%.500s", err, out)
-	}
-	// No name of a node can be in them, so that there are as many objects for any number of nodes.
-	for _, one := range parsed(t, out) {
-		if pod := one.at("spec", "template", "spec"); len(nodesOf(pod)) > 0 {
-			t.Errorf("%s is for the nodes %v", one.name(), nodesOf(pod))
-		}
+	if err != nil || out != template(t, local) {
+		t.Errorf("without values, the chart does not make the objects of ci/local.yaml: %v\n%.500s", err, out)
 	}
 	kinds := map[string]int{}
 	for _, one := range parsed(t, out) {
@@ -56,13 +44,13 @@ func TestWithoutValuesOneDriverServesAllNodes(t *testing.T) {
 }
 
 func TestTheChartMakesTheSameEachTime(t *testing.T) {
-	if template(t, allNodes) != template(t, allNodes) {
+	if template(t, local) != template(t, local) {
 		t.Error("two renderings differ")
 	}
 }
 
-func TestTheControllerOfAllNodesHasNoNodeAndNoDirectory(t *testing.T) {
-	all := rendered(t, allNodes)
+func TestTheControllerOfLocalHasNoNodeAndNoDirectory(t *testing.T) {
+	all := rendered(t, local)
 	spec, pod := named(all)[front].at("spec"), podOf(t, all, front)
 	if spec["replicas"] != 2.0 || spec.text("strategy", "type") != "RollingUpdate" {
 		t.Errorf("replicas %v, strategy %v", spec["replicas"], spec.at("strategy"))
@@ -90,8 +78,8 @@ func TestTheControllerOfAllNodesHasNoNodeAndNoDirectory(t *testing.T) {
 	}
 }
 
-func TestTheSidecarsOfAllNodesLeaveTheNodeToTheDriver(t *testing.T) {
-	for _, container := range podOf(t, rendered(t, allNodes), front).list("containers")[1:] {
+func TestTheSidecarsOfLocalLeaveTheNodeToTheDriver(t *testing.T) {
+	for _, container := range podOf(t, rendered(t, local), front).list("containers")[1:] {
 		arguments, _ := container["args"].([]any)
 		isProvisioner := container.text("name") == "csi-provisioner"
 		for flag, want := range map[string]bool{
@@ -106,7 +94,7 @@ func TestTheSidecarsOfAllNodesLeaveTheNodeToTheDriver(t *testing.T) {
 }
 
 func TestTheStoreHasNothingButItsDirectoryAndItsToken(t *testing.T) {
-	all := rendered(t, allNodes, "--set", "drivers[0].stateDir=/srv/belay,drivers[0].overcommit=2,controller.extraArgs={--grpc-health}")
+	all := rendered(t, local, "--set", "drivers[0].disks[0].dir=/srv/belay,drivers[0].overcommit=2,controller.extraArgs={--grpc-health}")
 	pod := podOf(t, all, store)
 	containers := pod.list("containers")
 	if len(containers) != 1 || len(pod.list("initContainers")) > 0 {
@@ -130,7 +118,7 @@ func TestTheStoreHasNothingButItsDirectoryAndItsToken(t *testing.T) {
 	for _, mount := range container.list("volumeMounts") {
 		mounts[mount.text("name")] = fmt.Sprint(mount.text("mountPath"), " ", mount["readOnly"])
 	}
-	if want := map[string]string{"token": tokens + " true", "state": "/srv/belay <nil>"}; !maps.Equal(mounts, want) {
+	if want := map[string]string{"token": tokens + " true", "disk-default": "/srv/belay <nil>"}; !maps.Equal(mounts, want) {
 		t.Errorf("mounts %v, want %v", mounts, want)
 	}
 	want := []any{"store", "--disk=default=/srv/belay", "--overcommit=2", "--http-endpoint=0.0.0.0:9809", "--log-level=info", "--log-format=text"}
@@ -139,7 +127,7 @@ func TestTheStoreHasNothingButItsDirectoryAndItsToken(t *testing.T) {
 	}
 	for _, volume := range pod.list("volumes") {
 		switch volume.text("name") {
-		case "state":
+		case "disk-default":
 			if path := volume.at("hostPath"); path.text("path") != "/srv/belay" || path.text("type") != "DirectoryOrCreate" {
 				t.Errorf("%v", path)
 			}
@@ -168,7 +156,7 @@ func TestTheStoreHasNothingButItsDirectoryAndItsToken(t *testing.T) {
 func TestTheStoreIsWhereTheAgentIs(t *testing.T) {
 	settings := []string{"--set-json", `node={"nodeSelector":{"disk":"yes"},"tolerations":[{"key":"a","operator":"Exists"}],"maxUnavailable":2,` +
 		`"priorityClassName":"high","affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"b","operator":"Exists"}]}]}}}}`}
-	all := rendered(t, allNodes, settings...)
+	all := rendered(t, local, settings...)
 	agents, stores := podOf(t, all, "DaemonSet/belay-node"), podOf(t, all, store)
 	for _, key := range []string{"nodeSelector", "affinity", "tolerations", "priorityClassName"} {
 		if agents[key] == nil || !reflect.DeepEqual(agents[key], stores[key]) {
@@ -183,18 +171,17 @@ func TestTheStoreIsWhereTheAgentIs(t *testing.T) {
 	}
 	part := drivers(t, all)["local.csi.belay.dev"]
 	arguments, _ := part["args"].([]any)
-	if argument(part, "--loop-dir") != "/var/lib/belay/volumes" || !slices.Contains(arguments, "--with-topology") ||
-		argument(part, "--node-id") != "" || argument(part, "--only-on-node") != "" {
+	if argument(part, "--loop-dir") != "default=/var/lib/belay/volumes" || !slices.Contains(arguments, "--with-topology") || argument(part, "--node-id") != "" {
 		t.Errorf("the agent's arguments %v", arguments)
 	}
 }
 
-func TestDefinitionsOfObjectsAreThereForAllNodesOnlyAndStay(t *testing.T) {
+func TestDefinitionsOfObjectsAreThereForLocalOnlyAndStay(t *testing.T) {
 	files, err := filepath.Glob(chart + "/objects/*.yaml")
 	if err != nil || len(files) < 3 {
 		t.Fatalf("%v: %v", files, err)
 	}
-	all := named(rendered(t, allNodes))
+	all := named(rendered(t, local))
 	for _, file := range files {
 		for _, want := range parsed(t, read(t, file)) {
 			if !reflect.DeepEqual(all[want.name()], want) {
@@ -215,13 +202,18 @@ func TestDefinitionsOfObjectsAreThereForAllNodesOnlyAndStay(t *testing.T) {
 		t.Errorf("%d definitions", definitions)
 	}
 	for _, values := range valuesFiles(t) {
-		if values == allNodes {
-			continue
-		}
-		for _, one := range rendered(t, values) {
+		objects := rendered(t, values)
+		isLocal := slices.ContainsFunc(sections(agent(t, objects).list("containers")[0]), func(part object) bool {
+			return argument(part, "--driver-kind") == "local"
+		})
+		found := 0
+		for _, one := range objects {
 			if one.text("apiVersion") == "apiextensions.k8s.io/v1" || strings.Contains(one.name(), "belay-store") {
-				t.Errorf("%s: there is %s", values, one.name())
+				found++
 			}
+		}
+		if isLocal != (found > 0) {
+			t.Errorf("%s: the driver local: %v, objects for it: %d", values, isLocal, found)
 		}
 	}
 }
@@ -230,7 +222,7 @@ func TestDefinitionsOfObjectsAreThereForAllNodesOnlyAndStay(t *testing.T) {
 func TestRightsToObjectsAreThoseThatTheProgramsUse(t *testing.T) {
 	of := func(role string, more ...string) map[string]string {
 		found := map[string]string{}
-		for _, rule := range named(rendered(t, allNodes, more...))["ClusterRole/"+role].list("rules") {
+		for _, rule := range named(rendered(t, local, more...))["ClusterRole/"+role].list("rules") {
 			resources, _ := rule["resources"].([]any)
 			if len(resources) != 1 {
 				t.Errorf("%s: a rule for %v", role, resources)
@@ -258,7 +250,7 @@ func TestRightsToObjectsAreThoseThatTheProgramsUse(t *testing.T) {
 		t.Errorf("the store may %v, want %v", found, ofStore)
 	}
 	bound := map[string][]string{}
-	for _, one := range rendered(t, allNodes) {
+	for _, one := range rendered(t, local) {
 		for _, subject := range one.list("subjects") {
 			bound[subject.text("name")] = append(bound[subject.text("name")], one.text("roleRef", "name"))
 		}
@@ -274,7 +266,7 @@ func TestRightsToObjectsAreThoseThatTheProgramsUse(t *testing.T) {
 }
 
 func TestTheStoreTalksOnlyToTheAPIServer(t *testing.T) {
-	policy := named(rendered(t, allNodes, "--set", "networkPolicy.apiServerPorts={6443}"))["NetworkPolicy/belay-store"].at("spec")
+	policy := named(rendered(t, local, "--set", "networkPolicy.apiServerPorts={6443}"))["NetworkPolicy/belay-store"].at("spec")
 	rules := policy.list("egress")
 	if len(rules) != 1 || len(rules[0].list("ports")) != 1 || rules[0].list("ports")[0]["port"] != 6443.0 || !reflect.DeepEqual(policy["policyTypes"], []any{"Ingress", "Egress"}) {
 		t.Errorf("%v", policy)
@@ -282,37 +274,63 @@ func TestTheStoreTalksOnlyToTheAPIServer(t *testing.T) {
 }
 
 func TestTheStoresAreMonitored(t *testing.T) {
-	monitor := named(rendered(t, allNodes, "--set", "podMonitor.enabled=true"))["PodMonitor/belay-store"].at("spec")
+	monitor := named(rendered(t, local, "--set", "podMonitor.enabled=true"))["PodMonitor/belay-store"].at("spec")
 	endpoints := monitor.list("podMetricsEndpoints")
 	if monitor.text("selector", "matchLabels", "app.kubernetes.io/component") != "store" || len(endpoints) != 1 || endpoints[0].text("port") != "http" {
 		t.Errorf("%v", monitor)
 	}
 }
 
-// With an entry of one node in addition, the agent still starts each driver only where it belongs.
-func TestAnEntryOfOneNodeMayBeNextToThatOfAllNodes(t *testing.T) {
-	all := rendered(t, allNodes, second("node2", "/srv/fast")...)
-	bound := map[string]string{}
-	for name, part := range drivers(t, all) {
-		bound[name] = argument(part, "--only-on-node")
+// Pods mount the parent of a directory that a node may lack, so that they start without it, and see a
+// filesystem that is mounted later.
+func TestADiskThatANodeMayLackDoesNotKeepPodsFromStarting(t *testing.T) {
+	all := rendered(t, severalDisks, "--set", "drivers[0].disks[0].create=true")
+	want := map[string]map[string]string{
+		store:                  {"disk-default": "/srv/belay/state <nil>", "disk-fast": "/srv/fast HostToContainer"},
+		"DaemonSet/belay-node": {"disk-default": "/srv/belay/state/volumes <nil>", "disk-fast": "/srv/fast HostToContainer"},
 	}
-	if want := map[string]string{"local.csi.belay.dev": "", "fast.csi.belay.dev": "node2"}; !maps.Equal(bound, want) {
-		t.Errorf("%v, want %v", bound, want)
+	for name, disks := range want {
+		pod, mounts := podOf(t, all, name), map[string]string{}
+		for _, mount := range pod.list("containers")[0].list("volumeMounts") {
+			if strings.HasPrefix(mount.text("name"), "disk-") {
+				mounts[mount.text("name")] = fmt.Sprint(mount.text("mountPath"), " ", mount["mountPropagation"])
+				if mount["readOnly"] == true {
+					t.Errorf("%s: %s is read-only", name, mount.text("name"))
+				}
+			}
+		}
+		if !maps.Equal(mounts, disks) {
+			t.Errorf("%s mounts %v, want %v", name, mounts, disks)
+		}
+		for _, volume := range pod.list("volumes") {
+			path, _, _ := strings.Cut(disks[volume.text("name")], " ")
+			if path != "" && (volume.text("hostPath", "path") != path || volume.text("hostPath", "type") != "DirectoryOrCreate") {
+				t.Errorf("%s: %v", name, volume)
+			}
+		}
 	}
-	if found := nodesOf(agent(t, all)); len(found) > 0 {
-		t.Errorf("the agent runs only on %v", found)
+	arguments := argumentsOf(podOf(t, all, store).list("containers")[0], "--disk")
+	if want := []string{"default=/srv/belay/state", "fast=/srv/fast/state"}; !slices.Equal(arguments, want) {
+		t.Errorf("the store has the disks %q, want %q", arguments, want)
 	}
-	if found := nodesOf(podOf(t, all, "Deployment/belay-controller-fast")); !slices.Equal(found, []string{"node2"}) {
-		t.Errorf("the controller of node2 runs on %v", found)
+}
+
+func TestAClassNamesItsDisk(t *testing.T) {
+	all := named(rendered(t, severalDisks))
+	for class, want := range map[string]string{"belay-local": "", "belay-fast": "fast"} {
+		if disk := all["StorageClass/"+class].text("parameters", "disk"); disk != want {
+			t.Errorf("%s: disk %q, want %q", class, disk, want)
+		}
 	}
 }
 
 func TestTheNotesNameTheStore(t *testing.T) {
 	for setting, want := range map[string][]string{
-		"drivers[0].createStateDir=true":  {"files in /var/lib/belay on each node", "daemonset/belay-store deployment/belay-controller-local", "created on each node that lacks it"},
-		"drivers[0].createStateDir=false": {"files in /var/lib/belay on each node", "must exist on each node"},
+		"drivers[0].disks[0].create=true": {"files in /var/lib/belay on each node", "daemonset/belay-store deployment/belay-controller-local", "/var/lib/belay: created on each node that lacks it", "kubectl get localdisks"},
+		"drivers[0].disks[0].dir=/srv/belay/state,drivers[0].disks[0].create=false,drivers[0].disks[1].name=fast,drivers[0].disks[1].dir=/srv/fast": {
+			"files in /srv/belay/state, /srv/fast on each node", "/srv/fast: created on each node that lacks it"},
 	} {
-		out, err := exec.Command("helm", "install", "belay", chart, "--dry-run=client", "--values", allNodes, "--set", setting).CombinedOutput()
+		out, err := exec.Command("helm", "install", "belay", chart, "--dry-run=client", "--values", local, "--set", setting).CombinedOutput()
 		_, notes, _ := strings.Cut(string(out), "\nNOTES:\n")
 		for _, part := range want {
 			if err != nil || !strings.Contains(strings.Join(strings.Fields(notes), " "), part) {

@@ -26,7 +26,7 @@ func cloudController(t *testing.T, values string, more ...string) object {
 }
 
 // With several replicas and no leader two sidecars would act on one claim. `nfs` has one replica, and a
-// lost node may run another; `local` has one if it serves one node.
+// lost node may run another.
 func TestReplicasAndLeadersGoTogether(t *testing.T) {
 	for _, values := range valuesFiles(t) {
 		all := named(rendered(t, values))
@@ -36,20 +36,19 @@ func TestReplicasAndLeadersGoTogether(t *testing.T) {
 			}
 			pod := one.at("spec", "template", "spec")
 			backend := argument(pod.list("containers")[0], "--backend")
-			isLocal := backend == "local" && !ofAllNodes(pod.list("containers")[0])
-			isOne := isLocal || backend == "nfs"
+			isOne := backend == "nfs"
 			replicas := one.at("spec")["replicas"].(float64)
 			if (replicas > 1) == isOne || (one.text("spec", "strategy", "type") == "Recreate") != isOne {
 				t.Errorf("%s: %s: %v replicas", values, name, replicas)
 			}
 			for _, container := range pod.list("containers")[1:] {
 				arguments := container["args"].([]any)
-				if elects := slices.Contains(arguments, any("--leader-election")); elects == isLocal {
-					t.Errorf("%s: %s: %s elects a leader: %v", values, name, container.text("name"), elects)
+				if !slices.Contains(arguments, any("--leader-election")) {
+					t.Errorf("%s: %s: %s elects no leader", values, name, container.text("name"))
 				}
 			}
 			short := one.text("metadata", "name")
-			for other, isMissing := range map[string]bool{"Role/" + short + "-leader": isLocal, "RoleBinding/" + short + "-leader": isLocal, "PodDisruptionBudget/" + short: isOne} {
+			for other, isMissing := range map[string]bool{"Role/" + short + "-leader": false, "RoleBinding/" + short + "-leader": false, "PodDisruptionBudget/" + short: isOne} {
 				if _, ok := all[other]; ok == isMissing {
 					t.Errorf("%s: %s: %v", values, other, ok)
 				}
@@ -411,14 +410,14 @@ func TestControllersOfACloudSpreadOverNodes(t *testing.T) {
 }
 
 // One that tolerated every taint would stay on a node that is unreachable.
-func TestAControllerOfACloudLeavesAFailedNode(t *testing.T) {
-	for values, want := range map[string]int{openstack: 1, chart + "/ci/local.yaml": 1} {
+func TestAControllerLeavesAFailedNode(t *testing.T) {
+	for _, values := range []string{openstack, chart + "/ci/local.yaml"} {
 		for _, one := range rendered(t, values) {
 			if one.text("kind") != "Deployment" {
 				continue
 			}
 			found := one.at("spec", "template", "spec").list("tolerations")
-			if len(found) != want || (found[0].text("key") == "") != (values != openstack) {
+			if len(found) != 1 || found[0].text("key") != "node-role.kubernetes.io/control-plane" {
 				t.Errorf("%s: %v", values, found)
 			}
 		}

@@ -79,7 +79,7 @@ func TestOnlyTheSidecarsSeeTheToken(t *testing.T) {
 			t.Error("every container gets a token")
 		}
 		for _, container := range pod.list("containers") {
-			needs := container.text("name") != "belay-controller" || ofAllNodes(container)
+			needs := container.text("name") != "belay-controller" || argument(container, "--backend") == "local"
 			hasToken := slices.ContainsFunc(container.list("volumeMounts"), func(mount object) bool {
 				return mount.text("mountPath") == tokens
 			})
@@ -105,16 +105,9 @@ func TestNothingOfTheControllersPodHasPrivileges(t *testing.T) {
 				!slices.Equal(dropped, []any{"ALL"}) {
 				t.Errorf("%s: %v", container.text("name"), security)
 			}
-			isSidecar := container.text("name") != "belay-controller"
-			// The files of `local` belong to root, and on its servers `nfs` works as root.
-			asRoot := slices.Contains([]string{"local", "nfs"}, argument(container, "--backend")) && !ofAllNodes(container)
-			if !asRoot && security["runAsNonRoot"] != true {
+			// On its servers, `nfs` works as root.
+			if argument(container, "--backend") != "nfs" && security["runAsNonRoot"] != true {
 				t.Errorf("%s runs as root", container.text("name"))
-			}
-			for _, mount := range container.list("volumeMounts") {
-				if isSidecar && mount.text("name") == "state" {
-					t.Errorf("%s sees the volumes", container.text("name"))
-				}
 			}
 		}
 	})
@@ -143,8 +136,8 @@ func TestNoProbeOfHealthzEndsAProgram(t *testing.T) {
 	}
 }
 
-// Both programs of a driver must name the same kind, node, directory and limit, and run where they say.
-func TestBothProgramsAgree(t *testing.T) {
+// All programs of a driver must name the same kind, disks and limit.
+func TestTheProgramsOfADriverAgree(t *testing.T) {
 	for _, values := range valuesFiles(t) {
 		agents, controllers := map[string]string{}, map[string]string{}
 		all := rendered(t, values)
@@ -160,35 +153,29 @@ func TestBothProgramsAgree(t *testing.T) {
 					ids = append(ids, variable)
 				}
 			}
-			variable := map[string]string{"DaemonSet": "BELAY_NODE_NAME", "Deployment": "BELAY_NODE_ID"}[one.text("kind")]
-			// The controller of a cloud or of all nodes is on no particular node.
-			if backend := argument(container, "--backend"); backend != "" && backend != "local" || ofAllNodes(container) {
+			// A controller is on no particular node.
+			if one.text("kind") == "Deployment" {
 				if len(ids) > 0 {
 					t.Errorf("%s: %s has %v", values, one.name(), ids)
 				}
-			} else if len(ids) != 1 || ids[0].text("name") != variable || ids[0].text("valueFrom", "fieldRef", "fieldPath") != "spec.nodeName" {
-				t.Errorf("%s: %s: node id from %v", values, one.name(), ids)
-			}
-			if one.text("kind") == "Deployment" {
-				directory := argument(container, "--state-dir")
-				if ofAllNodes(container) {
-					disk := argument(named(all)[store].at("spec", "template", "spec").list("containers")[0], "--disk")
-					directory = strings.TrimPrefix(disk, "default=")
+				disks := ""
+				if argument(container, "--backend") == "local" {
+					for _, disk := range argumentsOf(podOf(t, all, store).list("containers")[0], "--disk") {
+						disks += disk + "/volumes "
+					}
 				}
-				if directory != "" {
-					directory += "/volumes"
-				}
-				controllers[argument(container, "--driver-name")] = argument(container, "--backend") + " " + strings.Join(nodesOf(pod), " ") + " " + directory + " " + argument(container, "--max-volumes") + " " + argument(container, "--node-id")
+				controllers[argument(container, "--driver-name")] = argument(container, "--backend") + " " + disks + argument(container, "--max-volumes")
 				continue
 			}
+			if len(ids) != 1 || ids[0].text("name") != "BELAY_NODE_NAME" || ids[0].text("valueFrom", "fieldRef", "fieldPath") != "spec.nodeName" {
+				t.Errorf("%s: %s: node id from %v", values, one.name(), ids)
+			}
 			for _, driver := range sections(container) {
-				node := argument(driver, "--only-on-node")
-				if node == "" {
-					node = strings.Join(nodesOf(pod), " ")
-				} else if nodes := nodesOf(pod); len(nodes) > 0 && !slices.Contains(nodes, node) {
-					t.Errorf("%s: no agent runs on %s", values, node)
+				disks := ""
+				for _, disk := range argumentsOf(driver, "--loop-dir") {
+					disks += disk + " "
 				}
-				agents[argument(driver, "--driver-name")] = argument(driver, "--driver-kind") + " " + node + " " + argument(driver, "--loop-dir") + " " + argument(driver, "--max-volumes") + " " + argument(driver, "--node-id")
+				agents[argument(driver, "--driver-name")] = argument(driver, "--driver-kind") + " " + disks + argument(driver, "--max-volumes")
 			}
 		}
 		if len(agents) == 0 || hasController(values) && !maps.Equal(agents, controllers) {
@@ -215,19 +202,6 @@ func TestBelayctlFindsTheFirstDriver(t *testing.T) {
 	}
 }
 
-// nodesOf is the nodes that a pod may run on, by name.
-func nodesOf(pod object) []string {
-	var nodes []string
-	for _, term := range pod.at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution").list("nodeSelectorTerms") {
-		for _, field := range term.list("matchFields") {
-			if field.text("key") == "metadata.name" {
-				nodes = append(nodes, field["values"].([]any)[0].(string))
-			}
-		}
-	}
-	return nodes
-}
-
 // sections is the arguments of a node agent, one part for each driver; the first has the common ones.
 func sections(container object) []object {
 	var parts []object
@@ -244,14 +218,24 @@ func sections(container object) []object {
 	return parts
 }
 
+// argument is the first value of a flag.
 func argument(container object, flag string) string {
+	for _, value := range argumentsOf(container, flag) {
+		return value
+	}
+	return ""
+}
+
+// argumentsOf is the values of a flag that may be given several times.
+func argumentsOf(container object, flag string) []string {
+	var values []string
 	arguments, _ := container["args"].([]any)
 	for _, one := range arguments {
 		if value, ok := strings.CutPrefix(one.(string), flag+"="); ok {
-			return value
+			values = append(values, value)
 		}
 	}
-	return ""
+	return values
 }
 
 func TestTheFlagsOfBothProgramsAreDocumented(t *testing.T) {

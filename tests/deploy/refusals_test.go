@@ -16,11 +16,14 @@ func TestNoFormOfAValueIsARegularExpressionToTheUser(t *testing.T) {
 
 // What cannot work is refused before anything is installed, and the message names the value.
 func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
-	node := "drivers[0].nodeName=node1"
-	long := "drivers[0].nodeName=" + strings.Repeat("n", 64)
-	// A second entry, complete but for the error of a case.
+	const node = "drivers[0].backend=local"
+	// Two disks, complete but for the error of a case.
+	withDisks := func(settings ...string) []string {
+		return append([]string{node, "drivers[0].disks[0].name=default", "drivers[0].disks[1].name=fast", "drivers[0].disks[1].dir=/srv/fast/state"}, settings...)
+	}
+	// Two entries, complete but for the error of a case.
 	withSecond := func(settings ...string) []string {
-		return append([]string{node, "drivers[1].name=fast.csi.belay.dev", "drivers[1].nodeName=node1", "drivers[1].stateDir=/srv/fast"}, settings...)
+		return append([]string{node, "drivers[1].backend=openstack"}, settings...)
 	}
 	cloud := func(settings ...string) []string {
 		return append([]string{"drivers[0].backend=openstack"}, settings...)
@@ -30,31 +33,33 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 		says     []string
 	}{
 		{[]string{"drivers=null"}, []string{"drivers: there is no entry", "--set 'drivers[0].backend=local'"}},
-		{[]string{"drivers[0].requireState=true"}, []string{"drivers[0].requireState: without a nodeName", "LocalDisk", "remove it"}},
-		{[]string{"drivers[0].nodeId=n1"}, []string{`drivers[0].nodeId "n1": without a nodeName`, "set drivers[0].nodeName"}},
-		{withSecond("drivers[0].nodeName=", "drivers[1].nodeName="), []string{`drivers[0].nodeName and drivers[1].nodeName are both ""`, "there can be only one", "set the node of the other"}},
-		{withSecond("drivers[0].nodeName=", "drivers[1].stateDir=/var/lib/belay"), []string{`drivers[0].stateDir and drivers[1].stateDir are both "/var/lib/belay"`, "an entry without a nodeName is on all nodes"}},
-		{withSecond("drivers[1].nodeName=", "drivers[1].stateDir=/var/lib/belay"), []string{`drivers[0].stateDir and drivers[1].stateDir are both "/var/lib/belay"`, "its own directory"}},
-		{withSecond("drivers[0].nodeName=", "drivers[1].stateDir=/var/lib/belay/fast"), []string{`drivers[1].stateDir "/var/lib/belay/fast" is within drivers[0].stateDir "/var/lib/belay"`}},
-		{withSecond("drivers[0].nodeName=", "drivers[1].createStateDir=false"), []string{"drivers[1].createStateDir is false", "several nodes (all)"}},
+		{withSecond("drivers[1].backend=local", "drivers[1].name=fast.csi.belay.dev"), []string{`drivers[0].backend and drivers[1].backend are both "local"`, "there can be only one entry", "several disks"}},
 		{withSecond("drivers[1].name=local.csi.belay.dev"), []string{`drivers[0].name and drivers[1].name are both "local.csi.belay.dev"`, "give each its own"}},
 		{withSecond("drivers[1].name=local.example.org"), []string{`drivers[0].shortName and drivers[1].shortName are both "local"`, "set one for each"}},
-		{withSecond("drivers[1].stateDir=/var/lib/belay"), []string{`drivers[0].stateDir and drivers[1].stateDir are both "/var/lib/belay"`, "its own directory"}},
-		{withSecond("drivers[1].stateDir=/var/lib/belay/fast"), []string{`drivers[1].stateDir "/var/lib/belay/fast" is within drivers[0].stateDir "/var/lib/belay"`, "choose separate directories"}},
-		{withSecond("drivers[0].stateDir=/srv/fast/slow"), []string{`drivers[0].stateDir "/srv/fast/slow" is within drivers[1].stateDir "/srv/fast"`}},
 		{withSecond("drivers[1].storageClasses[0].name=belay-local"), []string{`drivers[0].storageClasses[0].name and drivers[1].storageClasses[0].name are both "belay-local"`, "its own name"}},
-		{withSecond("drivers[1].storageClasses[0].fsType=xfs", "drivers[1].storageClasses[1].fsType=ext4"), []string{`drivers[1].storageClasses[0].name and drivers[1].storageClasses[1].name are both "belay-fast"`}},
+		{withSecond("drivers[1].storageClasses[0].fsType=xfs", "drivers[1].storageClasses[1].fsType=ext4"), []string{`drivers[1].storageClasses[0].name and drivers[1].storageClasses[1].name are both "belay-cinder"`}},
 		{withSecond("drivers[1].snapshotClass.name=belay-local"), []string{`drivers[0].snapshotClass.name and drivers[1].snapshotClass.name are both "belay-local"`, "give each its own"}},
 		{withSecond("drivers[0].storageClasses[0].default=true", "drivers[1].storageClasses[0].default=true"), []string{"drivers[0].storageClasses[0].default and drivers[1].storageClasses[0].default are both", "leave it with one"}},
-		{withSecond("drivers[1].nodeName=node2", "drivers[1].createStateDir=false"), []string{"drivers[1].createStateDir is false", "(node1, node2)", "Leave it true", "a release for each node"}},
+		{[]string{node, "drivers[0].disks=null"}, []string{"/drivers/0/disks", "array"}},
+		{[]string{"drivers[0].nodeName=node1"}, []string{"/drivers/0", "nodeName"}},
+		{withDisks("drivers[0].disks[1].name=default"), []string{`drivers[0].disks[0].name and drivers[0].disks[1].name are both "default"`, "give each its own"}},
+		{withDisks("drivers[0].disks[1].dir=/var/lib/belay"), []string{`drivers[0].disks[0].dir and drivers[0].disks[1].dir are both "/var/lib/belay"`, "its own directory"}},
+		{withDisks("drivers[0].disks[1].dir=/var/lib/belay/fast"), []string{`drivers[0].disks[1].dir "/var/lib/belay/fast" is within drivers[0].disks[0].dir "/var/lib/belay"`, "choose separate directories"}},
+		{withDisks("drivers[0].disks[0].dir=/srv/fast/state/slow"), []string{`drivers[0].disks[0].dir "/srv/fast/state/slow" is within drivers[0].disks[1].dir "/srv/fast/state"`}},
+		{withDisks("drivers[0].disks[0].dir=/srv/fast/slow", "drivers[0].disks[1].create=false"), []string{`drivers[0].disks[0].dir "/srv/fast/slow" and drivers[0].disks[1].dir "/srv/fast/state"`, "here /srv/fast", "separate parents"}},
+		{withDisks("drivers[0].disks[1].dir=/fast", "drivers[0].disks[1].create=false"), []string{`drivers[0].disks[1].dir "/fast"`, "its parent, which must not be /"}},
+		{[]string{"drivers[0].disks[0].create=false"}, []string{`drivers[0].disks[0].dir "/var/lib/belay"`, "would mount /var/lib, which contains kubeletDir /var/lib/kubelet", "such as /srv/belay/state"}},
+		{withDisks("drivers[0].disks[1].name=Fast"), []string{`drivers[0].disks[1].name "Fast": use lowercase letters`}},
+		{withDisks("drivers[0].disks[1].name=" + strings.Repeat("n", 59)), []string{"/drivers/0/disks/1/name", "maxLength"}},
+		{withDisks("drivers[0].storageClasses[0].disk=slow"), []string{`drivers[0].storageClasses[0].disk: there is no disk "slow"`, "use one of: default, fast"}},
+		{withDisks("drivers[0].disks[0].name=slow"), []string{`drivers[0].storageClasses[0].disk: there is no disk "default"`, "use one of: slow, fast"}},
 		{[]string{node, "drivers[0].name=" + strings.Repeat("n", 64)}, []string{"/drivers/0/name", "maxLength"}},
 		{[]string{node, "kubeletDir=/var/lib/k0s/kubelet", "drivers[0].name=" + strings.Repeat("n", 63)}, []string{"drivers[0].name", "3 characters too long", "/var/lib/k0s/kubelet/plugins_registry/nnn", "107"}},
 		{[]string{"drivers[0].backend=floppy"}, []string{`no backend "floppy"`, "use one of: civo, digitalocean, local, nfs, openstack"}},
 		{[]string{"drivers[0].backend=digitalocean"}, []string{"drivers[0].region is empty", "--set 'drivers[0].region=SLUG'"}},
-		{cloud("drivers[0].stateDir=/srv"), []string{"drivers[0].stateDir: backend openstack has no such value"}},
+		{cloud("drivers[0].disks[0].dir=/srv"), []string{"drivers[0].disks: backend openstack has no such value"}},
 		{cloud("drivers[0].overcommit=2"), []string{"drivers[0].overcommit: backend openstack has no such value"}},
 		{[]string{node, "drivers[0].replicas=2"}, []string{"drivers[0].replicas: backend local has no such value"}},
-		{[]string{"drivers[0].replicas=2"}, []string{"drivers[0].replicas: backend local has no such value"}},
 		{cloud("drivers[0].storageClasses[0].allowedTopologies[0].key=zone"), []string{"/drivers/0/storageClasses/0/allowedTopologies/0", "matchLabelExpressions"}},
 		{cloud("drivers[0].storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].key=zone"), []string{"/allowedTopologies/0/matchLabelExpressions/0", "values"}},
 		{[]string{"drivers[0].backend=nfs", "drivers[0].storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].key=a", "drivers[0].storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].values[0]=b"}, []string{"drivers[0].storageClasses[0].allowedTopologies: backend nfs has no such value"}},
@@ -66,14 +71,12 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 		{cloud("drivers[0].metadata.address=metadata:80"), []string{`drivers[0].metadata.address "metadata:80": use an IPv4 address`}},
 		{cloud("drivers[0].replicas=0"), []string{"/drivers/0/replicas", "minimum"}},
 		{cloud("drivers[0].egress.cidrs[0]=10.0.0.1"), []string{`drivers[0].egress.cidrs[0] "10.0.0.1": use a network`}},
-		{cloud("drivers[1].nodeName=node1,drivers[1].createStateDir=false"), []string{"drivers[1].createStateDir is false", "several nodes (all)"}},
-		{[]string{long}, []string{"nodeName", "63 characters", "drivers[0].nodeId"}},
-		{[]string{node, "drivers[0].nodeId=-n1"}, []string{"nodeId"}},
 		{[]string{node, "drivers[0].storageClasses[0].name=a", "drivers[0].storageClasses[0].default=true", "drivers[0].storageClasses[1].name=b", "drivers[0].storageClasses[1].default=true"}, []string{"drivers[0].storageClasses[0].default and drivers[0].storageClasses[1].default are both", "leave it with one"}},
 		{[]string{node, "drivers[0].nodname=x"}, []string{"/drivers/0", "nodname"}},
-		{[]string{node, "drivers[0].stateDir=var/belay"}, []string{`drivers[0].stateDir "var/belay": use an absolute path`}},
-		{[]string{node, "drivers[0].stateDir=/"}, []string{`drivers[0].stateDir "/": use`}},
-		{[]string{node, "drivers[0].stateDir="}, []string{"/drivers/0/stateDir", "minLength"}},
+		{[]string{node, "drivers[0].disks[0].dir=var/belay"}, []string{`drivers[0].disks[0].dir "var/belay": use an absolute path`}},
+		{[]string{node, "drivers[0].disks[0].dir=/"}, []string{`drivers[0].disks[0].dir "/": use`}},
+		{[]string{node, "drivers[0].disks[0].name=a,drivers[0].disks[0].dir="}, []string{"/drivers/0/disks/0/dir", "minLength"}},
+		{[]string{node, "drivers[0].disks[0].dir="}, []string{"/drivers/0/disks", "minItems"}},
 		{[]string{node, "drivers[0].overcommit=0"}, []string{"/drivers/0/overcommit"}},
 		{[]string{node, "drivers[0].csiDriver.attachRequired=true"}, []string{"drivers[0].csiDriver.attachRequired: with backend local it is false"}},
 		{[]string{node, "drivers[0].csiDriver.nodeAllocatableUpdatePeriodSeconds=5"}, []string{"nodeAllocatableUpdatePeriodSeconds"}},

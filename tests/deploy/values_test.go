@@ -68,7 +68,7 @@ func walk(found map[string]string, prefix string, values map[string]any) {
 		switch {
 		case isMap && !slices.Contains(opaque, key):
 			walk(found, path+".", inner)
-		case isList && key == "storageClasses":
+		case isList && (key == "disks" || key == "storageClasses"):
 			walk(found, path+"[].", entries[0].(map[string]any))
 		default:
 			text, _ := json.Marshal(value)
@@ -173,7 +173,7 @@ func TestTheExamplesOfTheDocumentationAreTaken(t *testing.T) {
 			}
 			found++
 			file := filepath.Join(t.TempDir(), "values.yaml")
-			if err := os.WriteFile(file, []byte(strings.ReplaceAll(match[1], "NODE", "node1")), 0o600); err != nil {
+			if err := os.WriteFile(file, []byte(match[1]), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			if out, err := helm("template", "belay", chart, "--values", chart+"/ci/local.yaml", "--values", file); err != nil {
@@ -305,7 +305,7 @@ func haveEffect(t *testing.T, backend string) {
 	check = func(path string, inner map[string]any) {
 		for key, value := range inner {
 			path := path + key
-			if entries, isList := value.([]any); isList && (key == "drivers" || key == "storageClasses") {
+			if entries, isList := value.([]any); isList && (key == "drivers" || key == "disks" || key == "storageClasses") {
 				for _, entry := range entries {
 					check(path+"[].", entry.(map[string]any))
 				}

@@ -12,9 +12,8 @@
 {{- toJson $merged -}}
 {{- end -}}
 
-{{/* The entries of `drivers` with all their keys, and the nodes they name ("" for any), as
-     {"drivers": [...], "nodes": [...]}; ends the rendering where one cannot work. An entry of `local`
-     without a node serves all of them, and has `allNodes`. */}}
+{{/* The entries of `drivers` with all their keys, as {"drivers": [...]}; ends the rendering where one
+     cannot work. A disk of `local` also has `mount`: the directory that pods mount for it. */}}
 {{- define "belay.drivers" -}}
 {{- include "belay.checkGlobal" . -}}
 {{- $backends := list -}}
@@ -28,7 +27,6 @@
 {{- fail (printf "sidecars.timeout %s: Belay may take up to 100 s to answer; set 120s or more" .Values.sidecars.timeout) -}}
 {{- end -}}
 {{- $drivers := list -}}
-{{- $nodes := list -}}
 {{- range $at, $entry := .Values.drivers -}}
 {{- $backend := default "local" $entry.backend -}}
 {{- if not (has $backend $backends) -}}
@@ -38,8 +36,16 @@
 {{- include "belay.checkKnown" (dict "where" (printf "drivers[%d]" $at) "backend" $backend "defaults" $defaults "entry" (omit $entry "backend")) -}}
 {{- $driver := include "belay.over" (dict "defaults" $defaults "entry" $entry) | fromJson -}}
 {{- $_ := set $driver "backend" $backend -}}
-{{- $_ := set $driver "allNodes" (and (eq $backend "local") (not $driver.nodeName)) -}}
-{{- if $driver.allNodes }}{{ $_ := set $driver "replicas" 2 }}{{ end -}}
+{{- if eq $backend "local" -}}
+{{- $disks := list -}}
+{{- range $driver.disks -}}
+{{- $disk := include "belay.over" (dict "defaults" (first $defaults.disks) "entry" .) | fromJson -}}
+{{- $_ := set $disk "mount" (ternary $disk.dir (dir $disk.dir) $disk.create) -}}
+{{- $disks = append $disks $disk -}}
+{{- end -}}
+{{- $_ := set $driver "disks" $disks -}}
+{{- $_ := set $driver "replicas" 2 -}}
+{{- end -}}
 {{/* The class of the defaults names no server: it only lists the keys. */}}
 {{- if and (eq $backend "nfs") (not (hasKey $entry "storageClasses")) -}}
 {{- $_ := set $driver "storageClasses" list -}}
@@ -52,14 +58,13 @@
 {{- end -}}
 {{- include "belay.named" $driver -}}
 {{- include "belay.check" (dict "at" $at "driver" $driver "defaults" $defaults "root" $) -}}
+{{- if eq $backend "local" }}{{ include "belay.checkDisks" (dict "at" $at "driver" $driver "root" $) }}{{ end -}}
 {{- if eq $backend "nfs" }}{{ include "belay.checkNfs" (dict "at" $at "driver" $driver "entry" $entry "root" $) }}{{ end -}}
 {{- if eq $backend "openstack" }}{{ include "belay.checkClouds" (dict "at" $at "driver" $driver) }}{{ end -}}
-{{- include "belay.checkStays" (dict "at" $at "driver" $driver "root" $) -}}
 {{- $drivers = append $drivers $driver -}}
-{{- $nodes = append $nodes ($driver.nodeName | default "") | uniq -}}
 {{- end -}}
-{{- include "belay.checkTogether" (dict "drivers" $drivers "nodes" $nodes "root" .) -}}
-{{- toJson (dict "drivers" $drivers "nodes" $nodes) -}}
+{{- include "belay.checkTogether" (dict "drivers" $drivers "root" .) -}}
+{{- toJson (dict "drivers" $drivers) -}}
 {{- end -}}
 
 {{/* Gives an entry the names that it leaves empty. */}}
@@ -91,17 +96,6 @@
 {{/* What no schema can tell, since it depends on the backend or on other values. */}}
 {{- define "belay.check" -}}
 {{- $where := printf "drivers[%v]" .at -}}
-{{- if eq .driver.backend "local" -}}
-{{- if and .driver.allNodes .driver.requireState -}}
-{{- fail (printf "%s.requireState: without a nodeName, the cluster's LocalDisk objects remember which nodes have a state; remove it" $where) -}}
-{{- end -}}
-{{- if and .driver.allNodes .driver.nodeId -}}
-{{- fail (printf "%s.nodeId %q: without a nodeName, the driver serves all nodes, each under its own name, and cannot serve PersistentVolumes with this ID; set %s.nodeName, or remove the ID if there are none" $where .driver.nodeId $where) -}}
-{{- end -}}
-{{- if and (not .driver.nodeId) (gt (len .driver.nodeName) 63) -}}
-{{- fail (printf "%s.nodeName %q is longer than 63 characters: it is the value of a topology label, which cannot be longer; set a shorter %s.nodeId" $where .driver.nodeName $where) -}}
-{{- end -}}
-{{- end -}}
 {{- if and (eq .driver.backend "digitalocean") (not .driver.region) -}}
 {{- fail (printf "%s.region is empty: set the slug of the region of the nodes, such as nyc1: --set '%s.region=SLUG'" $where $where) -}}
 {{- end -}}
@@ -166,7 +160,6 @@
 
 {{/* What no two entries may have in common, and what one may not have beside others. */}}
 {{- define "belay.checkTogether" -}}
-{{- $several := gt (len .nodes) 1 -}}
 {{- $taken := dict -}}
 {{- range $at, $driver := .drivers -}}
 {{- $where := printf "drivers[%d]" $at -}}
@@ -174,11 +167,13 @@
 {{- $claims := list
       (list "driver" (print $where ".name") .name "the kubelet knows a driver by it, so give each its own")
       (list "objects" (print $where ".shortName") .shortName "it is part of the names of objects, and defaults to the first part of name; set one for each") -}}
-{{- if .allNodes -}}
-{{- $claims = append $claims (list "objects of" (print $where ".nodeName") "" "the driver of all nodes has objects that name no driver, so there can be only one; set the node of the other") -}}
+{{- if eq .backend "local" -}}
+{{- $claims = append $claims (list "backend" (print $where ".backend") .backend "its objects in the cluster name no driver, so there can be only one entry; give it several disks") -}}
 {{- end -}}
-{{- with .stateDir -}}
-{{- $claims = append $claims (list (print "directory on " $driver.nodeName) (print $where ".stateDir") . "on one node, each driver needs its own directory") -}}
+{{- range $number, $disk := .disks -}}
+{{- $here := printf "%s.disks[%d]" $where $number -}}
+{{- $claims = append $claims (list "disk" (print $here ".name") .name "volumes name their disk by it, so give each its own") -}}
+{{- $claims = append $claims (list "directory" (print $here ".dir") .dir "each disk needs its own directory") -}}
 {{- end -}}
 {{- with .snapshotClass -}}
 {{- $claims = append $claims (list "snapshot class" (print $where ".snapshotClass.name") .name "a class belongs to one driver, so give each its own") -}}
@@ -203,68 +198,58 @@
 {{- with get $taken $key }}{{ fail (printf "%s and %s are both %q: %s" . (index $claim 1) (index $claim 2) (index $claim 3)) }}{{ end -}}
 {{- $_ := set $taken $key (index . 1) -}}
 {{- end -}}
-{{- range $number, $other := $.drivers -}}
-{{- $sharesNode := or .allNodes $driver.allNodes (eq (print .nodeName) (print $driver.nodeName)) -}}
-{{- if and (lt $number $at) .stateDir (ne (print .nodeName) (print $driver.nodeName)) $sharesNode (eq (print .stateDir) (print $driver.stateDir)) -}}
-{{- fail (printf "drivers[%d].stateDir and %s.stateDir are both %q: on one node, each driver needs its own directory, and an entry without a nodeName is on all nodes" $number $where .stateDir) -}}
-{{- end -}}
-{{- if and .stateDir $sharesNode (hasPrefix (print .stateDir "/") ($driver.stateDir | default "")) -}}
-{{- fail (printf "%s.stateDir %q is within drivers[%d].stateDir %q: choose separate directories" $where $driver.stateDir $number .stateDir) -}}
-{{- end -}}
-{{- end -}}
-{{- if and $several (not .allNodes) (include "belay.agents" $.root) (not (dig "createStateDir" true .)) -}}
-{{- fail (printf "%s.createStateDir is false, but the agent runs on several nodes (%s), and the agent's pods mount the directory on each of them: on the others they would wait for it forever. Leave it true, or install a release for each node, in its own namespace" $where (has "" $.nodes | ternary "all" (join ", " $.nodes))) -}}
-{{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* With another node or directory the controller would create an empty store: the volumes of the one
-     before would count as deleted. Only helm against an API server can see that. */}}
-{{- define "belay.checkStays" -}}
+{{/* The disks of backend local. */}}
+{{- define "belay.checkDisks" -}}
 {{- $where := printf "drivers[%v]" .at -}}
-{{- $advice := "volumes do not move. If theirs were moved by hand, uninstall the release and install it again" -}}
-{{- $driver := .driver -}}
-{{- $name := include "belay.controllerName" $driver -}}
-{{- if .driver.allNodes -}}
+{{- $disks := .driver.disks -}}
+{{- $kubelet := .root.Values.kubeletDir -}}
+{{- $names := list -}}
+{{- range $number, $disk := $disks -}}
+{{- $names = append $names .name -}}
+{{- $here := printf "%s.disks[%d].dir" $where $number -}}
+{{- if and (not .create) (eq .mount "/") -}}
+{{- fail (printf "%s %q: with create: false, the pods mount its parent, which must not be /; use a directory such as /srv/belay/state" $here .dir) -}}
+{{- end -}}
+{{- if hasPrefix (print .mount "/") (print $kubelet "/") -}}
+{{- fail (printf "%s %q: the pods would mount %s, which contains kubeletDir %s; use a directory such as /srv/belay/state" $here .dir .mount $kubelet) -}}
+{{- end -}}
+{{- range $at, $other := $disks -}}
+{{- $there := printf "%s.disks[%d].dir" $where $at -}}
+{{- if and (ne .dir $disk.dir) (hasPrefix (print .dir "/") $disk.dir) -}}
+{{- fail (printf "%s %q is within %s %q: choose separate directories" $here $disk.dir $there .dir) -}}
+{{- end -}}
+{{- if and (ne .dir $disk.dir) (hasPrefix (print .mount "/") (print $disk.mount "/")) -}}
+{{- fail (printf "%s %q and %s %q: with create: false, the pods mount the parent of a directory, here %s, which only one disk may use; choose directories with separate parents" $here $disk.dir $there .dir .mount) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $number, $class := .driver.storageClasses -}}
+{{- if not (has (.disk | default "default") $names) -}}
+{{- fail (printf "%s.storageClasses[%d].disk: there is no disk %q; use one of: %s" $where $number (.disk | default "default") (join ", " $names)) -}}
+{{- end -}}
+{{- end -}}
+{{/* In another directory, the volumes of the disk would be missing. Only helm against an API server can see
+     the one before. */}}
 {{- with lookup "apps/v1" "DaemonSet" .root.Release.Namespace "belay-store" -}}
-{{- range (dig "spec" "template" "spec" "volumes" list .) -}}
-{{- if and (eq .name "state") .hostPath (ne (.hostPath | default dict).path $driver.stateDir) -}}
-{{- fail (printf "%s.stateDir: %s, but the volumes are in %s; %s" $where $driver.stateDir .hostPath.path $advice) -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- if eq .driver.backend "local" -}}
-{{- with lookup "apps/v1" "Deployment" .root.Release.Namespace $name -}}
-{{- range (dig "spec" "template" "spec" "containers" list .) -}}
-{{- if and $driver.nodeName (has "--nodes" (.args | default list)) -}}
-{{- fail (printf "%s.nodeName: %s, but the driver serves all nodes; %s" $where $driver.nodeName $advice) -}}
-{{- end -}}
-{{- end -}}
-{{- range (dig "spec" "template" "spec" "volumes" list .) -}}
-{{- if and (eq .name "state") .hostPath (ne (.hostPath | default dict).path $driver.stateDir) -}}
-{{- fail (printf "%s.stateDir: %s, but the volumes are in %s; %s" $where $driver.stateDir .hostPath.path $advice) -}}
-{{- end -}}
-{{- end -}}
-{{- range (dig "spec" "template" "spec" "affinity" "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" list .) -}}
-{{/* The first field is the chart's own, see belay.affinity. */}}
-{{- with first (.matchFields | default list) -}}
-{{- if $driver.allNodes -}}
-{{- fail (printf "%s.nodeName is empty, but the driver serves only %s; to serve all nodes, uninstall the release and install it again, which removes no data" $where (first .values)) -}}
-{{- end -}}
-{{- if not (has $driver.nodeName .values) -}}
-{{- fail (printf "%s.nodeName: %s, but the volumes are on %s; %s" $where $driver.nodeName (first .values) $advice) -}}
-{{- end -}}
+{{- range (first (dig "spec" "template" "spec" "containers" (list dict) .)).args -}}
+{{- $before := . -}}
+{{- range $number, $disk := $disks -}}
+{{- $flag := printf "--disk=%s=" .name -}}
+{{- if and (hasPrefix $flag $before) (ne $before (print $flag .dir)) -}}
+{{- fail (printf "%s.disks[%d].dir: %s, but the volumes of disk %s are in %s; volumes do not move. If theirs were moved by hand, uninstall the release and install it again" $where $number .dir .name (trimPrefix $flag $before)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* The driver of all nodes, as JSON; empty if there is none. */}}
-{{- define "belay.ofAllNodes" -}}
+{{/* The driver `local`, as JSON; empty if there is none. */}}
+{{- define "belay.local" -}}
 {{- range (include "belay.drivers" . | fromJson).drivers -}}
-{{- if .allNodes }}{{ toJson . }}{{ end -}}
+{{- if eq .backend "local" }}{{ toJson . }}{{ end -}}
 {{- end -}}
 {{- end -}}
 

@@ -1,43 +1,5 @@
 {{/* Additions of the values to a pod. They must not replace anything that the chart sets. */}}
 
-{{/* The affinity of a pod that must run on one of these nodes ("" for any). Takes nodes and affinity.
-     By name and not by label: kubernetes.io/hostname may differ from the node's name. Terms are
-     alternatives, so what the values require is added to each of them. */}}
-{{- define "belay.affinity" -}}
-{{- $required := "requiredDuringSchedulingIgnoredDuringExecution" -}}
-{{- $affinity := .affinity | default dict -}}
-{{- $node := $affinity.nodeAffinity | default dict -}}
-{{- $terms := dig $required "nodeSelectorTerms" list $node | default (list dict) -}}
-{{- if has "" .nodes -}}
-{{- with $affinity }}{{ toYaml . }}{{ end -}}
-{{- else -}}
-nodeAffinity:
-  {{ $required }}:
-    nodeSelectorTerms:
-      {{- range $name := .nodes }}
-      {{- range $terms }}
-      - matchFields:
-          - key: metadata.name
-            operator: In
-            values: [{{ $name | quote }}]
-          {{- with .matchFields }}
-          {{- toYaml . | nindent 10 }}
-          {{- end }}
-        {{- with .matchExpressions }}
-        matchExpressions:
-          {{- toYaml . | nindent 10 }}
-        {{- end }}
-      {{- end }}
-      {{- end }}
-  {{- with omit $node $required }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-{{- with omit $affinity "nodeAffinity" }}
-{{ toYaml . }}
-{{- end }}
-{{- end -}}
-{{- end -}}
-
 {{/* The affinity as JSON, less likely on a node that has such a pod already. Preferred only: a cluster of
      one node can run all of them. Takes affinity and labels. */}}
 {{- define "belay.apart" -}}

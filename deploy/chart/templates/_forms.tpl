@@ -1,9 +1,12 @@
 {{/* The forms of values: of each, the keys with the keys above them, a regular expression, and what to use,
      for the message. They are not patterns in values.schema.json, because Helm would print the expression. */}}
 {{- define "belay.forms" -}}
-- of: [.kubeletDir, drivers.stateDir, extraVolumeMounts.mountPath]
+- of: [.kubeletDir, extraVolumeMounts.mountPath]
   form: '^(/[^/]+)+$'
   use: an absolute path that does not end with /
+- of: [disks.dir]
+  form: '^(/[^/,:]+)+$'
+  use: an absolute path that does not end with /, without commas and colons
 - of: [sidecars.timeout, podMonitor.interval, podMonitor.scrapeTimeout]
   form: '^[1-9][0-9]*s$'
   use: a number of seconds, such as 120s
@@ -16,13 +19,13 @@
 - of: [egress.cidrs]
   form: '^[0-9a-f.:]+/[0-9]+$'
   use: a network, such as 10.0.0.0/8
-- of: [drivers.name, drivers.nodeName, storageClasses.name, snapshotClass.name, extraVolumes.name, extraVolumeMounts.name, images.pullSecrets, pullSecrets.name, global.imagePullSecrets, imagePullSecrets.name, '*.secretName', '*.configMapName', '*.secretNamespace', '*.mountOptionsSecret', '*.priorityClassName']
+- of: [drivers.name, storageClasses.name, snapshotClass.name, extraVolumes.name, extraVolumeMounts.name, images.pullSecrets, pullSecrets.name, global.imagePullSecrets, imagePullSecrets.name, '*.secretName', '*.configMapName', '*.secretNamespace', '*.mountOptionsSecret', '*.priorityClassName']
   form: '^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$'
   use: lowercase letters, digits, - and ., with a letter or digit at both ends
-- of: [drivers.shortName]
+- of: [drivers.shortName, disks.name]
   form: '^[a-z0-9]([a-z0-9-]*[a-z0-9])?$'
   use: lowercase letters, digits and -, with a letter or digit at both ends
-- of: [drivers.nodeId, drivers.region]
+- of: [drivers.region]
   form: '^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$'
   use: letters, digits, -, _ and ., with a letter or digit at both ends
 - of: [cloudConfig.key, token.key, formatMark.key, caBundle.key]

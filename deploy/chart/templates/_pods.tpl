@@ -61,15 +61,12 @@ readinessProbe:
 65532
 {{- end -}}
 
-{{/* The tolerations of pods of a driver's controller, as JSON. One that tolerated every taint would stay
-     on a node that is unreachable. Takes root and driver. */}}
+{{/* The tolerations of the controllers' pods, as JSON. A pod that tolerated every taint would stay on a
+     node that is unreachable. */}}
 {{- define "belay.tolerations" -}}
-{{- $tolerations := list (dict "operator" "Exists") -}}
-{{- if or (ne .driver.backend "local") .driver.allNodes -}}
-{{- $tolerations = list (dict "key" "node-role.kubernetes.io/control-plane" "operator" "Exists" "effect" "NoSchedule") -}}
-{{- end -}}
-{{- if kindIs "slice" .root.Values.controller.tolerations -}}
-{{- $tolerations = .root.Values.controller.tolerations -}}
+{{- $tolerations := list (dict "key" "node-role.kubernetes.io/control-plane" "operator" "Exists" "effect" "NoSchedule") -}}
+{{- if kindIs "slice" .Values.controller.tolerations -}}
+{{- $tolerations = .Values.controller.tolerations -}}
 {{- end -}}
 {{- toJson $tolerations -}}
 {{- end -}}

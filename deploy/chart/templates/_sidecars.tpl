@@ -48,30 +48,20 @@
 {{- $provisioner := list "--default-fstype=ext4" $unmodified -}}
 {{- if eq .driver.backend "nfs" }}{{ $provisioner = list $unmodified }}{{ end -}}
 {{- $resizer := list "--handle-volume-inuse-error=false" $unmodified -}}
-{{- $snapshotter := list -}}
-{{- if .driver.allNodes -}}
-{{/* Not --strict-topology: a restore goes to the node of its source, and the scheduler follows. The
-     metadata are the claim's name, by which the driver finds the node that the scheduler has selected. */}}
+{{- $snapshotter := list "--leader-election" -}}
+{{/* Each sidecar has its own leader: belay-controller serves whichever asks. With the metadata, `local`
+     finds the node that the scheduler has selected for a claim, and volumes and snapshots of other
+     backends are named after the cluster's objects. Not --strict-topology: a restore goes to the node of
+     its source, and the scheduler follows. */}}
 {{- $provisioner = concat $provisioner (list "--extra-create-metadata" "--leader-election") -}}
 {{- $resizer = append $resizer "--leader-election" -}}
-{{- $snapshotter = list "--leader-election" -}}
-{{- else if eq .driver.backend "local" -}}
-{{- $provisioner = list "--default-fstype=ext4" "--strict-topology" $unmodified -}}
-{{- else -}}
-{{/* Each sidecar has its own leader: belay-controller serves whichever asks. The metadata are the
-     names of the cluster's objects, which the cloud's volumes and snapshots then have, and directories
-     of servers by templates. */}}
-{{- $provisioner = concat $provisioner (list "--extra-create-metadata" "--leader-election") -}}
-{{- $resizer = append $resizer "--leader-election" -}}
-{{- $snapshotter = list "--extra-create-metadata" "--leader-election" -}}
-{{- end -}}
+{{- if ne .driver.backend "local" }}{{ $snapshotter = prepend $snapshotter "--extra-create-metadata" }}{{ end -}}
 {{- $env := list -}}
 {{- if .driver.csiDriver.storageCapacity -}}
 {{/* Owned by the Deployment (pod, ReplicaSet, Deployment): there is no gap while it is updated, and
-     nothing is left after it. One class's capacity may be queried often, since the call is cheap; on
-     all nodes, there is one object for each node and class. */}}
-{{- $rate := ternary (list "--kube-api-capacity-qps=20" "--kube-api-capacity-burst=100") (list "--kube-api-capacity-qps=5" "--kube-api-capacity-burst=20") (eq (toString .driver.allNodes) "true") -}}
-{{- $provisioner = concat $provisioner (list "--enable-capacity" "--capacity-ownerref-level=2") $rate -}}
+     nothing is left after it. One class's capacity may be queried often, since the call is cheap; there
+     is one object for each node and class. */}}
+{{- $provisioner = concat $provisioner (list "--enable-capacity" "--capacity-ownerref-level=2" "--kube-api-capacity-qps=20" "--kube-api-capacity-burst=100") -}}
 {{- $env = list (dict "name" "POD_NAME" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.name"))) (dict "name" "NAMESPACE" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
 {{- end -}}
 {{ include "belay.sidecar" (dict "root" .root "driver" .driver "name" "provisioner" "args" $provisioner "env" $env) }}
