@@ -77,7 +77,8 @@ await 120 "the writer's first lines" has_more_lines_than 10
 before=$(lines)
 kubectl drain "$BED_NODE" --ignore-daemonsets --delete-emptydir-data --timeout=180s >/dev/null
 await 60 "the end of all mounts of $driver" is_free
-# Both programs stay, or come back, on a node that accepts no other pods.
+# Both programs stay, or come back, on a node that accepts no other pods. The bed's values have a
+# toleration for the controller.
 kubectl --namespace "$namespace" rollout status daemonset/belay-node --timeout=60s >/dev/null
 kubectl --namespace "$namespace" rollout status deployment/belay-controller-local --timeout=120s \
     >/dev/null

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests several drivers as in docs/helm.md: a second driver, on another disk, is added by an upgrade
-# under a pod that writes; one pod uses volumes of both; and the second driver can be removed again.
+# Tests several disks as in docs/helm.md: a second disk is added by an upgrade under a pod that
+# writes, before the node has it; the node gets it without a restart of a pod; one pod uses volumes
+# of both disks; and the second disk can be removed again.
 #
 #   drivers.sh     in a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
 set -euo pipefail
@@ -10,8 +11,8 @@ here=$(dirname "$(readlink -f "$0")")
 . "$here/claims.sh"
 
 namespace=belay-system
-spot=belay-drivers
-second=second.csi.belay.dev
+spot=belay-disks
+second=$BED_NODE.second
 disk=/var/lib/belay-second-disk
 work=$(mktemp -d)
 
@@ -24,7 +25,9 @@ clean() {
     fi
     kubectl delete namespace "$spot" --ignore-not-found --timeout=120s >/dev/null || code=1
     upgrade one || code=1
-    umount "$disk" || code=1
+    # Only the LocalDisk of a node knows that it had the disk.
+    kubectl delete localdisk "$second" --ignore-not-found --timeout=60s >/dev/null || code=1
+    ! mountpoint --quiet "$disk" || umount "$disk" || code=1
     rm -rf "$work" "$BASE/second.img" "$disk"
     exit "$code"
 }
@@ -32,18 +35,20 @@ clean() {
 make_disk() {
     truncate --size 4G "$BASE/second.img"
     mkfs.xfs -q "$BASE/second.img"
-    mkdir -p "$disk"
     mount -o loop "$BASE/second.img" "$disk"
+    mkdir -m 700 "$disk/state"
 }
 
-# Writes one.json and two.json: the release's values, and the values with a second driver.
+# Writes one.json and two.json: the release's values, and the values with a second disk.
 write_values() {
     helm get values belay --namespace "$namespace" --output json >"$work/one.json"
-    python3 - "$work" "$second" "$BED_NODE" "$disk/state" <<'PY'
+    python3 - "$work" "$disk/state" <<'PY'
 import json, pathlib, sys
-work, name, node, directory = pathlib.Path(sys.argv[1]), *sys.argv[2:]
+work, directory = pathlib.Path(sys.argv[1]), sys.argv[2]
 values = json.loads((work / "one.json").read_text())
-values["drivers"].append({"name": name, "nodeName": node, "stateDir": directory})
+values["drivers"][0] |= {
+    "disks": [{"name": "default"}, {"name": "second", "dir": directory, "create": False}],
+    "storageClasses": [{"name": "belay-local"}, {"name": "belay-second", "disk": "second"}]}
 (work / "two.json").write_text(json.dumps(values))
 PY
 }
@@ -80,12 +85,17 @@ in_pod() {
     kubectl --namespace "$spot" exec "$1" -- sh -c "$2"
 }
 
-drivers_are() {
-    [ "$(kubectl get csinode "$BED_NODE" --output jsonpath='{.spec.drivers[*].name}' |
-        tr ' ' '\n' | sort | paste -sd ' ')" = "$1" ]
+# Prints the pods of the agent and the store.
+pods_of_node() {
+    kubectl --namespace "$namespace" get pods --output name \
+        --selector 'app.kubernetes.io/component in (node, store)' | sort
 }
 
-make_disk
+# Whether the store serves the second disk.
+is_served() {
+    [ "$(kubectl get localdisk "$second" --output jsonpath='{.status.problem}{.status.bytes}')" -gt 0 ]
+}
+
 trap clean EXIT
 write_values
 make_namespace "$spot"
@@ -95,22 +105,26 @@ done
 pod writer 'n=0; while :; do n=$((n + 1)); echo $n >>/belay-local/numbers; sync; sleep 0.1; done' \
     belay-local
 upgrade two
-await 60 "both drivers at the kubelet" drivers_are "local.csi.belay.dev $second"
+# The node lacks the disk, and its pods are ready.
+sleep 5
+[ -z "$(kubectl get localdisk "$second" --ignore-not-found --output name)" ]
+before=$(pods_of_node)
+[ "$(wc -l <<<"$before")" = 2 ]
+make_disk
+await 60 "the second disk" is_served
 
 pod both 'sleep 3600' belay-local belay-second
 in_pod both 'echo second >/belay-second/file; sync'
 in_pod both '[ -s /belay-local/numbers ] && [ ! -e /belay-second/numbers ] && [ ! -e /belay-local/file ]'
-# One agent serves both drivers, each with its files on its own disk.
-[ "$(kubectl --namespace "$namespace" get pods --selector app.kubernetes.io/component=node \
-    --output name | wc -l)" = 1 ]
+# The same pods serve both disks, each with its own files.
+[ "$(pods_of_node)" = "$before" ]
 [ "$(find "$disk/state/volumes" -type f | wc -l)" = 1 ]
 kubectl --namespace "$spot" delete pod both >/dev/null
 pod reader 'sleep 3600' belay-second
 in_pod reader 'grep -qx second /belay-second/file'
 kubectl --namespace "$spot" delete pod/reader pvc/belay-second --timeout=120s >/dev/null
-await 60 "the end of the second driver's volume" eval '[ -z "$(ls "$disk/state/volumes")" ]'
+await 60 "the end of the second disk's volume" eval '[ -z "$(ls "$disk/state/volumes")" ]'
 
 upgrade one
-await 60 "the first driver alone at the kubelet" drivers_are local.csi.belay.dev
 in_pod writer 'awk "NR != \$1 { bad = 1 } END { exit bad || NR < 20 }" /belay-local/numbers'
-printf 'a second driver came and went, and the pod on the first one missed no line\n'
+printf 'a second disk came and went, and the pod on the first one missed no line\n'

@@ -52,8 +52,14 @@ rights() {
     "$work/rights" "$@"
 }
 
+# Has the sidecars create their leases again, which outlive their pods.
+forget_leaders() {
+    kubectl --namespace "$namespace" delete leases --all >/dev/null
+}
+
 use_all() {
     mark
+    forget_leaders
     restart_controller =false
     scenario
     since_mark >"$work/audit.jsonl"
@@ -80,6 +86,7 @@ miss() {
     local missed=
     rights without "$1" "$2" "$roles" | kubectl replace --filename - >/dev/null
     mark
+    forget_leaders
     # Do not wait for the rollout: without some of its rights, the controller never becomes ready.
     kubectl --namespace "$namespace" rollout restart "deployment/$controller" >/dev/null
     # Use a separate process group, so that the scenario's children end with it.

@@ -63,8 +63,7 @@ refused() {
 
 trap clean EXIT
 helm get values belay --namespace "$namespace" --output yaml >"$work/values.yaml"
-refused 'drivers[0].nodeName=elsewhere' 'the volumes are on node1'
-refused 'drivers[0].stateDir=/elsewhere' 'the volumes are in /var/lib/belay'
+refused 'drivers[0].disks[0].dir=/elsewhere' 'the volumes of disk default are in /var/lib/belay'
 
 make_namespace "$spot"
 make_claim "$spot" data belay-local

@@ -206,8 +206,8 @@ check_takes_over_by_hand() {
     remove pod/heir persistentvolumeclaim/second
 }
 
-# For the driver of all nodes: `belayctl local` lists a volume that has lost its PersistentVolume, and
-# removes it with its file. BELAYCTL is the program.
+# `belayctl local` lists a volume that has lost its PersistentVolume, and removes it with its file.
+# BELAYCTL is the program.
 check_removes_an_unclaimed_volume() {
     local volume id belayctl=("$BELAYCTL" local)
     claim forgotten belay-local 256Mi
@@ -272,18 +272,11 @@ spec:
 YAML
 }
 
-# Prints the objects of the driver of all nodes; none, if that was never installed.
-objects() {
-    local kind
-    kind=$(k get crd localvolumes.belay.dev --ignore-not-found --output name) || return 1
-    [ -z "$kind" ] || k get localvolumes,localsnapshots --output name
-}
-
 # Whether nothing of the driver is left in the API, on the disk or in the kernel.
 is_clean() {
     local found
     found=$(k get persistentvolumes --output name) || return 1
-    found+=$(objects) || return 1
+    found+=$(k get localvolumes,localsnapshots --output name) || return 1
     found+=$(inside find /var/lib/belay/volumes -type f) || return 1
     found+=$(inside cat /proc/1/mountinfo | grep -F "/$driver/")
     [ -z "$found" ]

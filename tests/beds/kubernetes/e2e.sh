@@ -4,9 +4,9 @@
 #
 #   e2e.sh BINDIR
 #
-# PARTS lists parts of the test. By default: basics, focus and nodes, stress if CHAOS is set, and
-# guests if GUESTS is set.
-#   basics      the bed's own checks, a dry run of the manifests, rights, drain, a second driver,
+# PARTS lists parts of the test. By default: basics and focus, stress if CHAOS is set, and guests if
+# GUESTS is set.
+#   basics      the bed's own checks, a dry run of the manifests, rights, drain, a second disk,
 #               whether another driver can be replaced (belayctl doctor --switch), and the objects
 #               of `local` in a separate API server
 #   focus       the specs of the suite that matter most
@@ -16,8 +16,6 @@
 #               that is killed before it unstages its volumes (20 times in the nightly)
 #   operations  an uninstall under a pod that writes, the quickstart line by line, alerts
 #   rights      each right of the sidecars removed, one by one
-#   nodes       one driver for all nodes instead of the bed's: the bed's own checks, and the specs
-#               that matter most
 #   openstack   the chart's backend of that name, with a real Keystone, Cinder and Nova
 #   guests      GUESTS User-mode Linux guests as nodes, with hot-plugged disks as volumes: the main
 #               specs of the suite (all with FULL=1), and power cuts of nodes. With CLOUD=openstack,
@@ -41,9 +39,9 @@ chaos_minutes=${CHAOS:-2}
 # An odd round and an even one differ in when the volumes are free.
 forgotten_rounds=$([ -n "${BELAY_NIGHTLY:-}" ] && echo 20 || echo 2)
 if [ "${FULL:-}" = 1 ]; then
-    parts=${PARTS:-basics parallel disruptive stress operations rights openstack nodes ${GUESTS:+guests}}
+    parts=${PARTS:-basics parallel disruptive stress operations rights openstack ${GUESTS:+guests}}
 else
-    parts=${PARTS:-basics focus ${CHAOS:+stress} nodes ${GUESTS:+guests}}
+    parts=${PARTS:-basics focus ${CHAOS:+stress} ${GUESTS:+guests}}
 fi
 started=$SECONDS
 now=
@@ -83,6 +81,7 @@ memory() {
 
 run_basics() {
     step check "$here/check.sh"
+    step check-local env BELAYCTL="$bindir/belayctl" "$here/check.sh" removes_an_unclaimed_volume
     step manifests "$here/cluster.sh" exec "$here/../../deploy/dry_run.sh"
     step rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh"
     step drain "$here/cluster.sh" exec "$here/../../deploy/drain.sh"
@@ -130,23 +129,6 @@ run_rights() {
 run_openstack() {
     "$here/../../setup/openstack.sh" >/dev/null
     step openstack "$here/cluster.sh" exec "$here/../../deploy/openstack.sh"
-}
-
-uninstall() {
-    "$here/cluster.sh" exec helm uninstall belay --namespace belay-system --wait --timeout 2m
-}
-
-# Runs after the others, since it replaces their driver. The disk keeps its empty state, which the
-# store takes over.
-run_nodes() {
-    step nothing-left "$here/check.sh" leaves_nothing
-    step uninstall-bed uninstall
-    step deploy-nodes "$here/deploy.sh" "$work/images" --values "$here/nodes.yaml"
-    step check-nodes "$here/check.sh"
-    step check-local env BELAYCTL="$bindir/belayctl" "$here/check.sh" removes_an_unclaimed_volume
-    SUITE_DIR=$SUITE_DIR-nodes run_suite ''
-    step nothing-left-nodes "$here/check.sh" leaves_nothing
-    step uninstall-nodes uninstall
 }
 
 # Runs last, since it replaces the driver of the other parts.

@@ -187,7 +187,6 @@ deploy() {
         settings=(--values "$here/guests_nfs.yaml")
     elif is_local; then
         each import "$images/belay-controller.tar"
-        remove_driver
         mapfile -t settings < <(local_flags)
     else
         inside ctr --namespace k8s.io images import "$images/belay-controller.tar" >/dev/null

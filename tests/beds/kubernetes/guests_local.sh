@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Sourced by the scripts of the guests: with CLOUD=local, the guests and node1 have the driver
-# `local` for all nodes. Each guest has a second disk, which its volumes are on.
+# `local`. Each guest has a second disk, which its volumes are on.
 
 # This directory exists if the guests have such disks, and contains them.
 disks=$BASE/disks
@@ -19,10 +19,5 @@ make_volumes_disk() {
 
 # local_flags: prints the arguments of helm.
 local_flags() {
-    printf -- '--values\n%s\n' "$bed/values.yaml" "$bed/nodes.yaml" "$bed/guests_local.yaml"
-}
-
-# Removes the driver of one node, whose place that of all nodes takes.
-remove_driver() {
-    helm uninstall belay --namespace "$namespace" --ignore-not-found --wait --timeout 2m >/dev/null
+    printf -- '--values\n%s\n' "$bed/values.yaml" "$bed/guests_local.yaml"
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the driver `local` for all nodes on a cluster whose guests run with CLOUD=local and have
-# the driver (guests.sh): volumes are on the disks of three nodes, restores and clones on the disk
+# Checks the driver `local` on a cluster whose guests run with CLOUD=local and have the driver
+# (guests.sh): volumes are on the disks of three nodes, restores and clones on the disk
 # of their source, and nodes lose power.
 #
 #   guests_local_check.sh [CHECK...]

@@ -111,7 +111,7 @@ are_all_scraped() {
     local up
     up=$(ask 'up{node!="", namespace!="", pod!="", container!=""} == 1' \
         '.data.result[].metric.job' | sort -u | paste -s -d ' ')
-    [ "$up" = "$namespace/belay-controller $namespace/belay-node $namespace/belay-sidecars" ]
+    [ "$up" = "$namespace/belay-controller $namespace/belay-node $namespace/belay-sidecars $namespace/belay-store" ]
 }
 
 # Makes calls that fail, since the dashboard also shows failed calls.
@@ -128,7 +128,7 @@ trap clean EXIT
 trap 'exit 130' INT TERM
 install_objects
 start_prometheus
-await 60 "both programs and the sidecars scraped as PodMonitors have it" are_all_scraped
+await 60 "all programs and the sidecars scraped as PodMonitors have it" are_all_scraped
 # Run the checks twice, seconds apart: a counter that is first seen with its last value has no rate.
 for checks in data_outlives_its_pod ''; do
     call_in_vain
@@ -139,4 +139,4 @@ call_in_vain
 inside "$top/tests/monitoring/queries.sh" "$url"
 firing=$(ask 'ALERTS{alertstate="firing"}' '.data.result[].metric.alertname' | paste -s -d ' ')
 [ -z "$firing" ] || give_up "alerts fire on a healthy cluster: $firing"
-printf 'monitoring: both programs and the sidecars scraped through PodMonitors, no alert fires\n'
+printf 'monitoring: all programs and the sidecars scraped through PodMonitors, no alert fires\n'

@@ -20,6 +20,7 @@ keep_objects() {
     kubectl get events --all-namespaces --sort-by=.lastTimestamp >"$directory/events.txt" 2>&1
     kubectl get pods,persistentvolumeclaims,persistentvolumes,volumeattachments,csinodes \
         --all-namespaces --output wide >"$directory/objects.txt" 2>&1
+    kubectl get localdisks,localvolumes,localsnapshots --output yaml >"$directory/local.yaml" 2>&1
     kubectl describe pods --all-namespaces >"$directory/pods.txt" 2>&1
 }
 

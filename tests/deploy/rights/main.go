@@ -7,7 +7,7 @@
 //	rights plain <ROLES              the roles without the API server's additions
 //
 // AUDIT has a JSON object a line, ROLES is a List. A role belongs to the sidecar that its name ends
-// with; a resource is written as resource/subresource.group.
+// with, or to all of them (leader); a resource is written as resource/subresource.group.
 package main
 
 import (

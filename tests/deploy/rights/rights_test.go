@@ -43,6 +43,24 @@ func TestEachRightCountsOnceForAllSidecars(t *testing.T) {
 	}
 }
 
+func TestTheRoleOfLeadersIsOfEachSidecarAndThoseOfProgramsAreOfNone(t *testing.T) {
+	list := someRoles()
+	list.Items = append(list.Items,
+		role{Metadata: map[string]any{"name": "belay-controller-local-leader"}, Rules: []rule{{[]string{"coordination.k8s.io"}, []string{"leases"}, []string{"get"}}}},
+		role{Metadata: map[string]any{"name": "belay-controller-local-objects"}, Rules: []rule{{[]string{""}, []string{"nodes"}, []string{"get"}}}},
+		role{Metadata: map[string]any{"name": "belay-store"}, Rules: []rule{{[]string{"belay.dev"}, []string{"localdisks"}, []string{"create"}}}},
+	)
+	leases := 0
+	for _, one := range granted(list) {
+		if one.resource == "leases.coordination.k8s.io" {
+			leases++
+		}
+	}
+	if got := granted(list); leases != 2 || len(got) != 7 {
+		t.Errorf("%v", got)
+	}
+}
+
 func TestPlainRolesCanReplaceWhatThereIs(t *testing.T) {
 	if metadata := plain(someRoles()).Items[0].Metadata; len(metadata) != 1 {
 		t.Errorf("%v", metadata)

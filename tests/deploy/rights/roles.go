@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -43,17 +44,43 @@ type rule struct {
 	Verbs     []string `json:"verbs"`
 }
 
+// The roles of Belay's own programs, which the tests of the objects have with an API server.
+var programs = []string{"objects", "store"}
+
+func (r role) name() string {
+	name, _ := r.Metadata["name"].(string)
+	return name
+}
+
+// part is the last part of the name.
+func (r role) part() string {
+	return r.name()[strings.LastIndex(r.name(), "-")+1:]
+}
+
 func granted(list roleList) []right {
 	var rights []right
+	holders := map[string]bool{}
 	for _, one := range list.Items {
-		name, _ := one.Metadata["name"].(string)
-		sidecar, ok := sidecars[name[strings.LastIndex(name, "-")+1:]]
-		if !ok {
-			fail("whose role is %s?", name)
+		if sidecar, ok := sidecars[one.part()]; ok {
+			holders[sidecar] = true
+		}
+	}
+	for _, one := range list.Items {
+		of := []string{sidecars[one.part()]}
+		switch {
+		case slices.Contains(programs, one.part()):
+			continue
+		case one.part() == "leader":
+			// Each sidecar has its own lease.
+			of = slices.Collect(maps.Keys(holders))
+		case of[0] == "":
+			fail("whose role is %s?", one.name())
 		}
 		for _, rule := range one.Rules {
 			for _, verb := range rule.Verbs {
-				rights = append(rights, right{sidecar, verb, rule.resource()})
+				for _, sidecar := range of {
+					rights = append(rights, right{sidecar, verb, rule.resource()})
+				}
 			}
 		}
 	}
@@ -86,7 +113,7 @@ func effective(list roleList) []string {
 	return slices.Compact(lines)
 }
 
-// without takes a verb away from every sidecar.
+// without takes a verb away from every sidecar, and from the programs that share their account.
 func without(list roleList, verb, resource string) roleList {
 	found := false
 	for _, one := range list.Items {

@@ -4,8 +4,8 @@
     chaos.py [--minutes 15] [--seed N] [--output FILE]
 
 Thirty pods with volumes come and go (ext4, xfs, btrfs, raw block; snapshots, restores, clones,
-growth) while kubelet, containerd, API server, agent and controller are killed or restarted by
-chance. Needs a running bed with Belay installed in it: BASE names its directory.
+growth) while kubelet, containerd, API server, agent, controller and store are killed or restarted
+by chance. Needs a running bed with Belay installed in it: BASE names its directory.
 """
 import argparse
 import json

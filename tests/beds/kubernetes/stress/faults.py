@@ -16,11 +16,11 @@ COMPONENTS = ("kubelet", "containerd", "kube-apiserver")
 KINDS = [f"{verb} {name}" for name in COMPONENTS for verb in ("kill", "restart")]
 # At SIGTERM it waits a minute for its watchers: that is an absence, and no restart.
 KINDS.remove("restart kube-apiserver")
-KINDS += [f"{verb} {name}" for name in ("agent", "controller") for verb in ("kill", "delete")]
+KINDS += [f"{verb} {name}" for name in ("agent", "controller", "store") for verb in ("kill", "delete")]
 CALM_SECONDS = 4
 # A panic, an abort, a bus error and a segmentation fault.
 CRASHES = (101, 134, 135, 139)
-CONTAINERS = {"agent": "belay-node", "controller": "belay-controller"}
+CONTAINERS = {"agent": "belay-node", "controller": "belay-controller", "store": "belay-store"}
 
 
 def schedule(seed, seconds):
@@ -82,8 +82,8 @@ class Faults:
         return "SIGKILL" if verb == "kill" else "SIGTERM"
 
     def _pod(self, verb, name):
-        agents, controllers = kube.system_pods(self.cluster)
-        pods = agents if name == "agent" else controllers
+        agents, controllers, stores = kube.system_pods(self.cluster)
+        pods = {"agent": agents, "controller": controllers, "store": stores}[name]
         if not pods:
             return None
         pod = pods[-1]

@@ -221,11 +221,11 @@ def given(parser):
 
 
 def system_pods(cluster):
-    """Our own pods that are not on their way out: (agents, controllers)."""
+    """Our own pods that are not on their way out: (agents, controllers, stores)."""
     pods = [pod for pod in cluster.items(f"/api/v1/namespaces/{SYSTEM}/pods")
             if "deletionTimestamp" not in pod["metadata"]]
     named = lambda prefix: [pod for pod in pods if pod["metadata"]["name"].startswith(prefix)]
-    return named("belay-node"), named("belay-controller")
+    return named("belay-node"), named("belay-controller"), named("belay-store")
 
 
 def is_ready(pod):
@@ -234,5 +234,5 @@ def is_ready(pod):
 
 
 def all_ready(cluster):
-    agents, controllers = system_pods(cluster)
-    return agents and controllers and all(is_ready(pod) for pod in agents + controllers)
+    agents, controllers, stores = system_pods(cluster)
+    return agents and controllers and all(is_ready(pod) for pod in agents + controllers + stores)

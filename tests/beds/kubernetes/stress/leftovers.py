@@ -25,6 +25,12 @@ def _contents(cluster, driver):
             yield f"VolumeSnapshotContent {content['metadata']['name']}: {content.get('status')}"
 
 
+def _objects(cluster, driver):
+    for kind in ("localvolumes", "localsnapshots"):
+        for item in cluster.items(f"/apis/belay.dev/v1alpha1/{kind}"):
+            yield f"{kind} {item['metadata']['name']}: {item.get('status')}"
+
+
 def _mounts(cluster, driver):
     marks = (f"{KUBELET}/plugins/kubernetes.io/csi/", "/volumes/kubernetes.io~csi/",
              "/volumeDevices/kubernetes.io~csi/")
@@ -71,7 +77,7 @@ def _files(cluster, driver):
 
 
 def find(cluster, driver, volumes):
-    looks = (_api, _contents, _mounts, _files)
+    looks = (_api, _contents, _objects, _mounts, _files)
     found = [thing for look in looks for thing in look(cluster, driver)]
     return found + list(_loops(cluster, volumes))
 

@@ -28,12 +28,13 @@ class Pages:
     """Histograms of the kubelet, the agent and the controller at one moment."""
 
     def __init__(self, cluster, driver):
-        agents, controllers = kube.system_pods(cluster)
+        agents, controllers, _ = kube.system_pods(cluster)
         node = agents[0]["spec"]["nodeName"]
         ours = lambda labels: driver in labels.get("volume_plugin", labels.get("driver_name", ""))
         kubelet = cluster.get(f"/api/v1/nodes/{node}/proxy/metrics", raw=True)
         agent = _page(cluster, agents[0], NODE_PORT)
-        controller = _page(cluster, controllers[0], CONTROLLER_PORT)
+        # Each sidecar calls the controller of its own pod; the histograms of all are added.
+        controller = "".join(_page(cluster, pod, CONTROLLER_PORT) for pod in controllers)
         self.parts = {
             "kubelet": metrics.histograms(
                 kubelet, "storage_operation_duration_seconds",

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Agent and controller are replaced while pods write: no write may fail, nothing may be lost.
+"""Agent, controller and store are replaced while pods write: no write may fail, nothing may be lost.
 
     upgrade.py [--chart DIRECTORY] [--output FILE]
 
-A pod on each of ext4, xfs, btrfs and a raw device writes numbered records and syncs each. Then both
+A pod on each of ext4, xfs, btrfs and a raw device writes numbered records and syncs each. Then all
 are restarted by a rollout and, with --chart, replaced by `helm upgrade`, while new volumes are
 asked for. The longest pause between two records is reported for before and for during. Needs a running
 bed with Belay installed in it: BASE names its directory.
@@ -174,8 +174,7 @@ def gaps(written, begin, end):
 
 
 def owned(cluster):
-    agents, controllers = kube.system_pods(cluster)
-    return {pod["metadata"]["uid"] for pod in agents + controllers}
+    return {pod["metadata"]["uid"] for pods in kube.system_pods(cluster) for pod in pods}
 
 
 def replace(cluster, command, driver, number):
@@ -193,9 +192,7 @@ def replace(cluster, command, driver, number):
 
 
 def commands(given):
-    restart = f"kubectl -n {kube.SYSTEM} rollout restart daemonset/belay-node && " \
-              f"kubectl -n {kube.SYSTEM} rollout restart deployment"
-    yield ["sh", "-c", restart]
+    yield ["kubectl", "-n", kube.SYSTEM, "rollout", "restart", "daemonset", "deployment"]
     if given.chart:
         chart = str(pathlib.Path(given.chart).resolve())
         yield ["helm", "upgrade", given.release, chart, "--namespace", kube.SYSTEM,
