@@ -6,6 +6,7 @@ use super::{Kubelet, ParameterPolicy, Profile, TRANSPORT_LOOP};
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 use std::path::Path;
+use std::time::Duration;
 
 /// The attribute that marks a file as never used. The value of the attribute is [`IS_NEW`] when the
 /// file is created, then the UUID of the format that has begun, then [`USE_BEGUN`]. The agent
@@ -86,6 +87,22 @@ pub fn place_at<'a>(value: &'a [u8], node: &str) -> Option<&'a str> {
     let (home, place) = str::from_utf8(value).ok()?.split_once(' ')?;
     (home == node).then_some(place)
 }
+
+/// The finalizer by which the store of a node accepts a LocalVolume or LocalSnapshot.
+pub const FINALIZER: &str = "belay.dev/store";
+/// The version of the specs of LocalVolumes and LocalSnapshots: a release that adds a field without
+/// which a spec means something else raises the number for the specs that have the field. A store
+/// refuses a larger number than its own. An API server that does not know the field yet may drop it
+/// from an object that the store reads, so the store cannot rely on the field itself.
+pub const SPEC_VERSION: u32 = 1;
+
+/// The time without a report after which the store of a LocalDisk is silent.
+pub const SILENT_AFTER: Duration = Duration::from_secs(180);
+/// The description of a silent store.
+pub const SILENT: &str = "its store does not report";
+/// The age from which an object without a claim is unclaimed. Until then, its PersistentVolume or
+/// VolumeSnapshotContent may still be created.
+pub const UNCLAIMED_AFTER: Duration = Duration::from_secs(600);
 
 /// The part of a LocalDisk's problem that states that its directory is empty, and that only the
 /// permission to use the directory is missing.

@@ -35,12 +35,6 @@ impl Resource for LocalDisk {
     type Status = DiskStatus;
 }
 
-/// The version of the specs of volumes and snapshots: a release that adds a field without which a
-/// spec means something else raises the number for the specs that have the field. A store refuses a
-/// larger number than its own. An API server that does not know the field yet may drop it from an
-/// object that the store reads, so the store cannot rely on the field itself.
-pub const SPEC_VERSION: u32 = 1;
-
 /// The maximum length of a disk's name in bytes, as the definition of LocalDisk has it.
 const DISK_NAME_BYTES_MAX: usize = 63;
 
@@ -49,7 +43,7 @@ const DISK_NAME_BYTES_MAX: usize = 63;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VolumeSpec {
-    /// The version of the spec, at most [`SPEC_VERSION`] for this release.
+    /// The version of the spec, at most [`SPEC_VERSION`](super::SPEC_VERSION) for this release.
     pub version: u32,
     /// The ID, which is random and never reused.
     pub id: String,
@@ -110,7 +104,7 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotSpec {
-    /// The version of the spec, at most [`SPEC_VERSION`] for this release.
+    /// The version of the spec, at most [`SPEC_VERSION`](super::SPEC_VERSION) for this release.
     pub version: u32,
     /// The ID, which is random and never reused.
     pub id: String,
@@ -148,8 +142,6 @@ pub struct DiskSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub begin: Option<String>,
 }
-
-pub use belay_contract::drivers::local::WAITS;
 
 /// The phase of a volume or snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

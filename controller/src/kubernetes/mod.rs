@@ -11,11 +11,12 @@ mod quantity;
 mod verbs;
 mod watch;
 
+pub use belay_contract::drivers::local::{FINALIZER, SPEC_VERSION, WAITS};
 pub use claims::{PersistentVolume, SnapshotContent};
 pub use kinds::{
     Condition, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Mode, Phase,
-    SPEC_VERSION, SnapshotSpec, SnapshotStatus, Source, Unlisted, UnlistedFile, Usage, VolumeSpec,
-    VolumeStatus, WAITS, is_disk_name, is_label, rfc3339,
+    SnapshotSpec, SnapshotStatus, Source, Unlisted, UnlistedFile, Usage, VolumeSpec, VolumeStatus,
+    is_disk_name, is_label, rfc3339,
 };
 pub use object::{Metadata, Object, Parsed, Resource};
 pub use verbs::{Change, List, Node, NodeSpec, Selector, Written};
@@ -32,8 +33,6 @@ use std::time::Duration;
 
 /// The group and version of the objects.
 pub const API_VERSION: &str = "belay.dev/v1alpha1";
-/// The finalizer by which a store accepts an object.
-pub const FINALIZER: &str = "belay.dev/store";
 
 /// The directory in which the kubelet keeps the token and the authority of a pod.
 pub const ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

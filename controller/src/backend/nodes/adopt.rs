@@ -4,7 +4,7 @@
 
 use super::Front;
 use super::cache::Seen;
-use super::disks::disk_of;
+use super::disks::{disk_of, files};
 use super::follow::Followed;
 use super::item::{object_name, wanted};
 use super::permit::{disk, places};
@@ -106,7 +106,7 @@ impl Front {
         let mut has_more = false;
         for seen in self.disks.all() {
             let name = &seen.object.metadata.name;
-            let count = unlisted(&seen.object).map_or(0, |(count, _)| count);
+            let count = files(&seen.object).map_or(0, |files| files.count);
             if Some(count) > earlier.counts.insert(name.clone(), count).or(Some(0)) {
                 earlier.refused.retain(|(_, disk)| disk != name);
                 has_more = true;
@@ -119,13 +119,13 @@ impl Front {
     fn homes(&self) -> Vec<Home> {
         let home = |seen: &Seen<LocalDisk>| {
             let spec = seen.object.spec.known()?;
-            let (count, first) = unlisted(&seen.object)?;
-            (count > 0 && self.usable(seen).is_ok()).then(|| Home {
+            let files = files(&seen.object)?;
+            (files.count > 0 && self.usable(seen).is_ok()).then(|| Home {
                 name: seen.object.metadata.name.clone(),
                 place: spec.place.clone(),
                 node: spec.node.clone(),
                 disk: spec.disk.clone(),
-                first: first.to_vec(),
+                first: files.first.clone(),
             })
         };
         let mut homes: Vec<_> = self.disks.all().iter().filter_map(home).collect();
@@ -256,13 +256,6 @@ impl Front {
             _ => Ok(()),
         }
     }
-}
-
-/// Returns the number of files without an object on the disk, and some of them.
-fn unlisted(disk: &Object<LocalDisk>) -> Option<(u64, &[UnlistedFile])> {
-    let status = disk.known_status()?;
-    let unlisted = status.unlisted.as_ref()?;
-    Some((unlisted.count, &unlisted.first))
 }
 
 /// Returns the object for the volume of a PersistentVolume; `None` if none of the disks is the

@@ -7,6 +7,7 @@ use super::item::{Item, Wanted, wanted};
 use super::meaning::{Meaning, is_growing, meaning};
 use super::place::{Offer, Unusable};
 use crate::kubernetes::{LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed, Unlisted};
+use belay_contract::drivers::local::SILENT;
 use belay_server::call::{Failure, Kind};
 use std::collections::HashMap;
 use tokio::time::Instant;
@@ -192,7 +193,7 @@ impl Front {
 }
 
 /// Returns the files of the disk without an object, as its store last reported them.
-fn files(disk: &Object<LocalDisk>) -> Option<&Unlisted> {
+pub(super) fn files(disk: &Object<LocalDisk>) -> Option<&Unlisted> {
     let status = disk.known_status();
     status.and_then(|status| status.unlisted.as_ref())
 }
@@ -200,32 +201,26 @@ fn files(disk: &Object<LocalDisk>) -> Option<&Unlisted> {
 /// Returns the reason why a disk gets no orders.
 pub(super) fn silence(of: &Wanted<'_>) -> String {
     format!(
-        "the store of disk {:?} on node {} does not report; check its pod, and repeat the call; \
-         if the node never returns: belayctl local forget {}",
-        of.disk, of.node, of.node
+        "disk {}: {SILENT}; check its pod, and repeat the call; if the node never returns: \
+         belayctl local forget {}",
+        disk_of(of),
+        of.node
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{ID, changed, disk, nodes as answered, snapshot, volume};
+    use super::super::examples::{ID, changed, disk, nodes, snapshot, unused, volume};
     use super::super::{Limits, Nodes};
     use super::*;
     use crate::http::tests::Act;
-    use crate::kubernetes::{Client, Event, FINALIZER};
+    use crate::kubernetes::{Event, FINALIZER};
     use belay_contract::drivers::LOCAL;
     use serde_json::json;
-    use std::sync::Arc;
     use std::time::Duration;
     use tokio::time::advance;
 
     const READY: &str = r#"{"phase": "Ready", "bytes": 2}"#;
-
-    fn nodes() -> (Nodes, impl Drop) {
-        let (client, dir) = Client::unused();
-        let nodes = Nodes::new(Arc::new(client), "driver", Limits::default());
-        (nodes, dir)
-    }
 
     fn report(nodes: &Nodes, status: &str) {
         nodes.front.disks.apply(Ok(Event::Changed(disk(status))));
@@ -240,7 +235,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_disk_has_room_while_its_store_reports_no_problem() {
-        let (nodes, _dir) = nodes();
+        let (nodes, _dir) = unused();
         let silent = Limits::default().silent;
         report(&nodes, r#"{"promisable": 9}"#);
         assert_eq!(room(&nodes), Ok(9));
@@ -270,7 +265,7 @@ mod tests {
 
     #[tokio::test]
     async fn all_objects_with_files_count_and_a_growth_only_while_it_runs() {
-        let (nodes, _dir) = nodes();
+        let (nodes, _dir) = unused();
         report(&nodes, r#"{"promisable": 100}"#);
         let growing = changed(&volume(&[FINALIZER], READY), "spec", r#"{"bytes": 40}"#);
         let refusal = r#"{"observedGeneration": 3, "failure": {"kind": "Quota",
@@ -342,7 +337,7 @@ mod tests {
             ),
         ] {
             let ready = volume(&[FINALIZER], READY);
-            let (nodes, _server, _dir) = answered(Limits::default(), ready, vec![act]).await;
+            let (nodes, _server, _dir) = nodes(Limits::default(), ready, vec![act]).await;
             report(&nodes, status);
             let absent = nodes.front.absent::<LocalVolume>(ID).await;
             match refusal {

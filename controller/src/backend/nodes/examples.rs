@@ -2,7 +2,9 @@
 
 use super::{Limits, Nodes};
 use crate::http::tests::{Act, Server};
-use crate::kubernetes::{Client, Event, LocalDisk, LocalSnapshot, LocalVolume, Object, Resource};
+use crate::kubernetes::{
+    Client, Event, FINALIZER, LocalDisk, LocalSnapshot, LocalVolume, Object, Resource,
+};
 use belay_contract::drivers::LOCAL;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -32,7 +34,7 @@ pub(super) fn volume(finalizers: &[&str], status: &str) -> Object<LocalVolume> {
 pub(super) fn snapshot(status: &str) -> Object<LocalSnapshot> {
     let status: Value = serde_json::from_str(status).unwrap();
     let object = json!({
-        "metadata": {"name": "snap-1", "uid": "uid-s", "finalizers": ["belay.dev/store"]},
+        "metadata": {"name": "snap-1", "uid": "uid-s", "finalizers": [FINALIZER]},
         "spec": {
             "version": 1, "id": "snap-1", "name": "snap-1", "place": "place1", "disk": "default",
             "node": "node1", "volume": ID,

@@ -1,6 +1,7 @@
 //! The metrics of disks, volumes and snapshots. Each controller exports the same figures.
 
 use super::Front;
+use super::disks::files;
 use super::follow::Followed;
 use super::meaning::{Meaning, meaning};
 use crate::kubernetes::{LocalSnapshot, LocalVolume};
@@ -67,14 +68,13 @@ impl Front {
             let disk = seen.object.metadata.name.clone();
             let usable = self.usable(&seen);
             let status = seen.object.known_status();
-            let files = status.and_then(|status| status.unlisted.as_ref());
             let promisable = status.and_then(|status| status.promisable);
             forgotten.remove(&disk);
             show_disk(
                 &disk,
                 promisable.unwrap_or(0),
                 used.get(&disk).copied().unwrap_or(0),
-                files.map_or(0, |files| files.count),
+                files(&seen.object).map_or(0, |files| files.count),
                 usable.is_err(),
             );
             shown.insert(disk);
@@ -108,10 +108,9 @@ fn show_disk(disk: &str, promisable: u64, promised: u64, unlisted: u64, is_unusa
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{ID, disk, volume};
-    use super::super::{Limits, Nodes};
+    use super::super::examples::{ID, disk, unused, volume};
     use super::*;
-    use crate::kubernetes::{Client, Event, FINALIZER};
+    use crate::kubernetes::{Event, FINALIZER};
     use metrics_exporter_prometheus::PrometheusBuilder;
     use tokio::time::advance;
 
@@ -119,8 +118,7 @@ mod tests {
     async fn a_disk_has_figures_until_it_is_gone_and_its_volumes_are_in_trouble() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let _guard = metrics::set_default_local_recorder(&recorder);
-        let (client, _dir) = Client::unused();
-        let nodes = Nodes::new(Arc::new(client), "driver", Limits::default());
+        let (nodes, _dir) = unused();
         let front = &nodes.front;
         let mut shown = HashSet::new();
         let mut shows = |lines: &[&str]| {

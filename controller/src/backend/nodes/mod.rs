@@ -35,6 +35,7 @@ use crate::backend::local::id;
 use crate::http;
 use crate::kubernetes::{Access, Client, LocalDisk, LocalSnapshot, LocalVolume, is_disk_name};
 use belay_contract::drivers::LOCAL;
+use belay_contract::drivers::local::{SILENT_AFTER, UNCLAIMED_AFTER};
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
 use belay_server::request::{Context, Name, Secrets, VolumeId};
@@ -87,13 +88,13 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             accept: Duration::from_secs(30),
-            silent: Duration::from_secs(180),
+            silent: SILENT_AFTER,
             idle: Duration::from_secs(60),
             departed: Duration::from_secs(600),
             patience: Duration::from_secs(90),
             check: Duration::from_secs(60),
             adopt: Duration::from_secs(600),
-            unclaimed: Duration::from_secs(600),
+            unclaimed: UNCLAIMED_AFTER,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Selects the disk of a new volume. Makes no calls.
 
+use belay_contract::drivers::local::SILENT;
 use belay_contract::topology::Topology;
 use belay_server::request::{Segments, TopologyRequirement};
 use belay_server::size::Rounded;
@@ -38,7 +39,7 @@ pub(super) enum Unusable {
 impl fmt::Display for Unusable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Silent => "its store does not report",
+            Self::Silent => SILENT,
             Self::Withdrawn => "its store has not accepted an order, and has not reported since",
             Self::ReadOnly => "the filesystem is read-only",
             Self::Problem(why) | Self::Refused(why) => why,

@@ -105,10 +105,9 @@ impl Front {
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{ID, volume};
-    use super::super::{Limits, Nodes};
+    use super::super::examples::{ID, unused, volume};
     use super::*;
-    use crate::kubernetes::{Client, Event, FINALIZER};
+    use crate::kubernetes::{Event, FINALIZER};
     use metrics_exporter_prometheus::PrometheusBuilder;
     use std::time::Duration;
     use tokio::time::advance;
@@ -117,8 +116,7 @@ mod tests {
     async fn a_volume_is_unclaimed_once_it_was_ready_for_some_time_without_a_claim() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let _guard = metrics::set_default_local_recorder(&recorder);
-        let (client, _dir) = Client::unused();
-        let nodes = Nodes::new(Arc::new(client), "driver", Limits::default());
+        let (nodes, _dir) = unused();
         let front = &nodes.front;
         let mut known = Known::default();
         let page = || recorder.handle().render();

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
+use belay_contract::drivers::local::{FINALIZER, SILENT, SILENT_AFTER};
 use serde_json::Value;
 
 use super::kubectl::{Deployment, Kubectl};
@@ -15,8 +16,6 @@ const GROUP: &str = "/apis/belay.dev/v1alpha1";
 const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1";
 /// The path of the Deployments of the chart.
 const DEPLOYMENTS: &str = "/apis/apps/v1/deployments?labelSelector=app.kubernetes.io/name=belay";
-/// The age of its last report from which a store counts as silent, as in the controller.
-pub(super) const SILENT: Duration = Duration::from_secs(180);
 
 /// The kind of an object that has a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +71,7 @@ impl<'a> Item<'a> {
     /// Whether the object has the store's finalizer.
     pub(super) fn is_accepted(self) -> bool {
         let mut finalizers = self.object.texts("/metadata/finalizers");
-        finalizers.any(|finalizer| finalizer == "belay.dev/store")
+        finalizers.any(|finalizer| finalizer == FINALIZER)
     }
 
     /// Returns the number of the attempt to delete the file.
@@ -349,9 +348,7 @@ pub(super) fn problem(cluster: &Cluster, disk: Object<'_>) -> String {
     let is_read_only = disk.at("/status/readOnly") == Some(&Value::Bool(true));
     match disk.text("/status/problem") {
         "" if disk.at("/status").is_none() => "its store has not reported its state".to_owned(),
-        "" if cluster.silence(disk) >= SILENT => {
-            "silent: its store does not report; check its pod".to_owned()
-        }
+        "" if cluster.silence(disk) >= SILENT_AFTER => format!("silent: {SILENT}; check its pod"),
         "" if is_read_only => "read-only".to_owned(),
         problem => problem.to_owned(),
     }

@@ -1,7 +1,9 @@
 //! `belayctl local forget`: deletes the LocalDisks of a node that never returns, after which the
 //! controller no longer waits for its store.
 
-use super::cluster::{Cluster, Item, Kind, SILENT, disk_path};
+use belay_contract::drivers::local::SILENT_AFTER;
+
+use super::cluster::{Cluster, Item, Kind, disk_path};
 use super::console;
 use super::kubectl::{Kubectl, Reply};
 use super::list;
@@ -44,7 +46,10 @@ pub(super) fn plan<'a>(cluster: &'a Cluster, node: &str) -> Result<Vec<Object<'a
         let why = format!("node {node}: has no disk; `belayctl local disks` lists the nodes");
         return Err(Failure::Absent(why));
     }
-    match disks.iter().find(|disk| cluster.silence(**disk) < SILENT) {
+    match disks
+        .iter()
+        .find(|disk| cluster.silence(**disk) < SILENT_AFTER)
+    {
         Some(disk) => Err(reporting(disk.name())),
         None => Ok(disks),
     }

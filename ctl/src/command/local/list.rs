@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
+use belay_contract::drivers::local::UNCLAIMED_AFTER;
+
 use super::cluster::{Cluster, Item, Kind, problem};
 use crate::objects::Object;
 use crate::render::{Cell, Rows};
-
-/// The age from which an object without a claim is unclaimed, as in the controller. Until then, its
-/// PersistentVolume may still be created.
-const UNCLAIMED: Duration = Duration::from_secs(600);
 
 /// Returns one row per disk.
 pub(super) fn disks(cluster: &Cluster) -> Rows {
@@ -99,7 +97,7 @@ pub(super) fn objects<'a>(
 pub(super) fn unclaimed(cluster: &Cluster) -> Rows {
     let items = cluster.all().filter(|item| {
         ["Ready", "Lost"].contains(&item.phase())
-            && cluster.age(item.object) >= UNCLAIMED
+            && cluster.age(item.object) >= UNCLAIMED_AFTER
             && cluster.claim(*item).is_none()
     });
     let row = |item: Item<'_>| {

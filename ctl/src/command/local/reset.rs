@@ -1,10 +1,10 @@
 //! `belayctl local reset`: permits a store to begin a new state on a disk whose state cannot be
 //! recovered.
 
-use belay_contract::drivers::local::{STATE_IS_MISSING, WAITS};
+use belay_contract::drivers::local::{SILENT, SILENT_AFTER, STATE_IS_MISSING, WAITS};
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, Item, SILENT, disk_path};
+use super::cluster::{Cluster, Item, disk_path};
 use super::console::{self, Wait};
 use super::kubectl::{Kubectl, Reply};
 use super::list;
@@ -93,11 +93,9 @@ pub(super) fn plan<'a>(cluster: &'a Cluster, name: &str) -> Result<Object<'a>, F
         let why = format!("the state of the disk is not missing; its store reports: {problem}");
         return Err(refused(name, &why));
     }
-    if cluster.silence(disk) >= SILENT {
-        return Err(refused(
-            name,
-            "its store does not report; check its pod and its node",
-        ));
+    if cluster.silence(disk) >= SILENT_AFTER {
+        let why = format!("{SILENT}; check its pod and its node");
+        return Err(refused(name, &why));
     }
     Ok(disk)
 }
