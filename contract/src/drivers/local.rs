@@ -73,15 +73,15 @@ pub const HOME: &str = "user.belay.home";
 /// value of a label at most 63.
 pub const HOME_BYTES_MAX: usize = 253 + 1 + 63;
 
-/// Returns the value of [`HOME`]: the Node that has the volumes, and their place, which is the value
-/// of the topology label. The place stays the same when the disks move to another Node.
+/// Returns the value of [`HOME`]: the Node that has the volumes, and their place, which is the
+/// value of the topology label. The place stays the same when the disks move to another Node.
 #[must_use]
 pub fn home(node: &str, place: &str) -> String {
     format!("{node} {place}")
 }
 
-/// Returns the place in the value of [`HOME`] if the Node is `node`. A copy of a disk at another Node
-/// does not have the place.
+/// Returns the place in the value of [`HOME`] if the Node is `node`. A copy of a disk at another
+/// Node does not have the place.
 #[must_use]
 pub fn place_at<'a>(value: &'a [u8], node: &str) -> Option<&'a str> {
     let (home, place) = str::from_utf8(value).ok()?.split_once(' ')?;

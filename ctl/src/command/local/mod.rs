@@ -148,7 +148,7 @@ Examples:
 
 const REHOME: &str = "\
 PersistentVolumes keep their place, and the node gets its label. All disks of
-the place must be in the node, which must have no volumes of its own place.
+the place must be in the node, which must have no other volumes.
 First forget the node that had the disks. Then run the two commands that this
 command prints.
 

@@ -33,7 +33,7 @@ class Pages:
         ours = lambda labels: driver in labels.get("volume_plugin", labels.get("driver_name", ""))
         kubelet = cluster.get(f"/api/v1/nodes/{node}/proxy/metrics", raw=True)
         agent = _page(cluster, agents[0], NODE_PORT)
-        # Each sidecar calls the controller of its own pod; the histograms of all are added.
+        # Each sidecar calls the controller in the same pod; the histograms of all are added.
         controller = "".join(_page(cluster, pod, CONTROLLER_PORT) for pod in controllers)
         self.parts = {
             "kubelet": metrics.histograms(

@@ -122,14 +122,17 @@ impl Reporter<'_> {
     /// Waits while the node does not have the disk: its directory does not exist, and no object
     /// remembers it. Another node may have the disk, so this is not a problem to report.
     async fn wait_for_disk(&self) {
-        let mut last = None;
-        let mut next_look = Instant::now();
+        let (mut last, mut next_look) = (None, Instant::now());
         while !self.has_directory().await {
             if next_look <= Instant::now() {
                 next_look += self.orders.config.report_interval;
                 match self.orders.client.get::<LocalDisk>(&self.name()).await {
                     Ok(Some(_)) => return,
-                    Ok(None) => self.orders.log(&mut last, self.absent()),
+                    Ok(None) => {
+                        let why = "does not exist, so this node does not have the disk";
+                        let why = format!("{}: {why}", self.disk.dir.display());
+                        self.orders.log(&mut last, Failure::precondition(why));
+                    }
                     Err(failure) => self.orders.log(&mut last, failure),
                 }
             }
@@ -139,22 +142,17 @@ impl Reporter<'_> {
 
     async fn has_directory(&self) -> bool {
         let dir = self.disk.dir.clone();
-        let found = blocking(move || Ok(dir.is_dir())).await;
-        found.unwrap_or(false)
-    }
-
-    fn absent(&self) -> Failure {
-        Failure::precondition(format!(
-            "disk {}: {} does not exist, so this node does not have the disk",
-            self.disk.name,
-            self.disk.dir.display()
-        ))
+        blocking(move || Ok(dir.is_dir())).await.unwrap_or(false)
     }
 
     /// Opens the disk and reports the identity of its state.
     async fn open(&mut self) -> Result<Served, Failure> {
         let object = self.object().await?;
-        let name = &object.metadata.name;
+        let newer = |part: &str, why: &str| {
+            let name = &object.metadata.name;
+            let why = format!("LocalDisk {name}: {part}: {why}; run the release that wrote it");
+            Failure::precondition(why)
+        };
         let remembered = match &object.status {
             None => {
                 // The object was deleted, and with it the identity of the state.
@@ -162,19 +160,11 @@ impl Reporter<'_> {
                 None
             }
             Some(Parsed::Known(status)) => status.uuid.clone(),
-            Some(Parsed::Unknown(why)) => {
-                return Err(Failure::precondition(format!(
-                    "LocalDisk {name}: status: {why}; run the release that wrote it"
-                )));
-            }
+            Some(Parsed::Unknown(why)) => return Err(newer("status", why)),
         };
         let spec = match &object.spec {
             Parsed::Known(spec) => spec,
-            Parsed::Unknown(why) => {
-                return Err(Failure::precondition(format!(
-                    "LocalDisk {name}: spec: {why}; run the release that wrote it"
-                )));
-            }
+            Parsed::Unknown(why) => return Err(newer("spec", why)),
         };
         let expected = Expected {
             node: self.orders.config.node.clone(),

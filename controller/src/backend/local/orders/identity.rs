@@ -1,7 +1,6 @@
-//! The file `disk.json` in a state directory: the identity of the state, and its topology value; and
-//! which state a directory must have to be served.
+//! The file `disk.json` in a state directory: the identity of the state, and its topology value.
 //! The file goes with the disk, so a disk that is moved to another node, and a copy of a disk, are
-//! recognized.
+//! recognized. This module also decides which directories are served.
 
 use super::super::fault::at;
 use super::super::ledger::Ledger;
