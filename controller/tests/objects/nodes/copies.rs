@@ -1,6 +1,6 @@
 //! Snapshots and copies.
 
-use super::{Front, LONG, MIB, ROOM, SHORT, SMALL, accept, ready, refusal, request, when};
+use super::{Front, LONG, MIB, ROOM, SHORT, SMALL, accept, refusal, request, when};
 use crate::definitions::done;
 use crate::server::Server;
 use belay_bed::requests;

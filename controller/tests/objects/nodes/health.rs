@@ -25,7 +25,7 @@ async fn conditions(front: &Front, id: &str) -> Vec<VolumeHealthEntry> {
         Ok((one, all.await?.into_inner()))
     });
     let (one, all) = health.await.unwrap().unwrap();
-    let mut listed = all.volumes_health.iter();
+    let mut listed = all.entries.iter();
     let is_listed = listed.any(|it| it.volume_id == id);
     assert_eq!(is_listed, !one.health_statuses.is_empty(), "{all:?}");
     one.health_statuses
