@@ -3,7 +3,8 @@
 use crate::backend::local::orders::{Config, Orders};
 use crate::backend::local::{self, Overcommit};
 use crate::heap;
-use crate::kubernetes::{ACCOUNT_DIR, Access, Client, is_disk_name};
+use crate::kubernetes::{ACCOUNT_DIR, Access, Client};
+use belay_contract::drivers::local::is_disk_name;
 use belay_server::call::Callers;
 use belay_server::config::{ProcessArgs, parse_command};
 use belay_server::readiness::{Readiness, State};

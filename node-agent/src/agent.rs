@@ -180,11 +180,16 @@ async fn serve_drivers(
     }
     let (mut services, mut first_tries) = (Vec::new(), Vec::new());
     for (driver, pool) in local().zip(pools.iter()) {
-        let source = Source::of(driver);
-        let unknown = machine.identification(driver);
+        let sources = Source::of(driver);
+        let mut unknown = machine.identification(driver);
         let opening = || match &unknown {
             Some(unknown) => unknown.opening(),
-            None => source.opening(&driver.common.driver_name),
+            None => {
+                let each = sources
+                    .iter()
+                    .map(|it| it.opening(&driver.common.driver_name));
+                each.collect::<Vec<_>>().join("; ")
+            }
         };
         let why = lacking.clone().unwrap_or_else(opening);
         let profile = driver.common.kind.profile();
@@ -193,21 +198,19 @@ async fn serve_drivers(
             service.identify(identity);
         }
         let own = readiness.part(State::Starting(why));
-        if lacking.is_some() {
-            services.push((driver, service, own));
-            continue;
+        for source in sources.into_iter().filter(|_| lacking.is_none()) {
+            let start = Start::new(
+                machine,
+                driver,
+                source,
+                &service,
+                own.clone(),
+                readiness.own(),
+            );
+            let (first, tried) = oneshot::channel();
+            tokio::spawn(start.run(first, unknown.take()));
+            first_tries.push(tried);
         }
-        let start = Start::new(
-            machine,
-            driver,
-            source,
-            &service,
-            own.clone(),
-            readiness.own(),
-        );
-        let (first, tried) = oneshot::channel();
-        tokio::spawn(start.run(first, unknown));
-        first_tries.push(tried);
         services.push((driver, service, own));
     }
     let remote = remote_services(config, machine, &readiness, &servers, lacking.as_ref());

@@ -6,11 +6,11 @@ mod environment;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use belay_contract::drivers::{
-    Metadata, MetadataSource, Profile, TRANSPORT_DISK, TRANSPORT_LOOP, TRANSPORT_NFS,
+    Metadata, MetadataSource, TRANSPORT_DISK, TRANSPORT_LOOP, TRANSPORT_NFS,
 };
 use belay_contract::flags::{DriverArgs, node_id};
 use belay_server::config::{ProcessArgs, ended};
@@ -21,7 +21,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser};
 
 use crate::device::DiskRules;
-pub(crate) use choices::Sandbox;
+pub(crate) use choices::{DiskDir, Sandbox};
 use choices::{Segment, Uncleared, UnknownContent, kubelet_dir};
 
 /// The command-line argument that separates the flags of two drivers.
@@ -107,15 +107,18 @@ pub struct Driver {
     #[command(flatten)]
     pub common: DriverArgs<true>,
 
-    /// Kind local, required: directory of the volumes' files, <state-dir>/volumes of the controller
+    /// Kind local, required: directory of the volumes' files, <state-dir>/volumes of the
+    /// controller; several times, or with commas, for several disks of the node. NAME is the disk
+    /// in the volume context [default: default]
     #[arg(
-        long,
-        value_name = "DIR",
+        long = "loop-dir",
+        value_name = "[NAME=]DIR",
         env = "BELAY_LOOP_DIR",
+        value_delimiter = ',',
         required_unless_present("kind"),
         required_if_eq("kind", "local")
     )]
-    pub loop_dir: Option<PathBuf>,
+    pub disk_dirs: Vec<DiskDir>,
 
     /// Path of --endpoint as the kubelet sees it; with --registration-dir
     #[arg(long, value_name = "SOCKET", env = "BELAY_KUBELET_REGISTRATION_PATH")]
@@ -164,10 +167,6 @@ pub struct Driver {
     /// Kinds of clouds: what to do with a new disk that the cloud has not cleared [default: refuse]
     #[arg(long, value_name = "RULE", env = "BELAY_UNCLEARED", value_enum)]
     uncleared: Option<Uncleared>,
-
-    /// Ignore this driver on nodes whose --node-name (--node-id, if that is not set) is not NAME
-    #[arg(long, value_name = "NAME", env = "BELAY_ONLY_ON_NODE")]
-    only_on_node: Option<String>,
 }
 
 /// A driver after the first one.
@@ -190,19 +189,14 @@ impl Config {
         Self::from_arguments(std::env::args_os()).map_err(|error| ended(&error))
     }
 
-    /// Returns the drivers to serve on this node, which is at least one driver.
+    /// Returns the drivers to serve, which is at least one driver.
     pub fn drivers(&self) -> impl Iterator<Item = &Driver> {
-        self.of_all_nodes()
-            .filter(|driver| driver.is_on(self.node_name(driver)))
-    }
-
-    /// Returns the environment variables that are set, but that no driver of any node reads.
-    pub(crate) fn ignored_variables(&self) -> Vec<&'static str> {
-        environment::ignored(&self.of_all_nodes().collect::<Vec<_>>())
-    }
-
-    fn of_all_nodes(&self) -> impl Iterator<Item = &Driver> {
         std::iter::once(&self.first).chain(&self.more)
+    }
+
+    /// Returns the environment variables that are set, but that no driver reads.
+    pub(crate) fn ignored_variables(&self) -> Vec<&'static str> {
+        environment::ignored(&self.drivers().collect::<Vec<_>>())
     }
 
     /// Returns `--node-name`, for messages; if it is not set, returns the driver's node ID. `None`
@@ -248,30 +242,12 @@ impl Config {
 
     /// Checks flags whose valid values depend on other flags.
     fn check(&self) -> Result<(), String> {
-        for driver in self.of_all_nodes() {
-            if driver.only_on_node.is_some() && self.node_name(driver).is_none() {
-                let name = &driver.common.driver_name;
-                return Err(format!(
-                    "{name}: --only-on-node requires {NODE_NAME_FLAG}: the ID of this node is read \
-                     from the cloud"
-                ));
-            }
-        }
         let drivers: Vec<_> = self.drivers().collect();
-        if drivers.is_empty() {
-            let flag = self
-                .node_name
-                .as_ref()
-                .map_or("--node-id", |_| NODE_NAME_FLAG);
-            let name = self.node_name(&self.first).map_or("", NodeId::as_str);
-            return Err(format!(
-                "--only-on-node: all drivers are for other nodes, none is for {name} ({flag})"
-            ));
-        }
         for (at, driver) in drivers.iter().enumerate() {
             self.check_registration(driver)?;
             let (profile, name) = (driver.common.kind.profile(), &driver.common.driver_name);
-            check_loop_dir(profile, driver.loop_dir.is_some())
+            driver
+                .check_disk_dirs(profile)
                 .and_then(|()| driver.check_disk_rules())
                 .and_then(|()| driver.check_metadata(profile))
                 .and_then(|()| driver.check_instance_file(profile))
@@ -313,11 +289,6 @@ impl Driver {
         self.common.kind.profile().transport == TRANSPORT_NFS
     }
 
-    /// Returns the directory of the volumes' files; `None` if the volumes are not files.
-    pub(crate) fn folder(&self) -> Option<&Path> {
-        self.loop_dir.as_deref()
-    }
-
     /// Returns the metadata sources in the order in which these are queried.
     pub(crate) fn search_order(&self, metadata: &Metadata) -> Vec<MetadataSource> {
         match &self.metadata_search_order[..] {
@@ -332,11 +303,6 @@ impl Driver {
             proves_unknown: self.unknown_content != Some(UnknownContent::Refuse),
             accepts_uncleared: self.uncleared == Some(Uncleared::Accept),
         }
-    }
-
-    fn is_on(&self, node: Option<&NodeId>) -> bool {
-        let only = self.only_on_node.as_deref();
-        only.is_none_or(|only| node.is_some_and(|node| only == node.as_str()))
     }
 
     /// Checks that one process can serve both drivers.
@@ -354,28 +320,15 @@ impl Driver {
             ));
         }
         // Two different paths of the same directory are detected when the drivers start.
-        if let Some(folder) = &self.loop_dir
-            && self.loop_dir == earlier.loop_dir
-        {
-            let folder = folder.display();
+        let is_of_earlier = |it: &&DiskDir| earlier.disk_dirs.iter().any(|of| of.dir == it.dir);
+        if let Some(both) = self.disk_dirs.iter().find(is_of_earlier) {
+            let folder = both.dir.display();
             return Err(format!(
                 "--loop-dir: {earlier_name} and {name} both have {folder}; give each its own"
             ));
         }
         Ok(())
     }
-}
-
-/// Checks that `--loop-dir` is set only if the driver needs it. clap checks the reverse.
-fn check_loop_dir(profile: &Profile, is_given: bool) -> Result<(), String> {
-    let transport = profile.transport;
-    if transport == TRANSPORT_LOOP || !is_given {
-        return Ok(());
-    }
-    Err(format!(
-        "--loop-dir: does not apply: its volumes are not files on this node, but use the transport \
-         {transport}; remove it"
-    ))
 }
 
 /// Adds the position of the driver on the command line to the error.
@@ -396,7 +349,6 @@ fn bad_usage(why: String) -> clap::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use belay_contract::drivers::LOCAL;
 
     #[test]
     fn every_flag_and_its_variable_are_in_the_documentation() {
@@ -408,7 +360,7 @@ mod tests {
             .collect();
         assert_eq!(
             flags.len(),
-            26,
+            25,
             "a flag without an environment variable, or a new one"
         );
         for flag in flags {
@@ -501,21 +453,33 @@ mod tests {
         };
         assert_eq!((one.common.max_volumes, two.common.max_volumes), (3, 0));
         assert!(one.common.node.topology.is_some() && two.common.node.topology.is_none());
-        assert_eq!(two.loop_dir, Some(PathBuf::from("/two")));
+        assert_eq!(two.disk_dirs, [folder("default", "/two")]);
         assert_eq!(names(&parsed(ONE).unwrap()), ["one.belay.dev"]);
     }
 
+    fn folder(disk: &str, dir: &str) -> DiskDir {
+        let (disk, dir) = (disk.to_owned(), PathBuf::from(dir));
+        DiskDir { disk, dir }
+    }
+
     #[test]
-    fn a_folder_is_needed_by_the_kinds_that_have_files_there_and_refused_for_others() {
-        let by_disk = Profile {
-            transport: "disk",
-            ..LOCAL
-        };
-        assert_eq!(check_loop_dir(&LOCAL, true), Ok(()));
-        assert_eq!(check_loop_dir(&by_disk, false), Ok(()));
-        let refused = check_loop_dir(&by_disk, true).unwrap_err();
+    fn a_driver_of_files_has_a_directory_for_each_disk() {
+        let more = ["--loop-dir=fast=/fast,slow=slow", "--loop-dir=/a=b"];
+        let driver = parsed(ONE.into_iter().chain([more[0]])).unwrap().first;
+        let all = [("default", "/one"), ("fast", "/fast"), ("slow", "slow")];
+        assert_eq!(driver.disk_dirs, all.map(|(disk, dir)| folder(disk, dir)));
+        for (more, why) in [
+            (more[1], "/a=b: this disk or this directory is given twice"),
+            ("--loop-dir=fast=/one", "fast=/one: this disk or this"),
+            ("--loop-dir=Fast=/fast", "disk name \"Fast\": use lowercase"),
+        ] {
+            let error = parsed(ONE.into_iter().chain([more])).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+        let of_cloud = CLOUD.into_iter().chain(["--loop-dir=/one"]);
+        let error = parsed(of_cloud).unwrap_err();
         let why = "--loop-dir: does not apply: its volumes are not files on this node";
-        assert!(refused.starts_with(why), "{refused}");
+        assert!(error.contains(why), "{error}");
     }
 
     #[test]
@@ -532,8 +496,8 @@ mod tests {
             names(&config),
             ["one.belay.dev", "cinder.csi.openstack.org"]
         );
-        let folders: Vec<_> = config.drivers().map(Driver::folder).collect();
-        assert_eq!(folders, [Some(Path::new("/one")), None]);
+        let dirs: Vec<_> = config.drivers().map(|it| it.disk_dirs.len()).collect();
+        assert_eq!(dirs, [1, 0]);
     }
 
     const CLOUD: [&str; 3] = [
@@ -543,21 +507,14 @@ mod tests {
     ];
 
     #[test]
-    fn the_flags_of_a_cloud_may_lack_the_nodes_id_but_not_for_a_choice_by_it() {
+    fn the_flags_of_a_cloud_may_lack_the_nodes_id() {
         let config = parsed(CLOUD.into_iter().chain(["--with-topology"])).unwrap();
         let common = &config.first.common;
         assert!(common.node.id.is_none() && common.node.topology.is_none());
         assert!(common.with_topology);
         // The name of a node in Kubernetes differs from its ID in the cloud.
-        let named = ["--node-name=n1", "--only-on-node=n1"];
-        let config = parsed(CLOUD.into_iter().chain(named)).unwrap();
+        let config = parsed(CLOUD.into_iter().chain(["--node-name=n1"])).unwrap();
         assert!(config.first.common.node.id.is_none());
-        assert_eq!(config.drivers().count(), 1);
-        let error = parsed(CLOUD.into_iter().chain(["--only-on-node=n1"])).unwrap_err();
-        assert!(
-            error.contains("--only-on-node requires --node-name"),
-            "{error}"
-        );
     }
 
     #[test]
@@ -668,24 +625,9 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_of_another_node_is_passed_over_and_may_be_any() {
-        let elsewhere = ["--only-on-node=n2", "--endpoint=/csi/one.sock"];
-        let two = TWO
-            .into_iter()
-            .filter(|argument| !argument.starts_with("--endpoint"));
-        let config = parsed(ONE.into_iter().chain(two).chain(elsewhere)).unwrap();
-        assert_eq!(names(&config), ["one.belay.dev"]);
-        let here = TWO.into_iter().chain(["--only-on-node=n1"]);
-        let only_two = ONE.into_iter().chain(["--only-on-node=n2"]).chain(here);
-        assert_eq!(names(&parsed(only_two).unwrap()), ["two.belay.dev"]);
-        let error = parsed(ONE.into_iter().chain(["--only-on-node=n2"])).unwrap_err();
-        assert!(error.contains("none is for n1 (--node-id)"), "{error}");
-    }
-
-    #[test]
     fn each_driver_may_know_the_node_by_an_id_of_its_own() {
         let one = ONE.into_iter().filter(|it| !it.starts_with("--node-id"));
-        let one = one.chain(["--node-name=n1", "--only-on-node=n1"]);
+        let one = one.chain(["--node-name=n1"]);
         let two = TWO.map(|it| {
             if it == "--node-id=n1" {
                 "--node-id=4711"
@@ -693,7 +635,6 @@ mod tests {
                 it
             }
         });
-        let two = two.into_iter().chain(["--only-on-node=n1"]);
         let three = [
             "--driver-name=three.belay.dev",
             "--endpoint=/three",
@@ -701,7 +642,7 @@ mod tests {
         ];
         let three = [NEXT_DRIVER].into_iter().chain(three);
         let three = three.chain(["--kubelet-registration-path=/three", "--with-topology"]);
-        let config = parsed(one.clone().chain(two).chain(three)).unwrap();
+        let config = parsed(one.chain(two).chain(three)).unwrap();
         let ids = config
             .drivers()
             .map(|driver| driver.common.node.id.as_ref().unwrap().as_str());
@@ -717,12 +658,6 @@ mod tests {
                 .drivers()
                 .all(|driver| config.node_name(driver).unwrap().as_str() == "n1")
         );
-
-        let error = parsed(one.clone().chain(["--only-on-node=n2"])).unwrap_err();
-        assert!(error.contains("cannot be used multiple times"), "{error}");
-        let elsewhere = one.filter(|it| !it.starts_with("--only-on-node"));
-        let error = parsed(elsewhere.chain(["--only-on-node=n2"])).unwrap_err();
-        assert!(error.contains("none is for n1 (--node-name)"), "{error}");
     }
 
     #[test]

@@ -1,43 +1,43 @@
-//! Starts a driver: opens and locks its directory or lists the disks, then reads the mounts, and
+//! Starts a driver: opens and locks its directories or lists the disks, then reads the mounts, and
 //! retries until all this succeeds. Then frees devices that a killed agent left bound. A hung disk,
-//! or a directory that is missing or in use by another agent, delays only its own driver.
+//! or a directory that is missing or in use by another agent, delays only its own volumes: each
+//! directory is opened separately, and the driver is ready as soon as one is open.
+
+mod open;
+
+pub(crate) use open::Source;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::fmt::Display;
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belay_contract::drivers::Profile;
 use belay_server::call::Failure;
 use belay_server::endpoint::Endpoint;
 use belay_server::identity::DriverName;
 use belay_server::lock::Lock;
-use belay_server::process;
 use belay_server::readiness::{Readiness, State};
 use belay_server::request::VolumeId;
 use tokio::sync::oneshot;
 
 use crate::arrivals;
 use crate::config::{Config, Driver};
-use crate::device::{DiskIndex, DiskRules, DiskVolumes, LoopDir, Transport, lacking_nodes};
+use crate::device::DiskIndex;
 use crate::identify::Identification;
 use crate::kernel::linux::Linux;
-use crate::kernel::{self, Kernel as _};
-use crate::mounts::MountIndex;
 use crate::operation::remote::RemoteNode;
-use crate::operation::{KubeletDir, Node, Shared};
+use crate::operation::{KubeletDir, Shared};
 use crate::rpc::NodeService;
 use crate::{stale, work};
+use open::Refused;
 
 /// The pause between two attempts to open or lock a directory. The agent receives no event when a
 /// disk responds again, or when a killed process has exited.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Maximum pause between two reads of the cloud's metadata. All nodes share that service.
-const METADATA_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Maximum pause between two reads of the cloud's metadata, which all nodes share, and between two
+/// attempts to open a directory of a driver that serves other disks: the node may lack the disk.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// State that all drivers of the process share.
 pub(crate) struct Machine {
@@ -49,51 +49,6 @@ pub(crate) struct Machine {
     folders: Lock<HashMap<(u64, u64), DriverName>>,
     /// The sockets of all drivers. Binding a socket locks the socket's directory.
     beside_sockets: Vec<Endpoint>,
-}
-
-/// The reason why a driver did not start.
-enum Refused {
-    /// A temporary reason, so the start is retried.
-    ForNow(String),
-    /// A different driver of this process uses the directory.
-    Taken(String),
-}
-
-/// The source of a driver's volumes.
-#[derive(Clone)]
-pub(crate) enum Source {
-    /// Files in this directory.
-    Folder(PathBuf),
-    /// Disks that match the driver's profile, and the rules for formatting them.
-    Disks(&'static Profile, DiskRules),
-}
-
-impl Source {
-    pub(crate) fn of(driver: &Driver) -> Self {
-        match driver.folder() {
-            Some(folder) => Source::Folder(folder.to_owned()),
-            None => Source::Disks(driver.common.kind.profile(), driver.disk_rules()),
-        }
-    }
-
-    /// Returns the status message of a driver whose source is being opened.
-    pub(crate) fn opening(&self, driver: &DriverName) -> String {
-        match self {
-            Source::Folder(folder) => format!(
-                "{driver}: --loop-dir {} is being opened; while this persists, its disk does not \
-                 answer",
-                folder.display()
-            ),
-            Source::Disks(..) => format!("{driver}: the disks of the node are being listed"),
-        }
-    }
-}
-
-/// A driver whose source was opened.
-struct Opened {
-    node: Node<Linux>,
-    /// Whether the directory contains a socket, so that other processes may lock the directory.
-    is_beside_socket: bool,
 }
 
 impl Machine {
@@ -124,106 +79,9 @@ impl Machine {
         let (kernel, shared) = (self.kernel.clone(), Arc::clone(&self.shared));
         RemoteNode::new(kernel, self.kubelet_dir.clone(), shared)
     }
-
-    /// Opens the source of the driver's volumes. May block on a disk.
-    fn open(&self, name: &DriverName, source: &Source) -> Result<Opened, Refused> {
-        match source {
-            Source::Folder(folder) => self.open_folder(name, folder),
-            Source::Disks(profile, rules) => self.open_disks(name, profile, *rules),
-        }
-    }
-
-    fn open_disks(
-        &self,
-        name: &DriverName,
-        profile: &'static Profile,
-        rules: DiskRules,
-    ) -> Result<Opened, Refused> {
-        let for_now = |error: kernel::Error| Refused::ForNow(error.to_string());
-        self.disks.rescan(&self.kernel).map_err(for_now)?;
-        let volumes = DiskVolumes::new(name, profile, &self.disks, rules);
-        let node = self.node(Transport::Disks(volumes)).map_err(for_now)?;
-        Ok(Opened {
-            node,
-            is_beside_socket: false,
-        })
-    }
-
-    fn node(&self, transport: Transport<Linux>) -> kernel::Result<Node<Linux>> {
-        let index = MountIndex::scan(&self.kernel, &transport)?;
-        let kubelet_dir = self.kubelet_dir.clone();
-        let node = Node::new(self.kernel.clone(), transport, index, kubelet_dir);
-        node.read_names();
-        Ok(node.sharing(&self.shared))
-    }
-
-    fn open_folder(&self, name: &DriverName, folder: &Path) -> Result<Opened, Refused> {
-        let for_now =
-            |why: &dyn Display| Refused::ForNow(format!("--loop-dir {}: {why}", folder.display()));
-        // Resolve symlinks, as the kernel does in mount tables; the dot refuses a file.
-        let real = folder.join(".").canonicalize().map_err(|error| {
-            let advice = match error.kind() {
-                io::ErrorKind::NotFound => "mount its disk, or create it",
-                _ => "name a directory",
-            };
-            for_now(&format!(
-                "{error}; {advice} (`volumes` in the controller's --state-dir)"
-            ))
-        })?;
-        lacking_nodes(&self.kernel).map_or(Ok(()), |why| Err(Refused::ForNow(why)))?;
-        let loop_dir = LoopDir::open(&self.kernel, name, &real).map_err(|error| for_now(&error))?;
-        let inode = inode(&real).map_err(|error| for_now(&error))?;
-        let mut folders = self.folders.lock();
-        // If two drivers used the same directory, each would free the other's devices as left over.
-        if let Some(owner) = folders.get(&inode) {
-            let folder = folder.display();
-            return Err(Refused::Taken(format!(
-                "--loop-dir {folder}: another driver has it, {owner}; give each its own"
-            )));
-        }
-        let mut endpoints = self.beside_sockets.iter();
-        let is_beside_socket = endpoints.any(|endpoint| is_folder_of(endpoint, inode));
-        if !is_beside_socket {
-            self.refuse_served(&loop_dir).map_err(|why| for_now(&why))?;
-        }
-        // Read the mounts after the lock was checked: an earlier agent may have mounted volumes.
-        let node = self.node(Transport::Loops(loop_dir));
-        let node = node.map_err(|error| for_now(&error))?;
-        folders.insert(inode, name.clone());
-        drop(folders);
-        Ok(Opened {
-            node,
-            is_beside_socket,
-        })
-    }
-
-    /// Fails while another running agent serves the directory: each would free the other's devices.
-    fn refuse_served(&self, loop_dir: &LoopDir<Linux>) -> Result<(), String> {
-        let failed = |error: kernel::Error| error.to_string();
-        if loop_dir.is_ours_alone(&self.kernel).map_err(failed)? {
-            return Ok(());
-        }
-        let folder = self.kernel.stat(loop_dir.fd()).map_err(failed)?;
-        match process::with_lock_on((folder.dev.major, folder.dev.minor), folder.ino) {
-            None => Ok(()),
-            Some(pid) => Err(format!(
-                "process {pid} has its lock: another node agent serves it; stop one of them"
-            )),
-        }
-    }
 }
 
-/// Whether the socket is in the directory with this device number and inode number.
-fn is_folder_of(endpoint: &Endpoint, folder: (u64, u64)) -> bool {
-    let beside = endpoint.path.parent().map(inode);
-    beside.is_some_and(|beside| beside.is_ok_and(|beside| beside == folder))
-}
-
-fn inode(path: &Path) -> io::Result<(u64, u64)> {
-    path.metadata().map(|found| (found.dev(), found.ino()))
-}
-
-/// A driver that is being started.
+/// A driver that is being started with one of its sources.
 pub(crate) struct Start {
     name: DriverName,
     source: Source,
@@ -261,10 +119,10 @@ impl Start {
         first: oneshot::Sender<Result<(), String>>,
         mut unknown: Option<Identification>,
     ) {
-        let (mut first, mut pause) = (Some(first), PAUSE);
-        let opened = loop {
+        let (mut first, mut pause, mut last) = (Some(first), PAUSE, String::new());
+        let is_beside_socket = loop {
             let why = match self.identify_and_open(&mut unknown).await {
-                Ok(opened) => break opened,
+                Ok(is_beside_socket) => break is_beside_socket,
                 Err(Refused::ForNow(why)) => why,
                 Err(Refused::Taken(why)) => {
                     let fatal = Err(format!("{}: {why}", self.name));
@@ -275,26 +133,32 @@ impl Start {
                     why
                 }
             };
-            self.fails(&why);
+            self.fails(&why, &mut last);
             drop(first.take().map(|first| first.send(Ok(()))));
             tokio::time::sleep(pause).await;
-            let doubled = METADATA_PAUSE_MAX.min(2 * pause);
-            pause = unknown.as_ref().map_or(PAUSE, |_| doubled);
+            pause = match unknown.is_some() || self.service.node().is_ok() {
+                true => PAUSE_MAX.min(2 * pause),
+                false => PAUSE,
+            };
         };
         let is_late = first.is_none();
-        self.service.come_up(opened.node);
         self.readiness.set(self.up.clone());
         if is_late {
-            tracing::info!(driver = self.name.as_str(), "the driver is ready");
+            let what = match &self.source {
+                Source::Folder(dirs, disk) => format!("--loop-dir {}", dirs.path(*disk).display()),
+                Source::Disks(..) => "the driver".to_owned(),
+            };
+            tracing::info!(driver = self.name.as_str(), "{what} is ready");
         }
         drop(first.take().map(|first| first.send(Ok(()))));
         // Only volumes that are files have devices to free: a cloud detaches its disks itself.
-        let Source::Folder(folder) = &self.source else {
+        let Source::Folder(dirs, disk) = &self.source else {
             // The call fails only if the driver is not ready, and the driver is ready here.
             drop(self.service.unmount_removed().await);
             return;
         };
-        if opened.is_beside_socket {
+        let folder = dirs.path(*disk);
+        if is_beside_socket {
             tracing::warn!(
                 "--loop-dir {} is the directory of a socket, whose lock a start needs: devices and \
                  mounts that a killed agent or kubelet left are not freed; use a separate \
@@ -303,13 +167,13 @@ impl Start {
             );
             return;
         }
-        self.look_after(folder).await;
+        self.look_after(folder, *disk).await;
     }
 
     async fn identify_and_open(
         &self,
         unknown: &mut Option<Identification>,
-    ) -> Result<Opened, Refused> {
+    ) -> Result<bool, Refused> {
         if let Some(identification) = unknown {
             let identity = identification.read().await;
             self.service.identify(identity.map_err(Refused::ForNow)?);
@@ -318,34 +182,37 @@ impl Start {
         self.open().await
     }
 
-    async fn open(&self) -> Result<Opened, Refused> {
+    async fn open(&self) -> Result<bool, Refused> {
         let (machine, name) = (Arc::clone(&self.machine), self.name.clone());
-        let source = self.source.clone();
-        let opened = work::apart(move || machine.open(&name, &source)).await;
+        let (source, service) = (self.source.clone(), Arc::clone(&self.service));
+        let opened = work::apart(move || machine.open(&name, &source, &service)).await;
         opened.unwrap_or_else(|failure| Err(Refused::ForNow(failure.message)))
     }
 
-    /// Reports why the driver cannot serve. Logs the reason only if it has changed.
-    fn fails(&self, why: &str) {
+    /// Reports why the driver cannot serve the source, unless the reason is still `last`.
+    fn fails(&self, why: &str, last: &mut String) {
         let why = format!("{}: {why}; retrying", self.name);
-        let state = State::Starting(why.clone());
-        if self.readiness.own() == state {
+        if *last == why {
             return;
         }
-        tracing::error!(
-            driver = self.name.as_str(),
-            "the driver cannot serve: {why}"
-        );
-        self.service.fails(&why);
-        self.readiness.set(state);
+        last.clone_from(&why);
+        if let Source::Folder(dirs, disk) = &self.source {
+            dirs.fails(*disk, &why);
+        }
+        tracing::error!(driver = self.name.as_str(), "cannot serve: {why}");
+        // Otherwise, the driver serves its other disks.
+        if self.service.node().is_err() {
+            self.service.fails(&why);
+            self.readiness.set(State::Starting(why));
+        }
     }
 
     /// Waits for the directory's lock, and then frees what a killed agent or kubelet left behind.
-    async fn look_after(&self, folder: &Path) {
-        if self.lock(folder).await.is_err() {
+    async fn look_after(&self, folder: &Path, disk: usize) {
+        if self.lock(folder, disk).await.is_err() {
             return;
         }
-        if let Err(failure) = self.sweep().await {
+        if let Err(failure) = self.sweep(disk).await {
             tracing::warn!("devices that a killed agent left bound are not freed: {failure}");
         }
         if self.machine.kubelet_dir.is_some() {
@@ -354,12 +221,12 @@ impl Start {
     }
 
     /// Waits until no thread of a killed agent, which may wait for a disk, holds the lock.
-    async fn lock(&self, folder: &Path) -> Result<(), Failure> {
+    async fn lock(&self, folder: &Path, disk: usize) -> Result<(), Failure> {
         let folder = folder.display();
         let mut last = None;
         loop {
             let node = self.service.node()?;
-            let why = match work::apart(move || node.try_lock_directory()).await? {
+            let why = match work::apart(move || node.try_lock_directory(disk)).await? {
                 Ok(true) => break,
                 Ok(false) => "another process has it, perhaps an exiting agent".to_owned(),
                 Err(failure) => failure.message,
@@ -379,20 +246,20 @@ impl Start {
         Ok(())
     }
 
-    async fn sweep(&self) -> Result<(), Failure> {
+    async fn sweep(&self, disk: usize) -> Result<(), Failure> {
         let node = self.service.node()?;
-        for (number, volume) in work::apart(move || node.remnants()).await?? {
+        for (number, volume) in work::apart(move || node.remnants(disk)).await?? {
             // Use a task for each device, so that a hung disk does not delay the other devices.
             let service = Arc::clone(&self.service);
-            drop(tokio::spawn(free(service, number, volume)));
+            drop(tokio::spawn(free(service, disk, number, volume)));
         }
         Ok(())
     }
 }
 
-async fn free(service: Arc<NodeService<Linux>>, number: u32, volume: VolumeId) {
+async fn free(service: Arc<NodeService<Linux>>, disk: usize, number: u32, volume: VolumeId) {
     let id = volume.as_str().to_owned();
-    match service.free_remnant(number, volume).await {
+    match service.free_remnant(disk, number, volume).await {
         Ok(false) => {}
         Ok(true) => tracing::info!(id, "/dev/loop{number} was left bound; freed"),
         Err(failure) => tracing::warn!(id, "/dev/loop{number} stays bound: {failure}"),
@@ -401,8 +268,12 @@ async fn free(service: Arc<NodeService<Linux>>, number: u32, volume: VolumeId) {
 
 #[cfg(test)]
 mod tests {
+    use super::open::{inode, is_folder_of};
     use super::*;
+    use crate::device::LoopDirs;
     use crate::work::Pool;
+    use belay_contract::drivers::LOCAL;
+    use std::path::PathBuf;
     use tempfile::TempDir;
 
     #[test]
@@ -421,8 +292,27 @@ mod tests {
         Config::of_words(["belay-node", "--node-id=n1"].iter().chain(words))
     }
 
-    fn source(folder: &Path) -> Source {
-        Source::Folder(folder.to_owned())
+    /// Returns the sources of a driver with a disk in each of these directories.
+    fn sources<const N: usize>(name: &str, folders: [&Path; N]) -> [Source; N] {
+        let disks = folders.map(|folder| (folder.display().to_string(), folder.to_owned()));
+        let dirs = Arc::new(LoopDirs::new(&name.parse().unwrap(), disks));
+        std::array::from_fn(|disk| Source::Folder(Arc::clone(&dirs), disk))
+    }
+
+    fn service() -> Arc<NodeService<Linux>> {
+        Arc::new(NodeService::new("not yet", Pool::new(), &LOCAL))
+    }
+
+    /// Opens a directory for a driver that serves nothing yet. Returns its service, and whether the
+    /// directory contains a socket.
+    fn open(
+        machine: &Machine,
+        name: &str,
+        folder: &Path,
+    ) -> Result<(Arc<NodeService<Linux>>, bool), Refused> {
+        let ([source], service) = (sources(name, [folder]), service());
+        let is_beside_socket = machine.open(&name.parse().unwrap(), &source, &service)?;
+        Ok((service, is_beside_socket))
     }
 
     #[test]
@@ -430,7 +320,7 @@ mod tests {
         let opening = |words: &[&str]| {
             let config = config(words);
             let driver = config.drivers().next().unwrap();
-            Source::of(driver).opening(&driver.common.driver_name)
+            Source::of(driver)[0].opening(&driver.common.driver_name)
         };
         let files = opening(&["--endpoint=/csi/csi.sock", "--loop-dir=/volumes"]);
         let expected = "local.csi.belay.dev: --loop-dir /volumes is being opened; while this \
@@ -464,9 +354,9 @@ mod tests {
         let (volumes, link) = (dir.path().join("volumes"), dir.path().join("link"));
         std::os::unix::fs::symlink(&volumes, &link).unwrap();
         let agent = machine(sockets.path());
-        let [a, b]: [DriverName; 2] = ["a.belay.dev", "b.belay.dev"].map(|it| it.parse().unwrap());
+        let [a, b] = ["a.belay.dev", "b.belay.dev"];
 
-        let Err(Refused::ForNow(why)) = agent.open(&a, &source(&link)) else {
+        let Err(Refused::ForNow(why)) = open(&agent, a, &link) else {
             panic!("a directory that does not exist");
         };
         assert!(
@@ -475,9 +365,9 @@ mod tests {
             "{why}"
         );
         std::fs::create_dir(&volumes).unwrap();
-        let opened = agent.open(&a, &source(&link)).ok().unwrap();
-        assert!(!opened.is_beside_socket);
-        let Err(Refused::Taken(why)) = agent.open(&b, &source(&volumes)) else {
+        let opened = open(&agent, a, &link).ok().unwrap();
+        assert!(!opened.1);
+        let Err(Refused::Taken(why)) = open(&agent, b, &volumes) else {
             panic!("the directory of another driver");
         };
         let expected = format!(
@@ -486,44 +376,43 @@ mod tests {
         );
         assert_eq!(why, expected);
         // The first agent holds the lock while it is running.
-        let Err(Refused::ForNow(why)) = machine(sockets.path()).open(&a, &source(&volumes)) else {
+        let Err(Refused::ForNow(why)) = open(&machine(sockets.path()), a, &volumes) else {
             panic!("the directory of another agent");
         };
         let holder = format!("process {} has its lock", std::process::id());
         assert!(why.contains(&holder), "{why}");
         drop(opened);
         let next = machine(sockets.path());
-        next.open(&a, &source(&volumes)).ok().unwrap();
+        open(&next, a, &volumes).ok().unwrap();
     }
 
     #[test]
     fn the_directory_of_a_socket_is_served_although_its_lock_is_another_ones() {
         let dir = TempDir::new().unwrap();
-        let name = "a.belay.dev".parse().unwrap();
-        let one = machine(dir.path()).open(&name, &source(dir.path()));
-        let two = machine(dir.path()).open(&name, &source(dir.path()));
-        assert!(one.ok().unwrap().is_beside_socket && two.ok().unwrap().is_beside_socket);
+        let open = || open(&machine(dir.path()), "a.belay.dev", dir.path()).ok();
+        let (one, two) = (open().unwrap(), open().unwrap());
+        assert!(one.1 && two.1);
     }
 
     type Coming = (Arc<NodeService<Linux>>, Readiness);
 
-    fn start(machine: &Arc<Machine>, name: &str, folder: &Path) -> (Start, Coming) {
+    /// Returns the starts of a driver with a disk in each of these directories.
+    fn starts<const N: usize>(
+        machine: &Arc<Machine>,
+        name: &str,
+        folders: [&Path; N],
+    ) -> ([Start; N], Coming) {
         let config = config(&["--endpoint=/csi/csi.sock", "--loop-dir=/volumes"]);
         let mut driver = config.drivers().next().unwrap().clone();
         driver.common.driver_name = name.parse().unwrap();
-        let profile = driver.common.kind.profile();
-        let service = Arc::new(NodeService::new("not yet", Pool::new(), profile));
+        let service = service();
         let readiness = Readiness::new(State::Starting("not yet".to_owned()));
-        let own = readiness.clone();
-        let start = Start::new(
-            machine,
-            &driver,
-            source(folder),
-            &service,
-            own,
-            State::Ready,
-        );
-        (start, (service, readiness))
+        let start = |source| {
+            let own = readiness.clone();
+            Start::new(machine, &driver, source, &service, own, State::Ready)
+        };
+        let starts = sources(name, folders).map(start);
+        (starts, (service, readiness))
     }
 
     #[tokio::test(start_paused = true)]
@@ -531,7 +420,7 @@ mod tests {
         let dir = TempDir::new().unwrap();
         let volumes = dir.path().join("volumes");
         let machine = Arc::new(machine(Path::new("/elsewhere")));
-        let (start, (service, readiness)) = start(&machine, "a.belay.dev", &volumes);
+        let ([start], (service, readiness)) = starts(&machine, "a.belay.dev", [&volumes]);
         let (first, tried) = oneshot::channel();
         let run = tokio::spawn(start.run(first, None));
         assert_eq!(tried.await, Ok(Ok(())));
@@ -553,14 +442,41 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_driver_serves_the_disks_that_it_has_and_the_others_later() {
+        let dir = TempDir::new().unwrap();
+        let [volumes, missing] = ["volumes", "missing"].map(|name| dir.path().join(name));
+        std::fs::create_dir(&volumes).unwrap();
+        let machine = Arc::new(machine(Path::new("/elsewhere")));
+        let (starts, (service, readiness)) =
+            starts(&machine, "a.belay.dev", [&missing, &volumes, &volumes]);
+        let [(late, tried_late), (first, tried), (same, tried_same)] = starts.map(|start| {
+            let (first, tried) = oneshot::channel();
+            (tokio::spawn(start.run(first, None)), tried)
+        });
+        first.await.unwrap();
+        assert_eq!((tried_late.await, tried.await), (Ok(Ok(())), Ok(Ok(()))));
+        let why = tried_same.await.unwrap().unwrap_err();
+        assert!(why.contains("another disk of this driver has it"), "{why}");
+        same.await.unwrap();
+        assert_eq!(readiness.own(), State::Ready);
+        let node = service.node().unwrap();
+        let disks = || node.folders().unwrap().open().count();
+        assert_eq!(disks(), 1);
+        std::fs::create_dir(&missing).unwrap();
+        late.await.unwrap();
+        assert_eq!(disks(), 2);
+        assert_eq!(readiness.own(), State::Ready);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_directory_of_another_driver_ends_the_start_with_the_drivers_name() {
         let dir = TempDir::new().unwrap();
         let machine = Arc::new(machine(Path::new("/elsewhere")));
-        let (one, (up, _)) = start(&machine, "a.belay.dev", dir.path());
+        let ([one], (up, _)) = starts(&machine, "a.belay.dev", [dir.path()]);
         let (first, tried) = oneshot::channel();
         one.run(first, None).await;
         assert_eq!(tried.await, Ok(Ok(())));
-        let (two, (refused, _)) = start(&machine, "b.belay.dev", dir.path());
+        let ([two], (refused, _)) = starts(&machine, "b.belay.dev", [dir.path()]);
         let (first, tried) = oneshot::channel();
         two.run(first, None).await;
         let why = tried.await.unwrap().unwrap_err();

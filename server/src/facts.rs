@@ -14,9 +14,9 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Gauge: free space in the filesystem of the backing files, in bytes, by `driver`.
+/// Gauge: free space in the filesystem of the backing files, in bytes, by `driver` and `disk`.
 const FREE: &str = "belay_storage_free_bytes";
-/// Gauge: size of the filesystem of the backing files, in bytes, by `driver`.
+/// Gauge: size of the filesystem of the backing files, in bytes, by `driver` and `disk`.
 const SIZE: &str = "belay_storage_size_bytes";
 /// Gauge: volumes with a health condition, by `driver` and `reason`.
 const UNHEALTHY: &str = "belay_volumes_unhealthy";
@@ -55,8 +55,9 @@ pub type Measuring = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// The known facts about a driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// The filesystem of the backing files, as last measured. `None` before the first measurement.
-    pub storage: Option<Space>,
+    /// The filesystems of the backing files, as last measured, by the name of the disk, which is
+    /// empty for the default disk. Empty before the first measurement.
+    pub storage: BTreeMap<String, Space>,
     /// The number of volumes staged on this node, or ready in this controller. `None` if the number
     /// is not known.
     pub volumes: Option<u64>,
@@ -165,9 +166,9 @@ impl Entry {
 
     fn show(&self) {
         let known = self.facts.known();
-        if let Some(storage) = known.storage {
-            self.set(FREE, storage.free_bytes);
-            self.set(SIZE, storage.size_bytes);
+        for (disk, space) in known.storage {
+            self.set(FREE, &disk, space.free_bytes);
+            self.set(SIZE, &disk, space.size_bytes);
         }
         for reason in self.facts.reasons() {
             let count = known.unhealthy.get(reason).copied().unwrap_or(0);
@@ -176,8 +177,12 @@ impl Entry {
         }
     }
 
-    fn set(&self, gauge: &'static str, value: u64) {
-        metrics::gauge!(gauge, "driver" => self.driver.to_string()).set(value as f64);
+    fn set(&self, gauge: &'static str, disk: &str, value: u64) {
+        let mut labels = vec![("driver", self.driver.to_string())];
+        if !disk.is_empty() {
+            labels.push(("disk", disk.to_owned()));
+        }
+        metrics::gauge!(gauge, &labels).set(value as f64);
     }
 }
 
@@ -218,11 +223,13 @@ mod tests {
         fn known(&self) -> Known {
             let free_bytes = self.free.load(Ordering::Relaxed);
             let size_bytes = 1000;
+            let space = Space {
+                free_bytes,
+                size_bytes,
+            };
+            let disks = ["", "fast"].map(|disk| (disk.to_owned(), space));
             Known {
-                storage: (free_bytes > 0).then_some(Space {
-                    free_bytes,
-                    size_bytes,
-                }),
+                storage: disks.into_iter().filter(|_| free_bytes > 0).collect(),
                 volumes: Some(3),
                 unhealthy: [("DeviceErrors", free_bytes)].into(),
             }
@@ -282,6 +289,7 @@ mod tests {
             let page = page(&recorder, &facts);
             assert!(page.contains("\nbelay_storage_free_bytes{driver=\"d\"} 1\n"));
             assert!(page.contains("\nbelay_storage_size_bytes{driver=\"d\"} 1000\n"));
+            assert!(page.contains("_size_bytes{driver=\"d\",disk=\"fast\"} 1000\n"));
             assert!(page.contains("{driver=\"d\",reason=\"DeviceErrors\"} 1\n"));
             assert!(page.contains("{driver=\"d\",reason=\"BackingFileGone\"} 0\n"));
             tokio::time::advance(INTERVAL).await;

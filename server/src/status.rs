@@ -241,12 +241,20 @@ fn unhealthy(page: &mut String, known: &Known) -> fmt::Result {
 }
 
 fn storage(page: &mut String, known: &Known) -> fmt::Result {
-    match known.storage {
-        None => page.push_str("<td>-"),
-        Some(space) => {
-            let (free, size) = (Rounded(space.free_bytes), Rounded(space.size_bytes));
-            write!(page, "<td class=\"n\">{free} of {size} free")?;
-        }
+    page.push_str(if known.storage.is_empty() {
+        "<td>-"
+    } else {
+        "<td class=\"n\">"
+    });
+    for (at, (disk, space)) in known.storage.iter().enumerate() {
+        let (free, size) = (Rounded(space.free_bytes), Rounded(space.size_bytes));
+        page.push_str(if at > 0 { "<br>" } else { "" });
+        let disk = if disk.is_empty() {
+            String::new()
+        } else {
+            format!("{disk}: ")
+        };
+        write!(page, "{disk}{free} of {size} free")?;
     }
     Ok(())
 }
@@ -401,19 +409,20 @@ mod tests {
 
     #[test]
     fn conditions_and_free_space_are_named() {
+        let space = crate::facts::Space {
+            free_bytes: 3 << 29,
+            size_bytes: 100 << 30,
+        };
         let known = Known {
             unhealthy: [("BackingFileGone", 2), ("DeviceErrors", 0), ("Other", 1)].into(),
-            storage: Some(crate::facts::Space {
-                free_bytes: 3 << 29,
-                size_bytes: 100 << 30,
-            }),
+            storage: ["", "fast"].map(|disk| (disk.to_owned(), space)).into(),
             ..Known::default()
         };
         let mut cells = String::new();
         unhealthy(&mut cells, &known).unwrap();
         storage(&mut cells, &known).unwrap();
         let expected = "<td class=\"bad\">2 BackingFileGone, 1 Other\
-                        <td class=\"n\">1.5 GiB of 100 GiB free";
+                        <td class=\"n\">1.5 GiB of 100 GiB free<br>fast: 1.5 GiB of 100 GiB free";
         assert_eq!(cells, expected);
     }
 

@@ -21,7 +21,7 @@ const NAMES: [&str; 2] = ["local.csi.belay.dev", "fast.belay.dev"];
 /// The node IDs of the drivers; the first driver uses the node's name.
 const NODE_IDS: [&str; 2] = ["node-1", "4711"];
 
-/// An agent with the two drivers of [`NAMES`], and an agent of another node.
+/// An agent with the two drivers of [`NAMES`].
 struct Bed {
     agent: Process,
     kubelet: Kubelet,
@@ -114,20 +114,6 @@ fn flags(test_dir: &TestDir) -> Vec<String> {
     flags.push(format!("--endpoint={}", path(&socket(test_dir, 1))));
     flags.extend(of_driver(1));
     flags.push(format!("--node-id={}", NODE_IDS[1]));
-    flags.push(format!("--only-on-node={}", NODE_IDS[0]));
-    // Nothing of this driver exists, and nothing of it is used.
-    flags.extend(
-        [
-            "--next-driver",
-            "--driver-name=elsewhere.belay.dev",
-            "--endpoint=/nowhere/csi.sock",
-            "--kubelet-registration-path=/nowhere/csi.sock",
-            "--loop-dir=/nowhere/volumes",
-            "--node-id=node-2",
-            "--only-on-node=node-2",
-        ]
-        .map(str::to_owned),
-    );
     flags
 }
 

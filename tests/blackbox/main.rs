@@ -27,6 +27,8 @@ mod crowd;
 #[cfg(test)]
 mod dead_disk;
 #[cfg(test)]
+mod disks;
+#[cfg(test)]
 mod drivers;
 #[cfg(test)]
 mod flood;

@@ -104,6 +104,31 @@ pub const SILENT: &str = "its store does not report";
 /// VolumeSnapshotContent may still be created.
 pub const UNCLAIMED_AFTER: Duration = Duration::from_secs(600);
 
+/// The parameter of a StorageClass, and the key of the volume context, that names the disk of the
+/// node whose directory has the volume's file.
+pub const DISK: &str = "disk";
+/// The disk of volumes without the key [`DISK`].
+pub const DEFAULT_DISK: &str = "default";
+/// The maximum length of a disk's name in bytes, as the definition of LocalDisk has it.
+const DISK_NAME_BYTES_MAX: usize = 63;
+
+/// Whether the text can be the name of a disk.
+#[must_use]
+pub fn is_disk_name(text: &str) -> bool {
+    is_label(text) && text.len() <= DISK_NAME_BYTES_MAX
+}
+
+/// Whether the text can be a part between dots of an object's name (RFC 1123), apart from its
+/// length.
+#[must_use]
+pub fn is_label(text: &str) -> bool {
+    let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(is_plain)
+        && bytes.last().is_some_and(is_plain)
+        && bytes.iter().all(|byte| is_plain(byte) || *byte == b'-')
+}
+
 /// The part of a LocalDisk's problem that states that its directory is empty, and that only the
 /// permission to use the directory is missing.
 pub const WAITS: &str = "waiting for the controller's permission";
@@ -205,6 +230,18 @@ mod tests {
             "cp --archive --reflink=auto /state/volumes/vol-1 /state/volumes/vol-1.new && mv ",
         ] {
             assert!(why.contains(part), "{part}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_disk_is_named_like_a_label_of_dns() {
+        let longest = "a".repeat(DISK_NAME_BYTES_MAX);
+        for name in [DEFAULT_DISK, "a", "7", "fast-1", &longest] {
+            assert!(is_disk_name(name), "{name:?}");
+        }
+        let too_long = format!("{longest}a");
+        for text in ["", "-a", "a-", "Fast", "a.b", "a/b", "a b", &too_long] {
+            assert!(!is_disk_name(text), "{text:?}");
         }
     }
 

@@ -35,9 +35,6 @@ impl Resource for LocalDisk {
     type Status = DiskStatus;
 }
 
-/// The maximum length of a disk's name in bytes, as the definition of LocalDisk has it.
-const DISK_NAME_BYTES_MAX: usize = 63;
-
 /// A requested volume. An optional field without a value is absent in JSON, not null, because the
 /// server would remove a null, and its response would then differ from the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -254,23 +251,6 @@ pub struct UnlistedFile {
     pub name: Option<String>,
     /// The size in bytes.
     pub bytes: u64,
-}
-
-/// Whether the text can be the name of a disk.
-#[must_use]
-pub fn is_disk_name(text: &str) -> bool {
-    is_label(text) && text.len() <= DISK_NAME_BYTES_MAX
-}
-
-/// Whether the text can be a part between dots of an object's name (RFC 1123), apart from its
-/// length.
-#[must_use]
-pub fn is_label(text: &str) -> bool {
-    let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = text.as_bytes();
-    bytes.first().is_some_and(is_plain)
-        && bytes.last().is_some_and(is_plain)
-        && bytes.iter().all(|byte| is_plain(byte) || *byte == b'-')
 }
 
 /// Returns a time in UTC as RFC 3339, as the status fields contain it.

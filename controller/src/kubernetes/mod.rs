@@ -16,7 +16,7 @@ pub use claims::{PersistentVolume, SnapshotContent};
 pub use kinds::{
     Condition, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Mode, Phase,
     SnapshotSpec, SnapshotStatus, Source, Unlisted, UnlistedFile, Usage, VolumeSpec, VolumeStatus,
-    is_disk_name, is_label, rfc3339,
+    rfc3339,
 };
 pub use object::{Metadata, Object, Parsed, Resource};
 pub use verbs::{Change, List, Node, NodeSpec, Selector, Written};

@@ -72,6 +72,12 @@ impl Selector {
         Self(format!("spec.node={}", value(name)))
     }
 
+    /// Selects the disks with this topology value.
+    #[must_use]
+    pub fn place(place: &str) -> Self {
+        Self(format!("spec.place={}", value(place)))
+    }
+
     /// Selects the objects with this ID of a volume or snapshot.
     #[must_use]
     pub fn id(id: &str) -> Self {

@@ -3,7 +3,7 @@
 use belay_contract::drivers::{Kind, Profile};
 use belay_contract::topology::Topology;
 
-use super::Driver;
+use super::{DiskDir, Driver};
 
 /// Labels in the namespaces of Kubernetes that a kubelet may set on its node, in addition to all
 /// labels in [`KUBELET_NAMESPACES`]. The admission plugin NodeRestriction rejects every other label
@@ -41,6 +41,28 @@ fn is_forbidden(key: &str) -> bool {
 }
 
 impl Driver {
+    /// Checks that `--loop-dir` is set only if the driver needs it, with another disk and
+    /// another directory each time. clap checks that a driver that needs it has it.
+    pub(super) fn check_disk_dirs(&self, profile: &Profile) -> Result<(), String> {
+        let (all, transport) = (&self.disk_dirs, profile.transport);
+        if !self.has_files() && !all.is_empty() {
+            return Err(format!(
+                "--loop-dir: does not apply: its volumes are not files on this node, but use the \
+                 transport {transport}; remove it"
+            ));
+        }
+        let is_same = |of: &DiskDir, it: &DiskDir| of.disk == it.disk || of.dir == it.dir;
+        let mut each = all.iter().enumerate();
+        match each.find(|(at, it)| all[..*at].iter().any(|of| is_same(of, it))) {
+            Some((_, DiskDir { disk, dir })) => Err(format!(
+                "--loop-dir {disk}={}: this disk or this directory is given twice; give each disk \
+                 its own directory",
+                dir.display()
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that the flags for formatting disks are set only if the volumes are disks.
     pub(super) fn check_disk_rules(&self) -> Result<(), String> {
         let given = [

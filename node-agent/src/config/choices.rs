@@ -1,8 +1,10 @@
-//! Value types of command-line flags: enumerations, a segment of the node's topology, and a
-//! directory.
+//! Value types of command-line flags: enumerations, a segment of the node's topology, and
+//! directories.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
+use belay_contract::drivers::local::{DEFAULT_DISK, is_disk_name, is_label};
 use belay_contract::topology::Topology;
 use belay_server::call::Failure;
 use belay_server::request::AbsPath;
@@ -59,22 +61,43 @@ impl FromStr for Segment {
         // Kubernetes allows the same characters in the name part of a label's key as in a label's
         // value; only the length limits differ.
         let is_name = name.len() <= NAME_BYTES_MAX && Topology::new(key, name).is_ok();
-        let is_domain = |prefix: &str| {
-            let is_part = |part: &str| {
-                let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-                let bytes = part.as_bytes();
-                bytes.iter().all(|byte| is_plain(*byte) || *byte == b'-')
-                    && bytes.first().copied().is_some_and(is_plain)
-                    && bytes.last().copied().is_some_and(is_plain)
-            };
-            prefix.len() <= PREFIX_BYTES_MAX && prefix.split('.').all(is_part)
-        };
+        let is_domain =
+            |prefix: &str| prefix.len() <= PREFIX_BYTES_MAX && prefix.split('.').all(is_label);
         if !is_name || !prefix.is_none_or(is_domain) {
             return Err(format!("{key:?}: cannot be the key of a node's label"));
         }
         Topology::new(key, value).map_err(|error| error.to_string())?;
         let (key, value) = (key.to_owned(), value.to_owned());
         Ok(Self { key, value })
+    }
+}
+
+/// A disk of the node, with the directory that contains the files of the disk's volumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskDir {
+    /// The name of the disk in the volume context.
+    pub disk: String,
+    /// The directory.
+    pub dir: PathBuf,
+}
+
+impl FromStr for DiskDir {
+    type Err = String;
+
+    /// Parses `NAME=DIR` or `DIR`. A directory whose path contains `=` must begin with `/` or `.`,
+    /// or follow a name.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = text
+            .split_once('=')
+            .filter(|_| !text.starts_with(['/', '.']));
+        let (disk, dir) = named.unwrap_or((DEFAULT_DISK, text));
+        if !is_disk_name(disk) {
+            return Err(format!(
+                "disk name {disk:?}: use lowercase letters, digits and inner hyphens, at most 63"
+            ));
+        }
+        let (disk, dir) = (disk.to_owned(), dir.into());
+        Ok(Self { disk, dir })
     }
 }
 

@@ -10,18 +10,17 @@ use clap::Parser;
 use super::Driver;
 
 /// Variables with values that two drivers cannot share. Only the first driver reads them.
-const FIRST_ONLY: [&str; 5] = [
+const FIRST_ONLY: [&str; 4] = [
     "CSI_ENDPOINT",
     "BELAY_DRIVER_KIND",
     "BELAY_DRIVER_NAME",
     "BELAY_KUBELET_REGISTRATION_PATH",
-    "BELAY_ONLY_ON_NODE",
 ];
 
 /// A variable, and the drivers that have the setting.
 type Setting = (&'static str, fn(&Driver) -> bool);
 
-/// The directory of the volumes' files.
+/// The directories of the volumes' files.
 const FOLDER: &str = "BELAY_LOOP_DIR";
 
 /// The variables of settings that only some drivers have.
@@ -181,8 +180,8 @@ mod tests {
                     ends,
                     ["/first", "/csi/local.sock"].map(std::path::Path::new)
                 );
-                let dirs: Vec<_> = config.drivers().map(|it| it.loop_dir.is_some()).collect();
-                assert_eq!(dirs, [false, true]);
+                let dirs: Vec<_> = config.drivers().map(|it| it.disk_dirs.len()).collect();
+                assert_eq!(dirs, [0, 1]);
                 let error = parsed(&[&LOCAL, &OPENSTACK[1..]]).unwrap_err();
                 assert!(error.contains("--endpoint <SOCKET>"), "{error}");
             }

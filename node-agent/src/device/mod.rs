@@ -22,11 +22,11 @@ pub(crate) use disks::{
     ANSWER_MAX, DiskIndex, DiskRules, DiskSeen, DiskUser, DiskVolumes, Missing,
 };
 pub(crate) use label::Label;
-/// The directory of one driver's volumes, if the volumes are files on this node.
-pub(crate) use loops::LoopDir as VolumeDir;
 #[cfg(test)]
 pub(crate) use loops::loop_path;
-pub(crate) use loops::{IsShown, LoopDir, lacking_nodes, linked};
+pub(crate) use loops::{IsShown, LoopDir, LoopDirs, lacking_nodes, linked};
+/// The directories of the volumes of one driver, if the volumes are files on this node.
+pub(crate) use loops::{LoopDir as VolumeDir, LoopDirs as VolumeDirs};
 pub(crate) use open_device::OpenDevice;
 pub(crate) use storage::Storage;
 pub(crate) use transport::Transport;

@@ -1,8 +1,10 @@
 //! The two ways in which a driver's volumes reach the node, with one interface for all operations.
 
 mod attached;
+mod behind;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use belay_contract::disk::DiskIdentity;
 use belay_contract::publish_context::PublishContext;
@@ -11,15 +13,15 @@ use belay_server::identity::DriverName;
 use belay_server::request::{Context, VolumeId};
 
 use super::{
-    Backing, DiskIndex, DiskSeen, DiskVolumes, Guard, Intent, Label, LoopDir, OpenDevice, Purpose,
-    Search, Storage, Verdict, loops,
+    DiskIndex, DiskSeen, DiskVolumes, Guard, Intent, Label, LoopDirs, OpenDevice, Purpose, Search,
+    Storage, Verdict, loops,
 };
-use crate::kernel::{self, Dev, Ext4Errors, Inode, Kernel};
+use crate::kernel::{self, Dev, Ext4Errors, Kernel};
 
 /// The transport of a driver's volumes.
 pub(crate) enum Transport<K: Kernel> {
-    /// Files in one directory, attached as loop devices.
-    Loops(LoopDir<K>),
+    /// Files in the directories of the node's disks, attached as loop devices.
+    Loops(Arc<LoopDirs<K>>),
     /// Disks that a cloud attaches.
     Disks(DiskVolumes),
 }
@@ -97,7 +99,7 @@ impl<K: Kernel> Transport<K> {
     /// Returns the driver of the volumes.
     pub(crate) fn driver(&self) -> &DriverName {
         match self {
-            Transport::Loops(dir) => dir.driver(),
+            Transport::Loops(dirs) => dirs.driver(),
             Transport::Disks(disks) => disks.driver(),
         }
     }
@@ -148,22 +150,24 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Returns the volume's storage, opened as the purpose requires.
+    /// Returns the volume's storage, opened as the purpose requires. The volume context `about`
+    /// names the disk of the node that has the volume's file.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for an ID that is not a file name, or if the file is a symlink;
-    /// `NOT_FOUND` if there is no such file; `FAILED_PRECONDITION` for a disk that also matches
-    /// another volume, or if several disks match.
+    /// `NOT_FOUND` if there is no such file; `UNAVAILABLE` if the directory of the disk in the
+    /// volume context is not open; `FAILED_PRECONDITION` if there is no such disk, for a disk that
+    /// also matches another volume, or if several disks match.
     pub(crate) fn find(
         &self,
         kernel: &K,
         volume: &VolumeId,
-        plan: &PublishContext,
+        (plan, about): (&PublishContext, &Context),
         purpose: Purpose,
     ) -> Result<Search<Storage<K>>, Failure> {
         match self {
-            Transport::Loops(dir) => {
-                let file = dir.find(kernel, volume, purpose)?;
+            Transport::Loops(dirs) => {
+                let file = dirs.named_in(about)?.find(kernel, volume, purpose)?;
                 Ok(Search::Found(Storage::File(file)))
             }
             Transport::Disks(disks) => Ok(match disks.find(kernel, volume, plan)? {
@@ -184,7 +188,10 @@ impl<K: Kernel> Transport<K> {
         volume: &VolumeId,
     ) -> Result<Option<Storage<K>>, Failure> {
         match self {
-            Transport::Loops(dir) => Ok(dir.find_if_any(kernel, volume)?.map(Storage::File)),
+            Transport::Loops(dirs) => {
+                let file = dirs.of(kernel, volume)?.find_if_any(kernel, volume)?;
+                Ok(file.map(Storage::File))
+            }
             Transport::Disks(disks) => Ok(disks.find_if_any(volume)?.map(Storage::Disk)),
         }
     }
@@ -196,7 +203,10 @@ impl<K: Kernel> Transport<K> {
     /// a file name, except `NOT_FOUND`.
     pub(crate) fn is_here(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
         match self {
-            Transport::Loops(dir) => Ok(dir.name_if_any(kernel, volume)?.is_some()),
+            Transport::Loops(dirs) => {
+                let file = dirs.of(kernel, volume)?.name_if_any(kernel, volume)?;
+                Ok(file.is_some())
+            }
             Transport::Disks(disks) => Ok(disks.known(volume).is_some()),
         }
     }
@@ -252,9 +262,9 @@ impl<K: Kernel> Transport<K> {
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for an ID that is not a file name.
-    pub(crate) fn named(&self, volume: &VolumeId) -> Result<PathBuf, Failure> {
+    pub(crate) fn named(&self, kernel: &K, volume: &VolumeId) -> Result<PathBuf, Failure> {
         match self {
-            Transport::Loops(dir) => dir.path_of(volume),
+            Transport::Loops(dirs) => dirs.path_of(kernel, volume),
             Transport::Disks(disks) => Ok(disks.named(volume).into()),
         }
     }
@@ -270,7 +280,7 @@ impl<K: Kernel> Transport<K> {
         volume: &VolumeId,
     ) -> Result<Option<kernel::Error>, Failure> {
         match self {
-            Transport::Loops(dir) => dir.unreadable(kernel, volume),
+            Transport::Loops(dirs) => dirs.of(kernel, volume)?.unreadable(kernel, volume),
             Transport::Disks(_) => Ok(None),
         }
     }
@@ -297,7 +307,8 @@ impl<K: Kernel> Transport<K> {
         }
         let diskseq = label.map(Label::diskseq);
         match self {
-            Transport::Loops(dir) => {
+            Transport::Loops(dirs) => {
+                let dir = dirs.of(kernel, volume)?;
                 let verdict = dir.verdict(kernel, volume, (dev, diskseq), intent)?;
                 Ok(verdict.guarded(Guard::Loop))
             }
@@ -313,82 +324,6 @@ impl<K: Kernel> Transport<K> {
         match self {
             Transport::Loops(_) => Verdict::Foreign,
             Transport::Disks(_) => Verdict::Removed,
-        }
-    }
-
-    /// Returns the state of the storage of the volume's device, judged by names and by data in
-    /// memory. `known` is the device's file. Queries neither the device nor the disk. Without
-    /// `may_wait`, returns `None` if the file is not in memory.
-    ///
-    /// # Errors
-    /// Returns the kernel's error.
-    pub(crate) fn behind(
-        &self,
-        kernel: &K,
-        volume: &VolumeId,
-        (dev, known): (Dev, Option<Inode>),
-        may_wait: bool,
-    ) -> Result<Option<Backing>, Failure> {
-        match self {
-            Transport::Loops(dir) if may_wait => dir.behind(kernel, volume, (dev, known)).map(Some),
-            Transport::Loops(dir) => dir.behind_in_memory(kernel, volume, (dev, known)),
-            Transport::Disks(_) => Ok(Some(DiskVolumes::behind(kernel, dev)?)),
-        }
-    }
-
-    /// Whether the device of a volume's mount no longer has the volume's storage. `known` is the
-    /// device's file. Does not query any device. Without `may_wait`, returns `None` if the check
-    /// needs to read the disk with the storage.
-    ///
-    /// # Errors
-    /// Returns the kernel's error.
-    pub(crate) fn is_replaced(
-        &self,
-        kernel: &K,
-        volume: &VolumeId,
-        (dev, known): (Dev, Option<Inode>),
-        may_wait: bool,
-    ) -> Result<Option<bool>, Failure> {
-        match self {
-            Transport::Loops(dir) => dir.is_replaced(kernel, volume, (dev, known), may_wait),
-            Transport::Disks(_) => {
-                let behind = DiskVolumes::behind(kernel, dev)?;
-                Ok(Some(matches!(behind, Backing::Unplugged)))
-            }
-        }
-    }
-
-    /// Returns the message about a mount at `path` whose device no longer has the volume's storage.
-    pub(crate) fn replaced(&self, volume: &VolumeId, path: &Path) -> String {
-        let path = path.display();
-        match self {
-            Transport::Loops(_) => format!(
-                "the file of volume {volume} was removed or replaced while it is staged, and \
-                 {path} has the old one; delete the pods that use it here, so that it is \
-                 unpublished and unstaged"
-            ),
-            Transport::Disks(_) => format!(
-                "the disk of volume {volume} was removed while it is staged, and {path} shows the \
-                 removed disk; delete the pods that use it here, so that it is unpublished and \
-                 unstaged"
-            ),
-        }
-    }
-
-    /// Whether the device belongs or belonged to the volume, judged by names and by data in memory.
-    /// Does not query any device.
-    ///
-    /// # Errors
-    /// Returns the kernel's error.
-    pub(crate) fn may_be_of(
-        &self,
-        kernel: &K,
-        volume: &VolumeId,
-        dev: Dev,
-    ) -> Result<bool, Failure> {
-        match self {
-            Transport::Loops(dir) => dir.may_be_of(kernel, volume, dev),
-            Transport::Disks(disks) => Ok(disks.may_be_of(kernel, volume, dev)?),
         }
     }
 }

@@ -16,6 +16,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use belay_contract::drivers::local::HOME_BYTES_MAX;
+
 pub(crate) use disks::{Disk, DiskAt, DiskFacts, Disks, NvmeFacts, ScsiFacts};
 pub(crate) use error::{Cause, Error, Result};
 pub(crate) use remote::{Answer, Answered, Helper, MountSource, RemoteCall, RemoteMount, Remotes};
@@ -24,6 +26,9 @@ pub(crate) use types::{
     Inode, LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Stat,
     Usage, XfsGeometry,
 };
+
+/// Maximum length of the value of an extended attribute in bytes; a longer one is unknown to Belay.
+pub(crate) const XATTR_BYTES_MAX: usize = HOME_BYTES_MAX;
 
 /// Open file descriptions.
 pub(crate) trait Descriptors {
@@ -173,9 +178,9 @@ pub(crate) trait Kernel:
     /// description of a loop device is not. While the lease is held, another process that opens the
     /// file waits, or gets [`Cause::Again`] with `O_NONBLOCK`.
     fn openers(&self, fd: &Self::Fd, readers_too: bool) -> Result<Openers>;
-    /// fgetxattr(2): returns the attribute's value; empty if the value is longer than 64 bytes.
-    /// Returns `None` if the file does not have the attribute, or its filesystem has no attributes
-    /// of this kind.
+    /// fgetxattr(2): returns the attribute's value; empty if the value is longer than
+    /// [`XATTR_BYTES_MAX`]. Returns `None` if the file does not have the attribute, or its
+    /// filesystem has no attributes of this kind.
     fn xattr(&self, fd: &Self::Fd, name: &str) -> Result<Option<Vec<u8>>>;
     /// fsetxattr(2).
     fn set_xattr(&self, fd: &Self::Fd, name: &str, value: &[u8]) -> Result<()>;

@@ -5,6 +5,7 @@
 //! mounts. Each entry is checked with statx(2) before use. If a mount is not visible at its path,
 //! the mount table is read, because another mount may hide it.
 
+mod scan;
 mod volumes;
 
 use std::collections::{HashMap, HashSet};
@@ -18,8 +19,8 @@ use belay_server::request::VolumeId;
 use super::Mounts;
 use super::behind::{Behind, device_behind, root_dev};
 use super::mirrors::mirrors;
-use super::table::{Covered, shown_by};
-use crate::device::{Label, Transport};
+use super::table::Covered;
+use crate::device::Label;
 use crate::kernel::{Dev, FileKind, Inode, Kernel, Result, Stat};
 
 /// Mount points by path, by volume and by device.
@@ -70,28 +71,6 @@ struct Noted {
 }
 
 impl MountIndex {
-    /// Scans the mount table and records the mounts of devices that may belong to a volume. Reads
-    /// only the mount table, because a mount, or a path to it, may be on a hung disk or server.
-    ///
-    /// # Errors
-    /// Returns an error if mountinfo or sysfs cannot be read.
-    pub(crate) fn scan<K: Kernel>(kernel: &K, transport: &Transport<K>) -> Result<Self> {
-        let index = MountIndex::default();
-        for mount in kernel.mounts()? {
-            if let Some(shown) = shown_by(kernel, transport, &mount)? {
-                let entry = Entry {
-                    root: shown.root,
-                    device: shown.device,
-                    noted: None,
-                    label: shown.label,
-                    is_read_in_place: None,
-                };
-                index.lock().insert_scanned(&mount.point, entry);
-            }
-        }
-        Ok(index)
-    }
-
     /// Records a mount of `device` that the agent made or verified; `stat` describes the mount's
     /// root.
     pub(crate) fn note(&self, path: &Path, stat: &Stat, device: Dev, volume: &VolumeId) {
@@ -315,16 +294,6 @@ impl Inner {
     fn stacked_of(&self, device: Dev) -> Vec<PathBuf> {
         let stacked = self.stacked.iter().filter(|(_, of)| *of == device);
         stacked.map(|(path, _)| path.clone()).collect()
-    }
-
-    /// Adds a mount of the mount table. Call it in the order of the table, which lists each mount
-    /// after the mounts that it hides.
-    fn insert_scanned(&mut self, path: &Path, entry: Entry) {
-        let below = self.by_path.get(path).map(|below| below.device);
-        if let Some(below) = below.filter(|below| *below != entry.device) {
-            self.stacked.push((path.to_owned(), below));
-        }
-        self.insert(path, entry);
     }
 
     fn insert(&mut self, path: &Path, entry: Entry) {

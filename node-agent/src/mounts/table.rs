@@ -287,7 +287,7 @@ mod tests {
         let volumes = Path::new("/volumes");
         kernel.mkdir(volumes, 0o700).unwrap();
         let driver = "local.csi.belay.dev".parse().unwrap();
-        let transport = Transport::Loops(LoopDir::open(&kernel, &driver, volumes).unwrap());
+        let transport = Transport::Loops(LoopDir::open(&kernel, &driver, volumes).unwrap().into());
         let (loop3, other) = (kernel.loop_dev(3), Dev { major: 8, minor: 1 });
         for (fs_type, dev, root, source, device, is_root_known) in [
             ("ext4", loop3, "/", "/dev/sda1", Some(loop3), true),

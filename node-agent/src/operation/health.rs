@@ -62,7 +62,7 @@ pub(crate) fn health<K: Kernel>(
     Err(Failure::not_found(format!(
         "volume {volume}: its storage ({}) is not on this node, and it is not mounted at the paths \
          given; check the ID, or call the node that has the volume",
-        cx.transport.named(volume)?.display()
+        cx.transport.named(&cx.kernel, volume)?.display()
     )))
 }
 
@@ -104,7 +104,7 @@ fn of_mount<K: Kernel>(
             None => None,
         },
     };
-    let storage = storage_of(node, &backing)?;
+    let storage = storage_of(node, &request.id, &backing)?;
     let at = (&request.id, path, device);
     let seen = (backing, refuses_writes, storage);
     condition(node, at, seen, filesystem).map(Some)
@@ -169,7 +169,7 @@ pub(super) fn condition<K: Kernel>(
     };
     let device = transport.node_of(kernel, device)?;
     Ok(judge(&Observation {
-        file: &transport.named(volume)?,
+        file: &transport.named(kernel, volume)?,
         path,
         device: &device.unwrap_or_default(),
         partitions: &partitions,
@@ -183,16 +183,20 @@ pub(super) fn condition<K: Kernel>(
 /// Returns the usage of the filesystem that contains the volume's file. Returns `None` if the
 /// volume is a disk, or if its file has no holes, because writes to such a file need no more space.
 /// May block on a disk.
-fn storage_of<K: Kernel>(node: &Node<K>, backing: &Backing) -> Result<Option<Usage>, Failure> {
-    match (backing, node.transport.folder()) {
-        (
-            Backing::There {
-                bytes,
-                allocated: Some(allocated),
-                ..
-            },
-            Some(dir),
-        ) if allocated < bytes => Ok(Some(node.kernel.fstatfs(dir.fd())?)),
+fn storage_of<K: Kernel>(
+    node: &Node<K>,
+    volume: &VolumeId,
+    backing: &Backing,
+) -> Result<Option<Usage>, Failure> {
+    match backing {
+        Backing::There {
+            bytes,
+            allocated: Some(allocated),
+            ..
+        } if allocated < bytes => match node.transport.folder(&node.kernel, volume)? {
+            Some(dir) => Ok(Some(node.kernel.fstatfs(dir.fd())?)),
+            None => Ok(None),
+        },
         _ => Ok(None),
     }
 }

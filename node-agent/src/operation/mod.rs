@@ -34,7 +34,7 @@ use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 use tokio::sync::watch;
 
-use crate::device::{DiskIndex, Transport};
+use crate::device::{DiskIndex, Transport, VolumeDir, VolumeDirs};
 use crate::kernel::{self, Dev, Kernel};
 use crate::mounts::{MountIndex, Mounts};
 use crate::work::{Clock, Operation, Phase, Progress};
@@ -114,6 +114,30 @@ impl<K: Kernel> Node<K> {
     /// Whether a cloud can detach volumes before they are unstaged.
     pub(crate) fn may_lose_devices(&self) -> bool {
         self.transport.disks().is_some()
+    }
+
+    /// Returns the directories of the volumes; `None` if volumes are disks.
+    pub(crate) fn folders(&self) -> Option<&VolumeDirs<K>> {
+        self.transport.folders()
+    }
+
+    /// Returns the directory of a disk with volumes' files.
+    ///
+    /// # Errors
+    /// Returns `UNAVAILABLE` if the directory is not open.
+    fn folder(&self, disk: usize) -> Result<&VolumeDir<K>, Failure> {
+        let none = || Failure::bug("the volumes of this driver are not files");
+        self.folders().ok_or_else(none)?.dir(disk)
+    }
+
+    /// Scans the mount table again, and adds the mounts that the index does not have.
+    ///
+    /// # Errors
+    /// Returns an error if mountinfo or sysfs cannot be read.
+    pub(crate) fn find_mounts(&self) -> kernel::Result<()> {
+        let found = MountIndex::scan(&self.kernel, &self.transport)?;
+        self.index.add(&found);
+        Ok(())
     }
 
     /// Returns the node's mounts, for queries.

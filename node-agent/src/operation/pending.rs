@@ -9,13 +9,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::ptr;
 
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
 use belay_server::request::{AbsPath, Unstage, VolumeId};
 
 use super::{Context, Node, unstage};
-use crate::device::Verdict;
+use crate::device::{Verdict, VolumeDir};
 use crate::kernel::Kernel;
 use crate::mounts::{Covered, block_path};
 
@@ -38,14 +39,22 @@ pub(crate) fn is_wanted<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<
     node.transport.is_wanted_back(&node.kernel, volume)
 }
 
-/// Returns the volumes that are being deleted but are still mounted, with the paths of the mounts.
+/// Returns the volumes of a disk that are being deleted but are still mounted, with the paths of
+/// the mounts. `dir` is the disk's directory.
 ///
 /// # Errors
 /// Returns the kernel's error.
-pub(super) fn pending<K: Kernel>(node: &Node<K>) -> Result<Vec<(VolumeId, PathBuf)>, Failure> {
+pub(super) fn pending<K: Kernel>(
+    node: &Node<K>,
+    dir: &VolumeDir<K>,
+) -> Result<Vec<(VolumeId, PathBuf)>, Failure> {
     let known = node.pending.0.lock().clone();
     let mut left = Vec::new();
     for (volume, path) in known {
+        let of = node.transport.folder(&node.kernel, &volume);
+        if !matches!(of, Ok(Some(of)) if ptr::eq(of, dir)) {
+            continue;
+        }
         let is_shown = || -> Result<bool, Failure> {
             let stat = node.kernel.look(&path)?;
             Ok(stat.is_some_and(|stat| stat.mount_root)

@@ -44,7 +44,7 @@ pub(super) fn fit<K: Kernel>(
     Err(Failure::precondition(format!(
         "volume {volume}: {} has {bytes} of {least_bytes}: it was truncated, and the data beyond \
          its end is lost; restore it from a backup or a snapshot (docs/health.md, {})",
-        node.transport.named(volume)?.display(),
+        node.transport.named(kernel, volume)?.display(),
         BACKING_FILE_SHORT.name()
     )))
 }

@@ -156,8 +156,8 @@ fn attach<K: Kernel>(
         let left = unless_orphans(unused, || cx.unmount_orphans_named(volume))?;
         storage.hold(&cx.kernel, left, purpose, &|dev| cx.is_shown(volume, dev))
     })?;
-    if let (false, Some(folder)) = (device.is_checked, cx.transport.folder()) {
-        tally::openers_unchecked(folder.path());
+    if !device.is_checked {
+        tally::openers_unchecked(&cx.transport.named(&cx.kernel, volume)?);
     }
     Ok(device)
 }

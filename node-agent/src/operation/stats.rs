@@ -238,18 +238,14 @@ fn device<K: Kernel>(
     Ok(Some(stats))
 }
 
-/// Returns the size and the free space of the filesystem that contains the backing files. Returns
-/// `None` if the driver's volumes are disks. Also returns `None` if the directory of the backing
-/// files was replaced after the agent had started, because the new directory may be on a different
-/// filesystem. May block on a disk.
+/// Returns the size and the free space of the filesystem that contains the backing files on a disk.
+/// Returns `None` if the directory of the backing files was replaced after the agent had opened it,
+/// because the new directory may be on a different filesystem. May block on a disk.
 ///
 /// # Errors
-/// Returns the kernel's error.
-pub(crate) fn space<K: Kernel>(node: &Node<K>) -> Result<Option<Space>, Failure> {
-    let kernel = &node.kernel;
-    let Some(dir) = node.transport.folder() else {
-        return Ok(None);
-    };
+/// Returns `UNAVAILABLE` if the directory is not open; otherwise the kernel's error.
+pub(crate) fn space<K: Kernel>(node: &Node<K>, disk: usize) -> Result<Option<Space>, Failure> {
+    let (kernel, dir) = (&node.kernel, node.folder(disk)?);
     let (named, held) = (kernel.look(dir.path())?, kernel.stat(dir.fd())?);
     if !named.is_some_and(|named| named.is_same_root(&held)) {
         return Ok(None);

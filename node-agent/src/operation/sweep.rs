@@ -39,30 +39,24 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// Takes the lock of the volumes' directory, which this agent then holds until it exits.
-    /// Returns whether this agent holds the lock. Without the lock, only the devices of volumes
-    /// that a call names may be freed, because a second agent may be about to use the other
-    /// devices.
+    /// Takes the lock of a disk's directory, which this agent then holds until it exits. Returns
+    /// whether this agent holds the lock. Without the lock, only the devices of volumes that a call
+    /// names may be freed, because a second agent may be about to use the other devices.
     ///
     /// # Errors
-    /// Returns the kernel's error.
-    pub(crate) fn try_lock_directory(&self) -> Result<bool, Failure> {
-        match self.transport.folder() {
-            Some(folder) => Ok(folder.is_ours_alone(&self.kernel)?),
-            None => Ok(true),
-        }
+    /// Returns `UNAVAILABLE` if the directory is not open; otherwise the kernel's error.
+    pub(crate) fn try_lock_directory(&self, disk: usize) -> Result<bool, Failure> {
+        Ok(self.folder(disk)?.is_ours_alone(&self.kernel)?)
     }
 
-    /// Returns the number and the volume of each device that a killed agent may have left bound.
-    /// Only returns devices that were bound without AUTOCLEAR and that are not in the mount index.
-    /// Does not open a device.
+    /// Returns the number of each device that a killed agent may have left bound for a volume of
+    /// the disk, and the volume. Only returns devices that were bound without AUTOCLEAR and that
+    /// are not in the mount index. Does not open a device.
     ///
     /// # Errors
-    /// Returns the kernel's error.
-    pub(crate) fn remnants(&self) -> Result<Vec<(u32, VolumeId)>, Failure> {
-        let Some(folder) = self.transport.folder() else {
-            return Ok(Vec::new());
-        };
+    /// Returns `UNAVAILABLE` if the directory is not open; otherwise the kernel's error.
+    pub(crate) fn remnants(&self, disk: usize) -> Result<Vec<(u32, VolumeId)>, Failure> {
+        let folder = self.folder(disk)?;
         if !self.sees_all_mounts()? {
             return Ok(Vec::new());
         }
@@ -70,17 +64,20 @@ impl<K: Kernel> Node<K> {
         Ok(folder.remnants(&self.kernel, is_noted)?)
     }
 
-    /// Frees a device that [`Node::remnants`] returned, unless the device does not belong to the
-    /// volume, is mounted or bound to a path, or is open in any process. Must run in a job of the
-    /// volume. Returns whether the device was freed.
+    /// Frees a device that [`Node::remnants`] returned, unless the volume's file is not on the
+    /// disk, or the device does not belong to the volume, is mounted or bound to a path, or is open
+    /// in any process. Must run in a job of the volume. Returns whether the device was freed.
     ///
     /// # Errors
     /// Returns the kernel's error. The next NodeStageVolume or NodeUnstageVolume call for the
     /// volume then finds the device.
-    pub(crate) fn free_remnant(&self, number: u32, volume: &VolumeId) -> Result<bool, Failure> {
-        let Some(folder) = self.transport.folder() else {
-            return Ok(false);
-        };
+    pub(crate) fn free_remnant(
+        &self,
+        disk: usize,
+        number: u32,
+        volume: &VolumeId,
+    ) -> Result<bool, Failure> {
+        let folder = self.folder(disk)?;
         Ok(!self.is_noted(folder, number, volume)? && self.free_unnoted(folder, number, volume)?)
     }
 
@@ -124,14 +121,14 @@ impl<K: Kernel> Node<K> {
 
     fn free_left(&self, volume: &VolumeId) -> Result<bool, Failure> {
         let kernel = &self.kernel;
-        let Some(folder) = self.transport.folder() else {
+        let Some(folder) = self.transport.folder(kernel, volume)? else {
             return Ok(false);
         };
         for number in folder.remnants_of(kernel, volume)? {
             // Take the directory's lock only if there is a device to free, since the agent keeps
             // the lock until it exits.
             if !self.is_noted(folder, number, volume)?
-                && self.try_lock_directory()?
+                && folder.is_ours_alone(kernel)?
                 && self.sees_all_mounts()?
                 && self.free_unnoted(folder, number, volume)?
             {

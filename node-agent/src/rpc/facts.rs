@@ -1,37 +1,27 @@
 //! The data of a driver for `/metrics` and the status page: the volumes that calls have reported,
 //! and the space on the filesystem of the backing files, which is read on a thread of the pool.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use belay_contract::drivers::local::DEFAULT_DISK;
 use belay_contract::reason::{Reporter, volume};
 use belay_server::call::Rpc;
 use belay_server::facts::{Facts, Known, Measuring, Shown, Space};
 use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 use belay_server::work::Key;
+use futures_util::future::join_all;
 
 use super::NodeService;
 use super::jobs::Done;
+use crate::device::VolumeDirs;
 use crate::kernel::Kernel;
 use crate::operation::{self, Node};
 use crate::work::Class;
 
-/// The most recent measurement of the space on the filesystem of the backing files.
-#[derive(Default)]
-pub(super) struct Storage {
-    last: Lock<Option<Space>>,
-}
-
-impl Storage {
-    /// Stores the measured space for `/metrics` and the status page.
-    pub(super) fn keep(&self, space: Space) {
-        *self.last.lock() = Some(space);
-    }
-
-    fn last(&self) -> Option<Space> {
-        *self.last.lock()
-    }
-}
+/// The most recent measurements of the space on the filesystems of the backing files, by disk.
+pub(super) type Storage = Lock<BTreeMap<String, Space>>;
 
 impl<K: Kernel> Facts for NodeService<K> {
     fn reasons(&self) -> Vec<&'static str> {
@@ -47,7 +37,7 @@ impl<K: Kernel> Facts for NodeService<K> {
             Ok(count) => drop(unhealthy.insert(volume::DATA_UNSYNCED.name(), count)),
         }
         Known {
-            storage: self.storage.last(),
+            storage: self.storage.lock().clone(),
             volumes: u64::try_from(self.volumes.count()).ok(),
             unhealthy,
         }
@@ -78,12 +68,23 @@ impl<K: Kernel> Facts for NodeService<K> {
         Box::pin(async move {
             // Ignore errors here: the readiness endpoint reports a driver that is not ready, and
             // the health calls report a disk that does not respond.
-            let key = Key::new(Class::Storage, "space");
-            let call = (Rpc::NodeGetStorageHealth, 0);
-            let work = |node: &Node<K>| operation::space(node).map(Done::Space);
-            if let Ok(Done::Space(Some(space))) = self.query(key, call, work).await {
-                self.storage.keep(space);
-            }
+            let Ok(node) = self.node() else { return };
+            let disks = node.folders().into_iter().flat_map(VolumeDirs::names);
+            let measured = disks.enumerate().map(|disk| self.measure_disk(disk));
+            join_all(measured).await;
         })
+    }
+}
+
+impl<K: Kernel> NodeService<K> {
+    /// Stores the space on one disk. The default disk has no name on the pages.
+    async fn measure_disk(&self, (disk, name): (usize, &str)) {
+        let key = Key::new(Class::Storage, "space").at(name);
+        let call = (Rpc::NodeGetStorageHealth, 0);
+        let work = move |node: &Node<K>| operation::space(node, disk).map(Done::Space);
+        if let Ok(Done::Space(Some(space))) = self.query(key, call, work).await {
+            let name = if name == DEFAULT_DISK { "" } else { name };
+            self.storage.lock().insert(name.to_owned(), space);
+        }
     }
 }

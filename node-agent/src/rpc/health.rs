@@ -1,16 +1,20 @@
 //! Implements NodeGetVolumeHealth and NodeGetStorageHealth. Concurrent calls with equal requests
 //! share one job and its thread.
 
+use std::path::Path;
+
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::health::Conditions;
 use belay_server::request::{NodeVolumeHealth, StorageHealth};
 use belay_server::work::Key;
+use futures_util::future::join_all;
 
 use super::jobs::{Done, mixed_up};
 use super::{NodeService, encode, reads};
+use crate::device::VolumeDirs;
 use crate::kernel::Kernel;
-use crate::operation::{self, Context};
+use crate::operation::{self, Context, StorageCondition};
 use crate::work::{Class, Operation};
 
 impl<K: Kernel> NodeService<K> {
@@ -51,25 +55,39 @@ impl<K: Kernel> NodeService<K> {
         }
     }
 
-    /// Returns the health of the storage behind all volumes.
+    /// Returns the health of the storage behind all volumes. Inspects all disks at the same time,
+    /// so that a disk that hangs hides no condition of another disk.
     pub(super) async fn storage_health(
         &self,
         message: csi::NodeGetStorageHealthRequest,
     ) -> Result<csi::NodeGetStorageHealthResponse, Failure> {
         StorageHealth::try_from(message)?;
-        let key = Key::new(Class::Storage, "storage");
-        let call = (Rpc::NodeGetStorageHealth, 0);
-        let look = |cx: &Context<'_, K>| operation::storage_health(cx).map(Done::Storage);
-        let mut conditions = match self.run(key, call, Operation::StorageHealth, look).await {
-            Ok(Done::Storage(conditions)) => conditions,
-            Ok(_) => return Err(mixed_up()),
-            Err(failure) if failure.kind == Kind::Timeout => {
-                vec![operation::storage_hangs(&failure.message)]
-            }
-            Err(failure) => return Err(failure),
-        };
+        let node = self.node()?;
+        let disks = node.folders().into_iter().flat_map(VolumeDirs::paths);
+        let looks = disks.enumerate().map(|disk| self.disk_health(disk));
+        let looks: Result<Vec<_>, _> = join_all(looks).await.into_iter().collect();
+        let mut conditions = looks?.concat();
         let hung = self.jobs.hung_count(Class::Change);
         conditions.extend(operation::volumes_hang(hung));
         Ok(encode::storage(conditions))
+    }
+
+    /// Returns the health of the storage on one disk with this directory.
+    async fn disk_health(
+        &self,
+        (disk, path): (usize, &Path),
+    ) -> Result<Vec<StorageCondition>, Failure> {
+        let key = Key::new(Class::Storage, "storage").at(path.display());
+        let call = (Rpc::NodeGetStorageHealth, 0);
+        let look =
+            move |cx: &Context<'_, K>| operation::storage_health(cx, disk).map(Done::Storage);
+        match self.run(key, call, Operation::StorageHealth, look).await {
+            Ok(Done::Storage(conditions)) => Ok(conditions),
+            Ok(_) => Err(mixed_up()),
+            Err(failure) if failure.kind == Kind::Timeout => {
+                Ok(vec![operation::storage_hangs(path, &failure.message)])
+            }
+            Err(failure) => Err(failure),
+        }
     }
 }

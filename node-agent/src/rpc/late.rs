@@ -45,8 +45,7 @@ impl<K: Kernel> PendingNode<K> {
 
     /// Makes the node ready.
     pub(super) fn set(&self, node: Node<K>) {
-        // Only the task that starts the driver sets the node, and only once. If the node were set
-        // again, the second node would be dropped.
+        // The node is set only once. If it were set again, the second node would be dropped.
         drop(self.node.set(Arc::new(node)));
     }
 
@@ -82,13 +81,18 @@ impl<K: Kernel> NodeService<K> {
     ///
     /// # Errors
     /// Returns the errors of [`Node::free_remnant`].
-    pub(crate) async fn free_remnant(&self, number: u32, id: VolumeId) -> Result<bool, Failure> {
+    pub(crate) async fn free_remnant(
+        &self,
+        disk: usize,
+        number: u32,
+        id: VolumeId,
+    ) -> Result<bool, Failure> {
         if self.jobs.view(&change(&id)).is_some() {
             return Ok(false);
         }
         let call = (Rpc::NodeUnstageVolume, fingerprint(&(&id, "remnant")));
         let key = change(&id);
-        let work = move |node: &Node<K>| node.free_remnant(number, &id).map(Done::Freed);
+        let work = move |node: &Node<K>| node.free_remnant(disk, number, &id).map(Done::Freed);
         let done = self.query(key, call, work).await?;
         Ok(matches!(done, Done::Freed(true)))
     }

@@ -36,6 +36,8 @@ pub(crate) struct NodeService<K: Kernel> {
     /// The response of NodeGetInfo. The response is unset until the node's identity is known, which
     /// may have to be read from the cloud.
     info: OnceLock<csi::NodeGetInfoResponse>,
+    /// The topology value of the volumes on the node's disks; unset if no disk has one.
+    place: OnceLock<String>,
     capabilities: csi::NodeGetCapabilitiesResponse,
 }
 
@@ -63,6 +65,7 @@ impl<K: Kernel> NodeService<K> {
             unsynced: Arc::default(),
             storage: Storage::default(),
             info: OnceLock::new(),
+            place: OnceLock::new(),
             capabilities: encode::capabilities(profile),
         }
     }
@@ -74,6 +77,17 @@ impl<K: Kernel> NodeService<K> {
             max_volumes_per_node: i64::from(identity.volumes_max),
             accessible_topology: identity.topology.map(|segments| csi::Topology { segments }),
         });
+    }
+
+    /// Returns the ID of the node; `None` if it is not known yet.
+    pub(crate) fn id(&self) -> Option<&str> {
+        self.info.get().map(|info| &*info.node_id)
+    }
+
+    /// Sets the topology value of the volumes on a disk, which NodeGetInfo returns for the node.
+    /// All disks of a node have the same.
+    pub(crate) fn set_place(&self, place: &str) {
+        self.place.get_or_init(|| place.to_owned());
     }
 
     /// Replaces the maximum number of disks in `info` by the maximum number of volumes: subtracts
@@ -373,7 +387,11 @@ impl<K: Kernel> csi::node_server::Node for NodeService<K> {
         answer(Rpc::NodeGetInfo, request, |_| async {
             let info = self.info.get().cloned();
             let info = info.ok_or_else(|| self.node.missing())?;
-            Ok(self.with_room_for_disks(info))
+            let mut info = self.with_room_for_disks(info);
+            if let (Some(place), Some(at)) = (self.place.get(), &mut info.accessible_topology) {
+                at.segments.values_mut().for_each(|it| it.clone_from(place));
+            }
+            Ok(info)
         })
         .await
     }

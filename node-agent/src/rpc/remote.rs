@@ -175,9 +175,9 @@ impl<K: Kernel> Facts for RemoteService<K> {
 
     fn known(&self) -> Known {
         Known {
-            storage: None,
             volumes: u64::try_from(self.volumes.count()).ok(),
             unhealthy: self.volumes.unhealthy(),
+            ..Known::default()
         }
     }
 

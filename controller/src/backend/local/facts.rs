@@ -30,8 +30,9 @@ impl Store {
             free_bytes: stat.f_bfree.saturating_mul(stat.f_frsize),
             size_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
         });
+        let storage = space.map(|space| (String::new(), space));
         let mut known = Known {
-            storage: space,
+            storage: storage.into_iter().collect(),
             volumes: Some(self.ledger.totals()?.volumes),
             ..Known::default()
         };

@@ -1,7 +1,8 @@
 //! The parts that volumes and snapshots have in common, so that both follow the same rules. Makes
 //! no calls.
 
-use crate::kubernetes::{LocalSnapshot, LocalVolume, Object, Parsed, Phase, Resource, is_label};
+use crate::kubernetes::{LocalSnapshot, LocalVolume, Object, Parsed, Phase, Resource};
+use belay_contract::drivers::local::is_label;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::Name;
 use ring::digest::{SHA256, digest};

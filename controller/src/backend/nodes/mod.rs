@@ -33,9 +33,11 @@ use super::{
 };
 use crate::backend::local::id;
 use crate::http;
-use crate::kubernetes::{Access, Client, LocalDisk, LocalSnapshot, LocalVolume, is_disk_name};
+use crate::kubernetes::{Access, Client, LocalDisk, LocalSnapshot, LocalVolume};
 use belay_contract::drivers::LOCAL;
-use belay_contract::drivers::local::{SILENT_AFTER, UNCLAIMED_AFTER};
+use belay_contract::drivers::local::{
+    DEFAULT_DISK, DISK, SILENT_AFTER, UNCLAIMED_AFTER, is_disk_name,
+};
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
 use belay_server::request::{Context, Name, Secrets, VolumeId};
@@ -49,10 +51,6 @@ use tokio::time::Instant;
 
 /// The topology key of the volumes.
 const KEY: &str = LOCAL.topology_key;
-/// The parameter, and the key of the volume context, that names the disk.
-const DISK: &str = "disk";
-/// The disk of classes without the parameter.
-const DEFAULT_DISK: &str = "default";
 
 /// The granularity of volume sizes, in bytes.
 const STEP_BYTES: u64 = 1 << 20;

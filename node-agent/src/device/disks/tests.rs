@@ -462,7 +462,13 @@ fn a_device_is_a_volumes_by_what_its_disk_says_and_until_that_is_forgotten() {
     let is_here = |volume| volumes.is_here(kernel, volume).unwrap();
     assert!(is_here(&volume) && !is_here(&other));
     assert!(volumes.find_if_any(kernel, &volume).unwrap().is_some());
-    let named_so = || volumes.named(&other).unwrap().display().to_string();
+    let named_so = || {
+        volumes
+            .named(&bench.kernel, &other)
+            .unwrap()
+            .display()
+            .to_string()
+    };
     let before = named_so();
     assert!(before.contains("other"), "{before}");
     assert!(index.find(&owner("other"), &serial("said")).is_ok());

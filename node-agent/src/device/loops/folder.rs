@@ -14,7 +14,7 @@ use crate::kernel::{Cause, Error, FileKind, Kernel, Open, Patience, while_busy};
 /// The directory of the volumes' files. The agent opens the directory once, so renaming it has no
 /// effect.
 pub(crate) struct LoopDir<K: Kernel> {
-    driver: DriverName,
+    pub(super) driver: DriverName,
     path: PathBuf,
     fd: K::Fd,
 }
@@ -50,11 +50,6 @@ impl<K: Kernel> LoopDir<K> {
             |alone| matches!(alone, Ok(false)),
             || kernel.flock(&self.fd),
         )
-    }
-
-    /// Returns the driver of the volumes.
-    pub(crate) fn driver(&self) -> &DriverName {
-        &self.driver
     }
 
     /// Returns the name under which the volume's loop devices are bound.

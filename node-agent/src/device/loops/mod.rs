@@ -1,4 +1,4 @@
-//! Loop devices: a volume is a file in `--loop-dir`, and a loop device makes the file a block
+//! Loop devices: a volume is a file in a `--loop-dir`, and a loop device makes the file a block
 //! device.
 //!
 //! A volume may use a device if the device's backing inode is the volume's file. A volume may free
@@ -8,6 +8,7 @@
 
 mod bind;
 mod bound;
+mod dirs;
 mod file;
 mod folder;
 mod left;
@@ -19,9 +20,10 @@ mod verdict;
 
 pub(crate) use bind::{IsShown, lacking_nodes};
 pub(super) use bound::Bound;
+pub(crate) use dirs::LoopDirs;
 pub(super) use file::VolumeFile;
 pub(crate) use file::linked;
 pub(crate) use folder::LoopDir;
 #[cfg(test)]
 pub(crate) use sysfs::loop_path;
-pub(super) use sysfs::{carries_volumes, dev_named, ext4_errors, node_of, partitions};
+pub(super) use sysfs::{carries_volumes, dev_named, ext4_errors, may_be_of, node_of, partitions};

@@ -9,6 +9,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use belay_server::request::VolumeId;
+
 use crate::kernel::{Dev, Ext4Errors, Kernel, LoopFile, Result};
 
 /// Returns the path of the node of loop device `number`.
@@ -93,8 +95,21 @@ pub(super) fn candidates<K: Kernel>(kernel: &K, path: &Path) -> Result<Vec<(u32,
     Ok(found)
 }
 
+/// Whether the device belongs or belonged to the volume, judged by the name of the device's file.
+/// Does not query any device.
+///
+/// # Errors
+/// Returns an error if sysfs cannot be read.
+pub(crate) fn may_be_of<K: Kernel>(kernel: &K, volume: &VolumeId, dev: Dev) -> Result<bool> {
+    let Some(number) = kernel.loop_number(dev) else {
+        return Ok(false);
+    };
+    let name = kernel.loop_file_name(number)?;
+    Ok(name.is_some_and(|name| may_be(OsStr::new(volume.as_str()), &name)))
+}
+
 /// Whether a file whose present name is `found` may have been named `name`.
-pub(super) fn may_be(name: &OsStr, found: &OsStr) -> bool {
+fn may_be(name: &OsStr, found: &OsStr) -> bool {
     found == name || is_old_name(name, found)
 }
 

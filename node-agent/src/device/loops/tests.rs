@@ -320,7 +320,7 @@ fn candidates_have_the_name_of_the_file_and_those_of_its_path_are_first() {
     let found = candidates(&bench.kernel, Path::new("/volumes/vol-1")).unwrap();
     let numbers: Vec<u32> = found.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, [number, elsewhere]);
-    let may_be_of = |dev| bench.dir.may_be_of(&bench.kernel, &vol(), dev).unwrap();
+    let may_be_of = |dev| super::may_be_of(&bench.kernel, &vol(), dev).unwrap();
     let dev = |number| bench.kernel.loop_dev(number);
     assert!(may_be_of(dev(number)) && may_be_of(dev(elsewhere)));
     let disk = Dev { major: 8, minor: 0 };
@@ -424,7 +424,7 @@ fn the_devices_of_a_file_on_a_dead_disk_are_found_by_name_and_no_others() {
         .trouble(Path::new("/volumes"), Trouble::ShutDown);
     assert_eq!(unread(), (Ok(true), vec![number]));
     assert_eq!(bench.verdict(number), Ok("stale"));
-    let transport = Transport::Loops(bench.dir);
+    let transport = Transport::Loops(bench.dir.into());
     let is_dead = transport.unread(&bench.kernel, &vol(), |_| Ok(()));
     assert_eq!(is_dead, Ok(true));
 }
@@ -507,7 +507,7 @@ fn a_device_whose_label_names_another_volume_or_attachment_is_not_the_volumes() 
     let kernel = &bench.kernel;
     let path = Path::new("/volumes/vol-1");
     let file = kernel.open(path, Open::FileWrite).unwrap();
-    let transport = Transport::Loops(bench.dir);
+    let transport = Transport::Loops(bench.dir.into());
     let verdict = |driver: &str, id: &str, diskseq: u64| {
         let root = format!("/belay/{driver}/{id}@{diskseq}/loop{number}");
         let label = Label::read(Path::new(&root)).unwrap();

@@ -1,6 +1,5 @@
 //! Determines the relation of a loop device to a volume.
 
-use std::ffi::OsStr;
 use std::path::Path;
 
 use belay_server::call::{Failure, Kind};
@@ -9,7 +8,7 @@ use belay_server::request::VolumeId;
 use super::bound::{Bound, Device};
 use super::file::{Bearer, VolumeFile};
 use super::folder::{LoopDir, file_name};
-use super::sysfs::{may_be, size_of, unmarked};
+use super::sysfs::{size_of, unmarked};
 use crate::device::{Backing, Intent, Verdict};
 use crate::kernel::{Cause, Dev, FileKind, Inode, Kernel, LoopStatus, Open};
 
@@ -191,23 +190,5 @@ impl<K: Kernel> LoopDir<K> {
             allocated: Some(found.allocated),
             names: Some(found.links),
         }))
-    }
-
-    /// Whether the device belongs or belonged to the volume, judged by the name of the device's
-    /// file. Does not query any device.
-    ///
-    /// # Errors
-    /// Returns the kernel's error.
-    pub(crate) fn may_be_of(
-        &self,
-        kernel: &K,
-        volume: &VolumeId,
-        dev: Dev,
-    ) -> Result<bool, Failure> {
-        let Some(number) = kernel.loop_number(dev) else {
-            return Ok(false);
-        };
-        let name = kernel.loop_file_name(number)?;
-        Ok(name.is_some_and(|name| may_be(OsStr::new(volume.as_str()), &name)))
     }
 }

@@ -5,17 +5,29 @@ use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
 use super::Transport;
-use crate::device::loops::Bound;
-use crate::device::{Guard, LoopDir, OpenDevice, Verdict};
+use crate::device::{Guard, LoopDir, LoopDirs, OpenDevice, Verdict};
 use crate::kernel::{Dev, Kernel};
 
 impl<K: Kernel> Transport<K> {
-    /// Returns the directory of the volumes; `None` if volumes are disks.
-    pub(crate) fn folder(&self) -> Option<&LoopDir<K>> {
+    /// Returns the directories of the volumes; `None` if volumes are disks.
+    pub(crate) fn folders(&self) -> Option<&LoopDirs<K>> {
         match self {
-            Transport::Loops(dir) => Some(dir),
+            Transport::Loops(dirs) => Some(dirs),
             Transport::Disks(_) => None,
         }
+    }
+
+    /// Returns the directory that has the volume's file; `None` if volumes are disks.
+    ///
+    /// # Errors
+    /// Returns the errors of [`LoopDirs::of`].
+    pub(crate) fn folder(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+    ) -> Result<Option<&LoopDir<K>>, Failure> {
+        let folders = self.folders();
+        folders.map(|dirs| dirs.of(kernel, volume)).transpose()
     }
 
     /// Whether the controller needs the volume unstaged, because it must delete the volume.
@@ -24,7 +36,7 @@ impl<K: Kernel> Transport<K> {
     /// Returns the kernel's error.
     pub(crate) fn is_wanted_back(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
         match self {
-            Transport::Loops(dir) => dir.is_wanted_back(kernel, volume),
+            Transport::Loops(dirs) => dirs.of(kernel, volume)?.is_wanted_back(kernel, volume),
             Transport::Disks(_) => Ok(false),
         }
     }
@@ -36,7 +48,7 @@ impl<K: Kernel> Transport<K> {
     /// Returns the kernel's error.
     pub(crate) fn end_claim(&self, kernel: &K, volume: &VolumeId) -> Result<(), Failure> {
         match self {
-            Transport::Loops(dir) => match dir.find_if_any(kernel, volume)? {
+            Transport::Loops(dirs) => match dirs.of(kernel, volume)?.find_if_any(kernel, volume)? {
                 Some(file) => file.end_claim(kernel),
                 None => Ok(()),
             },
@@ -56,7 +68,8 @@ impl<K: Kernel> Transport<K> {
         mut each: impl FnMut(OpenDevice<K>) -> Result<(), Failure>,
     ) -> Result<bool, Failure> {
         match self {
-            Transport::Loops(dir) => {
+            Transport::Loops(dirs) => {
+                let dir = dirs.of(kernel, volume)?;
                 dir.unread(kernel, volume, |device| each(device.guarded(Guard::Loop)))
             }
             Transport::Disks(_) => Ok(false),
@@ -74,7 +87,10 @@ impl<K: Kernel> Transport<K> {
         volume: &VolumeId,
         is_mounted: impl Fn(Dev) -> bool,
     ) -> Result<Verdict<K>, Failure> {
-        self.kept(|dir| dir.left(kernel, volume, is_mounted))
+        let Some(dir) = self.folder(kernel, volume)? else {
+            return Ok(Verdict::Unbound);
+        };
+        Ok(dir.left(kernel, volume, is_mounted)?.guarded(Guard::Loop))
     }
 
     /// Returns the device that is still attached for the volume, whose file was removed, renamed or
@@ -88,18 +104,16 @@ impl<K: Kernel> Transport<K> {
         volume: &VolumeId,
         is_mounted: impl Fn(Dev) -> bool,
     ) -> Result<Verdict<K>, Failure> {
-        self.kept(|dir| dir.stale(kernel, volume, is_mounted))
-    }
-
-    /// Returns a device that the agent has kept attached to a file; `Verdict::Unbound` for disks.
-    fn kept(
-        &self,
-        find: impl FnOnce(&LoopDir<K>) -> Result<Verdict<K, Bound<K>>, Failure>,
-    ) -> Result<Verdict<K>, Failure> {
-        match self {
-            Transport::Loops(dir) => Ok(find(dir)?.guarded(Guard::Loop)),
-            Transport::Disks(_) => Ok(Verdict::Unbound),
+        let mut found = Ok(Verdict::Unbound);
+        // The file does not exist, so any disk may have the device.
+        for dir in self.folders().into_iter().flat_map(LoopDirs::open) {
+            match dir.stale(kernel, volume, &is_mounted) {
+                Ok(verdict) if verdict.held().is_none() => {}
+                Ok(verdict) => return Ok(verdict.guarded(Guard::Loop)),
+                Err(failure) => found = Err(failure),
+            }
         }
+        found
     }
 }
 

@@ -13,7 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::kernel::{Dev, Error, FileKind, Open, Result, Stat, Usage};
+use crate::kernel::{Dev, Error, FileKind, Open, Result, Stat, Usage, XATTR_BYTES_MAX};
 
 /// `STATX_MNT_ID_UNIQUE` (include/uapi/linux/stat.h, Linux 6.8). Older kernels ignore the flag; the
 /// returned mask shows whether the mount ID is unique.
@@ -256,7 +256,7 @@ pub(super) fn flock(fd: &OwnedFd) -> Result<bool> {
 
 /// Implements [`crate::kernel::Kernel::xattr`].
 pub(super) fn xattr(fd: &OwnedFd, name: &str) -> Result<Option<Vec<u8>>> {
-    let mut value = [0; 64];
+    let mut value = [0; XATTR_BYTES_MAX];
     match rustix::fs::fgetxattr(fd, name, &mut value) {
         Ok(length) => Ok(Some(value[..length].to_vec())),
         Err(Errno::RANGE) => Ok(Some(Vec::new())),

@@ -21,19 +21,28 @@ const HUNG_MIN: usize = 2;
 /// A health reason of the storage behind all volumes.
 pub(crate) type StorageCondition = Condition<StorageSeverity>;
 
-/// Returns the health of the storage behind all volumes. May block on a disk.
+/// Returns the health of the storage behind all volumes of a disk. May block on the disk.
 ///
 /// # Errors
 /// Returns the kernel's error.
 pub(crate) fn storage_health<K: Kernel>(
     cx: &Context<'_, K>,
+    disk: usize,
 ) -> Result<Vec<StorageCondition>, Failure> {
-    let mut conditions = Vec::new();
+    let (kernel, mut conditions) = (&cx.kernel, Vec::new());
     // Volumes that are disks have no common storage that this node could inspect.
-    let Some(dir) = cx.transport.folder() else {
+    let Some(dirs) = cx.folders() else {
         return Ok(conditions);
     };
-    let kernel = &cx.kernel;
+    let dir = match dirs.dir(disk) {
+        Ok(dir) => dir,
+        // The node does not have the disk.
+        Err(_) if dirs.is_absent(disk) => return Ok(conditions),
+        Err(closed) => {
+            conditions.push(Condition::new(storage::STORAGE_UNREADABLE, closed.message));
+            return Ok(conditions);
+        }
+    };
     let path = dir.path();
     let looks = kernel.look(path).and_then(|named| {
         let held = kernel.stat(dir.fd())?;
@@ -78,7 +87,7 @@ pub(crate) fn storage_health<K: Kernel>(
             conditions.extend(full(&kernel.statfs(path)?, path));
         }
     }
-    let pending = pending(cx)?.into_iter();
+    let pending = pending(cx, dir)?.into_iter();
     conditions.extend(pending.map(|(volume, path)| unstage_pending(&volume, &path)));
     Ok(conditions)
 }
@@ -97,11 +106,14 @@ fn unstage_pending(volume: &VolumeId, path: &Path) -> StorageCondition {
     )
 }
 
-/// Returns the condition that is reported if the health check of the storage hangs.
-pub(crate) fn storage_hangs(why: &str) -> StorageCondition {
+/// Returns the condition that is reported if the health check of a disk with this directory hangs.
+pub(crate) fn storage_hangs(dir: &Path, why: &str) -> StorageCondition {
+    let dir = dir.display();
     Condition::new(
         storage::STORAGE_HANGS,
-        format!("--loop-dir does not answer: {why}; see the kernel's log, and repair its disk"),
+        format!(
+            "--loop-dir {dir} does not answer: {why}; see the kernel's log, and repair its disk"
+        ),
     )
 }
 

@@ -35,7 +35,11 @@ pub(super) fn stage<K: Kernel>(
         .into());
     }
     let purpose = Purpose::Raw { read_only };
-    let storage = match cx.transport.find(&cx.kernel, &request.id, plan, purpose)? {
+    let contexts = (plan, &request.volume_context);
+    let found = cx
+        .transport
+        .find(&cx.kernel, &request.id, contexts, purpose)?;
+    let storage = match found {
         Search::Found(storage) => storage,
         Search::Missing(missing) => return Err(Obstacle::NoDisk(missing)),
     };

@@ -93,7 +93,7 @@ fn refused<K: Kernel>(
     why: &str,
 ) -> Result<Failure, Failure> {
     let volume = &spec.request.id;
-    let named = cx.transport.named(volume)?;
+    let named = cx.transport.named(&cx.kernel, volume)?;
     Ok(Failure::precondition(format!(
         "volume {volume}: not mounted: its ext4 {why}; delete the pod, wait until the volume is \
          unstaged, run e2fsck -f on {} (docs/health.md), and start the pod again",

@@ -55,7 +55,8 @@ pub(super) fn stage<K: Kernel>(
         return Ok(cx.transport.end_claim(kernel, &request.id)?);
     }
     let purpose = Purpose::Filesystem;
-    let storage = match cx.transport.find(kernel, &request.id, plan, purpose)? {
+    let contexts = (plan, &request.volume_context);
+    let storage = match cx.transport.find(kernel, &request.id, contexts, purpose)? {
         Search::Found(storage) => storage,
         Search::Missing(missing) => return Err(Obstacle::NoDisk(missing)),
     };
@@ -83,7 +84,7 @@ pub(super) fn stage<K: Kernel>(
     if let Err(Obstacle::Failure(failure)) = &mut staged
         && failure.kind == Kind::Quota
     {
-        let (id, file) = (&request.id, cx.transport.named(&request.id)?);
+        let (id, file) = (&request.id, cx.transport.named(kernel, &request.id)?);
         failure.message = format!("volume {id}: {}: {}", file.display(), failure.message);
     }
     staged?;

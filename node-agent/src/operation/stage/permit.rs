@@ -67,7 +67,7 @@ pub(super) fn judge<K: Kernel>(
             };
         }
         Probed::Emptied => {
-            let file = node.transport.named(&spec.request.id)?;
+            let file = node.transport.named(&node.kernel, &spec.request.id)?;
             return Err(refuse(spec, Refusal::Emptied, &emptied(&file)));
         }
         Probed::Blank(blank) => Permit::from(blank),
@@ -109,7 +109,7 @@ fn known<K: Kernel>(
     found: Sound,
 ) -> Result<Decision, Failure> {
     if let Some(why) = found.refused_options {
-        let named = node.transport.named(&spec.request.id)?;
+        let named = node.transport.named(&node.kernel, &spec.request.id)?;
         return Err(Failure::precondition(format!(
             "volume {}: not mounted: the superblock of its ext4 has mount options that are not \
              allowed: {why}; delete the pod, wait until the volume is unstaged, run tune2fs -E \

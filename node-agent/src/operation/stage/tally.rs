@@ -123,14 +123,14 @@ pub(super) fn not_grown(fs: FsType) {
 /// Counts an attachment for which the agent could not check whether another process had the
 /// volume's file open. Logs a warning only once, because the cause is the type of the filesystem of
 /// `folder`.
-pub(super) fn openers_unchecked(folder: &Path) {
+pub(super) fn openers_unchecked(file: &Path) {
     static SAID: Once = Once::new();
     metrics::counter!(OPENERS_UNCHECKED).increment(1);
     SAID.call_once(|| {
         tracing::warn!(
             "the filesystem of {} grants no leases to this process (fcntl(2)), so volumes are \
              staged without checking whether another process has their files open",
-            folder.display()
+            file.display()
         );
     });
 }

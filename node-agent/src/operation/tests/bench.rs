@@ -114,7 +114,7 @@ pub(crate) trait World {
     fn start_driver(&self, driver: &str, volumes: &Path) -> Node<Self::Kernel> {
         let kernel = self.kernel();
         let loop_dir = LoopDir::open(&kernel, &driver.parse().unwrap(), volumes).unwrap();
-        start_with(kernel, Transport::Loops(loop_dir), self.base())
+        start_with(kernel, Transport::Loops(loop_dir.into()), self.base())
     }
 
     /// Returns a new blank volume, and creates the directories that a kubelet creates for it.
@@ -183,9 +183,11 @@ pub(crate) fn hear<K: Kernel>(node: &Node<K>) -> Result<(), Failure> {
 /// Frees the devices that a killed agent left bound, as the agent does after startup. Ignores
 /// errors.
 pub(super) fn sweep<K: Kernel>(node: &Node<K>) {
-    if node.try_lock_directory().is_ok_and(|alone| alone) {
-        for (number, volume) in node.remnants().into_iter().flatten() {
-            drop(node.free_remnant(number, &volume));
+    for disk in 0..node.folders().map_or(0, |dirs| dirs.paths().count()) {
+        if node.try_lock_directory(disk).is_ok_and(|alone| alone) {
+            for (number, volume) in node.remnants(disk).into_iter().flatten() {
+                drop(node.free_remnant(disk, number, &volume));
+            }
         }
     }
 }

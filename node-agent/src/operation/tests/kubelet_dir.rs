@@ -197,7 +197,7 @@ fn mounts_are_seen_on_a_shared_mount_and_in_the_namespace_of_another_first_proce
 pub(super) fn start_unseen(world: &Simulated) -> Node<Fake> {
     let (kernel, driver) = (world.kernel(), DRIVER.parse().unwrap());
     let loop_dir = LoopDir::open(&kernel, &driver, &world.volumes()).unwrap();
-    start_unseen_with(world, kernel, Transport::Loops(loop_dir))
+    start_unseen_with(world, kernel, Transport::Loops(loop_dir.into()))
 }
 
 /// Starts an agent with this transport, whose mounts the kubelet does not see.

@@ -67,6 +67,7 @@ mod storage;
 mod suite;
 mod sweep;
 mod targets;
+mod two_disks;
 mod unmounted;
 mod unread;
 

@@ -148,10 +148,10 @@ fn a_device_is_left_alone_by_the_start_if_its_volume_has_a_directory_for_a_file(
     world.make_file(&theirs, BYTES);
     let number = bind(&world, &theirs, &format!("{DRIVER}/{}", volume.id), KEPT);
     let node = world.start();
-    assert_eq!(node.remnants().unwrap(), [(number, volume.volume_id())]);
+    assert_eq!(node.remnants(0).unwrap(), [(number, volume.volume_id())]);
     world.remove_file(&volume.file());
     world.make_dir(&volume.file());
-    assert_eq!(node.free_remnant(number, &volume.volume_id()), Ok(false));
+    assert_eq!(node.free_remnant(0, number, &volume.volume_id()), Ok(false));
 }
 
 #[test]

@@ -20,7 +20,9 @@ const READ_ONLY: (StorageSeverity, &str) = (Degraded, "StorageReadOnly");
 const REPLACED: (StorageSeverity, &str) = (Unreachable, "StorageReplaced");
 
 fn health(node: &Node<Fake>) -> Result<Vec<StorageCondition>, Failure> {
-    run(node, Operation::StorageHealth, operation::storage_health)
+    run(node, Operation::StorageHealth, |cx| {
+        operation::storage_health(cx, 0)
+    })
 }
 
 fn reasons(node: &Node<Fake>) -> Vec<(StorageSeverity, &'static str)> {
@@ -115,7 +117,7 @@ fn disks_have_no_common_storage() {
     let node = world.start();
     world.machine.fill_storage(GIB, GIB);
     assert_eq!(reasons(&node), []);
-    assert_eq!(operation::space(&node), Ok(None));
+    assert!(operation::space(&node, 0).is_err());
 }
 
 #[test]
@@ -127,9 +129,9 @@ fn the_space_is_that_of_the_directory_that_was_opened_and_of_no_other() {
         free_bytes: 3 * GIB,
         size_bytes: 5 * GIB,
     };
-    assert_eq!(operation::space(&node), Ok(Some(space)));
+    assert_eq!(operation::space(&node, 0), Ok(Some(space)));
     world.machine.cover(&world.volumes());
-    assert_eq!(operation::space(&node), Ok(None));
+    assert_eq!(operation::space(&node, 0), Ok(None));
 }
 
 /// Returns a raw volume that the controller is deleting while one of its targets is still mounted.

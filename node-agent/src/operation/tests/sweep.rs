@@ -283,7 +283,7 @@ fn a_refused_stage_of_a_staged_volume_takes_no_lock_from_another_agent() {
     let node = world.start();
     volume.call(&node, Verb::Stage).unwrap();
     refused_stage::<Simulated>(&node, &volume);
-    assert!(world.start().try_lock_directory().unwrap());
+    assert!(world.start().try_lock_directory(0).unwrap());
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn a_refused_stage_frees_nothing_beside_another_agent_or_where_mounts_are_hidden
     let (node, kernel) = (world.start(), world.kernel());
     // The other agent holds the lock and may be about to use the device.
     let other = world.start();
-    assert!(other.try_lock_directory().unwrap());
+    assert!(other.try_lock_directory(0).unwrap());
     refused_stage::<Simulated>(&node, &volume);
     assert_eq!(kernel.loop_bound().unwrap(), bound);
     drop(other);

@@ -134,7 +134,7 @@ async fn a_device_that_a_killed_agent_left_is_freed_and_no_other() {
     };
     let service = Arc::new(NodeService::new("", Pool::new(), &LOCAL));
     service.come_up(world.start());
-    let free = || service.free_remnant(number, volume.volume_id());
+    let free = || service.free_remnant(0, number, volume.volume_id());
     assert_eq!(free().await, Ok(false), "it is staged");
     let device = volume.staging().join("device");
     world.kernel().umount(&device).unwrap();

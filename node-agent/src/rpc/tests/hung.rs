@@ -441,7 +441,7 @@ async fn two_volumes_that_hang_speak_against_their_storage_and_one_does_not() {
 async fn the_space_of_storage_that_hangs_is_the_one_from_before() {
     let bench = Bench::new();
     let measure = || Arc::clone(&bench.service).measure();
-    assert_eq!(bench.service.known().storage, None);
+    assert_eq!(bench.service.known().storage, [].into());
     bench.world.machine.fill_storage(5, 3);
     let at = bench.position("statfs", measure()).await;
     let space = Space {
@@ -449,7 +449,7 @@ async fn the_space_of_storage_that_hangs_is_the_one_from_before() {
         size_bytes: 5,
     };
     let before = bench.service.known().storage;
-    assert_eq!(before, Some(space));
+    assert_eq!(before, [(String::new(), space)].into());
 
     let caller = bench.hang((at, "statfs"), measure()).await;
     told_at(DEADLINE, caller).await;
