@@ -201,9 +201,14 @@ fn a_place_is_given_by_a_new_object_of_the_disk() {
         0,
         "kubectl label node node1 topology.local.csi.belay.dev/node-",
     );
-    let calls = run.calls.iter().skip(ALL.len());
-    let verbs: Vec<_> = calls.filter_map(|call| call.split(' ').next()).collect();
-    assert_eq!(verbs, ["get", "delete", "create", "get"]);
+    let delete = "delete --raw localdisks/node1.default --filename - {\"apiVersion\":\"v1\",\
+         \"kind\":\"DeleteOptions\",\"preconditions\":{\"resourceVersion\":\"7\",\"uid\":\"u-1\"}}";
+    let create = "create --raw localdisks --filename - \
+         {\"apiVersion\":\"belay.dev/v1alpha1\",\"kind\":\"LocalDisk\",\
+         \"metadata\":{\"annotations\":{\"velero.io/exclude-from-backup\":\"true\"},\"name\":\"node1.default\"},\
+         \"spec\":{\"disk\":\"default\",\"node\":\"node1\",\"place\":\"old\"}}";
+    let get = "get --raw localdisks/node1.default";
+    run.calls(&ALL, &[get, delete, create, get]);
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub(super) use link::{Inode, names_of};
 pub(super) use open::{foreign, missing};
 
 use super::fault::{at, os, truncated};
-use belay_contract::drivers::local::HOME;
+use belay_contract::drivers::local::{HOME, HOME_BYTES_MAX};
 use belay_server::call::Failure;
 #[cfg(test)]
 use journal::Call;
@@ -87,6 +87,11 @@ impl Files {
     /// # Errors
     /// Returns `Unreachable` if the attribute cannot be written.
     pub(super) fn set_home(&self, home: &str) -> Result<(), Failure> {
+        let mut now = [0; HOME_BYTES_MAX];
+        let length = rustix::fs::fgetxattr(&self.dir, HOME, &mut now);
+        if length.is_ok_and(|length| now[..length] == *home.as_bytes()) {
+            return Ok(());
+        }
         rustix::fs::fsetxattr(&self.dir, HOME, home.as_bytes(), XattrFlags::empty())
             .map_err(|errno| os("fsetxattr", &self.path, errno))?;
         self.sync()

@@ -17,12 +17,16 @@ impl Front {
     /// Writes the Node of its place into each volume and snapshot, until the task is aborted.
     pub(super) async fn rehome(self: Arc<Self>) {
         let mut changes = self.disks.changes();
+        let mut last = Holders::new();
         loop {
+            let changed = timeout(self.limits.check, changes.changed()).await;
             changes.borrow_and_update();
             let holders = self.holders();
-            self.rehome_kind::<LocalVolume>(&holders).await;
-            self.rehome_kind::<LocalSnapshot>(&holders).await;
-            drop(timeout(self.limits.check, changes.changed()).await);
+            if changed.is_err() || holders != last {
+                self.rehome_kind::<LocalVolume>(&holders).await;
+                self.rehome_kind::<LocalSnapshot>(&holders).await;
+                last = holders;
+            }
         }
     }
 
@@ -32,7 +36,10 @@ impl Front {
             return holders;
         }
         for seen in self.disks.all() {
-            if let Some(spec) = seen.object.spec.known() {
+            // A disk without an identity has never been served there.
+            let status = seen.object.known_status();
+            let is_held = status.is_some_and(|status| status.uuid.is_some());
+            if let Some(spec) = seen.object.spec.known().filter(|_| is_held) {
                 let at = (spec.place.clone(), spec.disk.clone());
                 holders
                     .entry(at)
@@ -57,7 +64,8 @@ impl Front {
                 continue;
             }
             let (what, id) = (R::WHAT, id(object));
-            let change = Change::Spec(json!({"node": node}));
+            // The other store has not refused an attempt to remove, and would execute an old one.
+            let change = Change::Spec(json!({"node": node, "remove": null}));
             match self.client.patch::<R>(&object.metadata, change).await {
                 Ok(Written::Done(_)) => {
                     tracing::info!("{what} {id}: its place {} is now on {node}", wanted.place);

@@ -49,6 +49,10 @@ impl<'a> Item<'a> {
         self.object.text("/spec/node")
     }
 
+    pub(super) fn place(self) -> &'a str {
+        self.object.text("/spec/place")
+    }
+
     pub(super) fn disk(self) -> &'a str {
         self.object.text("/spec/disk")
     }
@@ -148,7 +152,7 @@ impl Cluster {
             Some(list) => Ok(items(list)),
             None => Err(Failure::Absent(format!(
                 "the cluster has no {plural}.belay.dev; install the chart with the backend \
-                 `local` on all nodes, or select another cluster by --context"
+                 `local`, or select another cluster by --context"
             ))),
         };
         Ok(Self {

@@ -83,9 +83,10 @@ fn advice<'a>(cluster: &Cluster, node: &str, lost: impl Iterator<Item = Item<'a>
         notes.push("Delete the claims, and then their pods (--force):".to_owned());
         notes.extend(commands);
     }
-    notes.push(format!(
-        "If another node has its disks now, run `belayctl local rehome {node} OTHER` instead."
-    ));
+    notes.push(
+        "If another node has its disks now, delete nothing: run `belayctl local rehome`."
+            .to_owned(),
+    );
     notes.push(
         "If the node returns, its files still exist, and `belayctl local unlisted` lists those \
          without an object."

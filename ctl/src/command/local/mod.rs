@@ -149,7 +149,7 @@ Examples:
 const REHOME: &str = "\
 PersistentVolumes keep their place, and the node gets its label. All disks of
 the place must be in the node, which must have no other volumes.
-First forget the node that had the disks. Then run the two commands that this
+First forget the node that had the disks. Then run the commands that this
 command prints.
 
 Examples:
@@ -160,7 +160,7 @@ const REMOVE: &str = "\
 Refused if a PersistentVolume, a VolumeSnapshotContent or a request has the ID.
 Otherwise calls the driver's controller, in its pod (kubectl exec). After an
 error, the data is kept unless the message says that its store deletes the data.
-An interrupted command may still delete it.
+An interrupted command may still delete the data.
 
 Examples:
   belayctl local remove snap-0123456789abcdef0123456789abcdef --yes";

@@ -1,6 +1,8 @@
 //! `belayctl local rehome`: gives a place, the topology value of volumes, to the disks of another
 //! Node, because the disks have moved there or the Node was renamed.
 
+use std::collections::BTreeSet;
+
 use belay_contract::drivers::LOCAL;
 use serde_json::{Value, json};
 
@@ -24,9 +26,7 @@ pub(super) async fn run(
 ) -> Result<Rows, Failure> {
     let cluster = Cluster::read_all(kubectl)?;
     let disks = plan(&cluster, place, node)?;
-    let moved = cluster
-        .all()
-        .filter(|item| item.object.text("/spec/place") == place);
+    let moved = cluster.all().filter(|item| item.place() == place);
     let mut rows = list::objects("moved_objects", &cluster, moved);
     if !is_confirmed {
         let warning = format!("node {node} gets the place {place} with these objects");
@@ -34,11 +34,15 @@ pub(super) async fn run(
     }
     let mut wait = Wait::new(kubectl.seconds)?;
     for disk in disks {
-        give(kubectl, disk, place, &mut wait).await?;
+        give(kubectl, [node, disk], place, &mut wait).await?;
     }
+    let key = LOCAL.topology_key;
     rows.notes = vec![
-        format!("Node {node} has the place {place}. Register its node agent again:"),
-        format!("  kubectl label node {node} {}-", LOCAL.topology_key),
+        format!(
+            "Node {node} has the place {place}. Correct the labels, and restart its node agent:"
+        ),
+        format!("  kubectl label node {node} {key}-"),
+        format!("  kubectl label node {place} {key}-    # if this Node exists"),
         format!(
             "  kubectl delete pod --all-namespaces --field-selector spec.nodeName={node} \
              --selector app.kubernetes.io/name=belay,app.kubernetes.io/component=node"
@@ -47,46 +51,57 @@ pub(super) async fn run(
     Ok(rows)
 }
 
-/// Returns the LocalDisks of the node.
+/// Returns the names of the disks: those of the node, and those that have objects at the place.
 pub(super) fn plan<'a>(
     cluster: &'a Cluster,
     place: &str,
     node: &str,
-) -> Result<Vec<Object<'a>>, Failure> {
-    let place_of = |disk: &Object<'a>| disk.text("/spec/place");
-    let (own, others): (Vec<_>, Vec<_>) = cluster
-        .disks()
-        .partition(|disk| disk.text("/spec/node") == node);
-    if own.is_empty() {
-        let why = "has no LocalDisk; its store creates one, so check the pod of its store";
-        return Err(Failure::Absent(format!("node {node}: {why}")));
+) -> Result<BTreeSet<&'a str>, Failure> {
+    let mut disks = BTreeSet::new();
+    for disk in cluster.disks() {
+        let (of, has) = (disk.text("/spec/node"), disk.text("/spec/place"));
+        if of == node {
+            refuse_used(disk, place)?;
+            disks.insert(disk.text("/spec/disk"));
+        } else if has == place && disk.at("/status/uuid").is_some() {
+            let why = format!("LocalDisk {} has it", disk.name());
+            let cure = format!("first run `belayctl local forget {of}`");
+            return Err(Failure::Refused(format!("place {place}: {why}; {cure}")));
+        }
     }
-    if let Some(holder) = others.iter().find(|disk| place_of(disk) == place) {
-        let (name, of) = (holder.name(), holder.text("/spec/node"));
-        let why = format!("LocalDisk {name} has it; first run `belayctl local forget {of}`");
-        return Err(Failure::Refused(format!("place {place}: {why}")));
+    let moved = cluster.all().filter(|item| item.place() == place);
+    disks.extend(moved.map(|item| item.disk()));
+    match disks.is_empty() {
+        false => Ok(disks),
+        true => Err(Failure::Absent(format!(
+            "place {place}: has no volume, and node {node} has no disk"
+        ))),
     }
-    let is_other =
-        |disk: &&Object<'a>| disk.at("/status/uuid").is_some() && place_of(disk) != place;
-    if let Some(disk) = own.iter().find(is_other) {
-        let why = format!(
-            "LocalDisk {} is in use at the place {}, and a node has one place",
-            disk.name(),
-            place_of(disk)
-        );
-        return Err(Failure::Refused(format!("node {node}: {why}")));
+}
+
+/// Refuses a disk that has a state at another place.
+fn refuse_used(disk: Object<'_>, place: &str) -> Result<(), Failure> {
+    let has = disk.text("/spec/place");
+    if has == place || disk.at("/status/uuid").is_none() {
+        return Ok(());
     }
-    Ok(own)
+    let name = disk.name();
+    Err(Failure::Refused(format!(
+        "LocalDisk {name}: the node has begun the disk at the place {has}, and a node has one \
+         place; if it has no volumes there, remove its directory, then: kubectl delete localdisk \
+         {name}"
+    )))
 }
 
 /// Gives the place to a disk, and waits until its store serves the disk.
 async fn give(
     kubectl: &Kubectl,
-    disk: Object<'_>,
+    [node, disk]: [&str; 2],
     place: &str,
     wait: &mut Wait,
 ) -> Result<(), Failure> {
-    let (name, path) = (disk.name(), disk_path(disk.name()));
+    let name = format!("{node}.{disk}");
+    let path = disk_path(&name);
     loop {
         let object = kubectl.get(&path)?.unwrap_or(Value::Null);
         let object = Object::new(&object);
@@ -95,6 +110,7 @@ async fn give(
             return Ok(());
         }
         if !has_place {
+            refuse_used(object, place)?;
             // The place of a LocalDisk cannot be changed. If the store has created the object again
             // meanwhile, or reported, the next round repeats this.
             let deleted = match object.name() {
@@ -102,7 +118,7 @@ async fn give(
                 _ => kubectl.delete(&path, object)?,
             };
             if deleted != Reply::Conflict {
-                kubectl.create(DISKS, &local_disk(disk, place))?;
+                create(kubectl, [node, disk], place)?;
                 continue;
             }
         }
@@ -114,16 +130,23 @@ async fn give(
     }
 }
 
-/// Returns the LocalDisk of the same disk at this place.
-fn local_disk(disk: Object<'_>, place: &str) -> Value {
-    let [node, name] = ["/spec/node", "/spec/disk"].map(|at| disk.text(at));
-    json!({
+/// Creates the LocalDisk of a disk at this place, unless it exists.
+///
+/// # Errors
+/// Fails if kubectl fails.
+pub(super) fn create(
+    kubectl: &Kubectl,
+    [node, disk]: [&str; 2],
+    place: &str,
+) -> Result<(), Failure> {
+    let object = json!({
         "apiVersion": "belay.dev/v1alpha1",
         "kind": "LocalDisk",
         "metadata": {
-            "name": disk.name(),
+            "name": format!("{node}.{disk}"),
             "annotations": {"velero.io/exclude-from-backup": "true"},
         },
-        "spec": {"node": node, "place": place, "disk": name},
-    })
+        "spec": {"node": node, "place": place, "disk": disk},
+    });
+    kubectl.create(DISKS, &object).map(drop)
 }

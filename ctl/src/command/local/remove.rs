@@ -26,7 +26,8 @@ pub(super) fn run(kubectl: &Kubectl, id: &str, is_confirmed: bool) -> Result<Ans
         let why = format!("{request} requests it; delete that first");
         return Err(kept(item.kind, id, &why));
     }
-    let timeout = format!("--timeout={}", kubectl.seconds);
+    // The controller may work for 90 s, and does not end with the connection.
+    let timeout = format!("--timeout={}", kubectl.seconds.max(120));
     let command = ["belayctl", item.kind.noun(), "delete", id, &timeout];
     kubectl.exec(&controller(kubectl)?, "belay-controller", &command)?;
     Ok(Answer::Record(vec![

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::cluster::{Cluster, Item, disk_path};
 use super::console::{self, Wait};
 use super::kubectl::{Kubectl, Reply};
-use super::list;
+use super::{list, rehome};
 use crate::failure::Failure;
 use crate::objects::Object;
 use crate::render::{Answer, Cell};
@@ -33,7 +33,10 @@ pub(super) async fn run(
     let mut wait = Wait::new(kubectl.seconds)?;
     if !is_waiting(object) {
         match kubectl.delete(&disk_path(&name), object)? {
-            Reply::Done(_) | Reply::Missing => {}
+            // The store would create the object with the name of the node as its place.
+            Reply::Done(_) | Reply::Missing => {
+                rehome::create(kubectl, [node, disk], object.text("/spec/place"))?;
+            }
             Reply::Conflict => {
                 return Err(refused(
                     &name,

@@ -306,10 +306,12 @@ fn a_place_is_given_to_a_node_only_if_no_other_has_it_and_the_node_has_no_other(
         rehome::plan(&cluster, "old", "new").map(|disks| disks.len())
     };
     let waiting = || on("new", "new", Value::Null);
+    let empty = on("old", "old", Value::Null);
+    assert_eq!(plan(json!([waiting(), empty])).unwrap(), 1);
     assert_eq!(plan(json!([waiting()])).unwrap(), 1);
     // An earlier command was interrupted.
     assert_eq!(plan(json!([on("new", "old", json!("u"))])).unwrap(), 1);
-    refused(plan(json!([])), "node new: has no LocalDisk");
+    refused(plan(json!([])), "node new has no disk");
     let held = plan(json!([waiting(), on("old", "old", json!("u"))]));
     refused(
         held,

@@ -2,13 +2,13 @@
 
 use super::super::{Config, Local, Verb, id};
 use super::health::Health;
-use super::identity::{Expected, Identity};
+use super::identity::{Expected, Identity, refuse_other_holder};
 use super::kind::Kept as _;
 use super::unlisted::Found;
 use super::{Orders, Served};
 use crate::kubernetes::{
-    Change, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed, Selector,
-    Unlisted, Written, rfc3339,
+    Change, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed, Unlisted,
+    Written, rfc3339,
 };
 use belay_contract::drivers::local::home;
 use belay_server::call::{Failure, Kind};
@@ -62,9 +62,9 @@ pub(super) async fn serve(orders: Arc<Orders>, at: usize) {
         disk,
         last: None,
     };
-    reporter.wait_for_disk().await;
     let (mut last, mut health) = (None, Health::default());
     let served = loop {
+        reporter.wait_for_disk().await;
         match reporter.open().await {
             Ok(served) => break served,
             Err(failure) => {
@@ -174,8 +174,8 @@ impl Reporter<'_> {
             may_begin: spec.begin.as_ref() == Some(&object.metadata.uid),
         };
         let dir = self.disk.dir.clone();
+        refuse_other_holder(self.orders, &spec.place).await?;
         let identity = blocking(move || expected.find(&dir)).await?;
-        self.refuse_other_holder(&identity.place).await?;
         let local = self.opened(&identity).await?;
         let home = home(&self.orders.config.node, &identity.place);
         local
@@ -196,32 +196,6 @@ impl Reporter<'_> {
             place: identity.place,
             changed: Notify::new(),
         })
-    }
-
-    /// Refuses a place that the disks of another node have, and a second place of this node: the
-    /// label of a Node has one value.
-    async fn refuse_other_holder(&self, place: &str) -> Result<(), Failure> {
-        let node = &self.orders.config.node;
-        let disks = self
-            .orders
-            .client
-            .list::<LocalDisk>(&Selector::all())
-            .await?;
-        for disk in &disks.items {
-            let (name, Some(spec)) = (&disk.metadata.name, disk.spec.known()) else {
-                continue;
-            };
-            // A disk without an identity has never been served there.
-            let is_held = disk.known_status().is_some_and(|it| it.uuid.is_some());
-            if is_held && (spec.node == *node) != (spec.place == place) {
-                return Err(Failure::precondition(format!(
-                    "node {node} cannot have the place {place}, since LocalDisk {name} has the \
-                     place {}; if node {} never returns, `belayctl local forget {}` deletes it",
-                    spec.place, spec.node, spec.node
-                )));
-            }
-        }
-        Ok(())
     }
 
     /// Opens the state with this identity.
@@ -249,11 +223,21 @@ impl Reporter<'_> {
         blocking(opened).await
     }
 
-    /// Returns the object of the disk, and creates it if necessary.
+    /// Returns the object of the disk, and creates it if necessary. The place of a new object is
+    /// the node, so it is not created for a disk with another place.
     async fn object(&self) -> Result<Object<LocalDisk>, Failure> {
-        let client = &self.orders.client;
+        let (client, node) = (&self.orders.client, &self.orders.config.node);
         if let Some(object) = client.get::<LocalDisk>(&self.name()).await? {
             return Ok(object);
+        }
+        if let Some(Served { place, .. }) = self.disk.served() {
+            if place != node {
+                return Err(Failure::precondition(format!(
+                    "LocalDisk {}: was deleted; `belayctl local rehome {place} {node}` creates it",
+                    self.name()
+                )));
+            }
+            refuse_other_holder(self.orders, place).await?;
         }
         let spec = DiskSpec {
             node: self.orders.config.node.clone(),

@@ -65,12 +65,12 @@ impl Health {
     }
 }
 
-/// Returns the conditions for the object of a volume; `None` if there are none. A read-only
-/// filesystem is reported in the LocalDisk, and not in each volume.
+/// Returns the conditions for the object of a volume; `None` if there are none. A filesystem that
+/// is read-only or nearly full is reported once, and not in each volume.
 fn shown(conditions: &Conditions) -> Option<Vec<Condition>> {
     let conditions = conditions
         .iter()
-        .filter(|it| it.reason != volume::STORAGE_READ_ONLY)
+        .filter(|it| ![volume::STORAGE_READ_ONLY, volume::STORAGE_NEARLY_FULL].contains(&it.reason))
         .map(|it| Condition {
             reason: it.reason.name().to_owned(),
             message: shortened(&it.message, MESSAGE_BYTES_MAX),

@@ -5,7 +5,8 @@
 use super::super::fault::at;
 use super::super::ledger::Ledger;
 use super::super::state_file::sync_names;
-use crate::kubernetes::WAITS;
+use super::Orders;
+use crate::kubernetes::{LocalDisk, Selector, WAITS};
 use belay_contract::drivers::local::STATE_IS_MISSING;
 use belay_server::call::Failure;
 use belay_server::file;
@@ -102,6 +103,13 @@ pub(super) struct Expected {
 }
 
 impl Expected {
+    /// Writes a new identity.
+    fn begin(&self, dir: &Path) -> Result<Identity, Failure> {
+        let new = Identity::new(&self.place, &self.disk)?;
+        new.write(dir)?;
+        Ok(new)
+    }
+
     /// Returns the identity of the state in the directory.
     ///
     /// # Errors
@@ -129,6 +137,8 @@ impl Expected {
             (None, _) if !has_state && !self.may_begin => {
                 refused(format!("empty; {WAITS} to use it"))
             }
+            // No state was begun with this identity, and nothing names the disk.
+            (None, Some(found)) if !has_state && found.place != self.place => self.begin(dir),
             (_, Some(found)) if found.disk != *disk => refused(format!(
                 "its volumes are on disk {:?}, but this is disk {disk:?}; use this name for it",
                 found.disk
@@ -139,13 +149,40 @@ impl Expected {
                 found.place, self.place, found.place
             )),
             (_, Some(found)) => Ok(found.clone()),
-            (None, None) => {
-                let new = Identity::new(&self.place, disk)?;
-                new.write(dir)?;
-                Ok(new)
-            }
+            (None, None) => self.begin(dir),
         }
     }
+}
+
+/// Refuses a place that the disks of another node have, and a second place of this node: the
+/// label of a Node has one value.
+pub(super) async fn refuse_other_holder(orders: &Orders, place: &str) -> Result<(), Failure> {
+    let (client, node) = (&orders.client, &orders.config.node);
+    let here = client.list::<LocalDisk>(&Selector::node(node)).await?;
+    let there = client.list::<LocalDisk>(&Selector::place(place)).await?;
+    for disk in here.items.iter().chain(&there.items) {
+        // A disk without an identity has never been served there.
+        let is_held = disk.known_status().is_some_and(|it| it.uuid.is_some());
+        let (name, Some(spec)) = (&disk.metadata.name, disk.spec.known()) else {
+            continue;
+        };
+        if !is_held || (spec.node == *node && spec.place == place) {
+            continue;
+        }
+        let of = &spec.place;
+        return Err(Failure::precondition(match spec.node == *node {
+            true => format!(
+                "node {node} has the place {of} (LocalDisk {name}), and cannot have the place \
+                 {place} too; `belayctl local rehome {of} {node}` gives {of} to this disk"
+            ),
+            false => format!(
+                "node {} has the place {place} (LocalDisk {name}); if it never returns: \
+                 `belayctl local forget {}`",
+                spec.node, spec.node
+            ),
+        }));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

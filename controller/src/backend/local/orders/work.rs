@@ -52,7 +52,9 @@ async fn step<K: Kept>(work: &Work<'_, K>) -> Result<Outcome, Failure> {
         Err(why) => return step_unknown(work, &why).await,
     };
     let place = K::place(&spec);
-    let Some(disk) = work.orders.served(place.disk) else {
+    // The store of another place must not report a volume there as lost.
+    let is_here = |disk: &&super::Served| !work.object().is_accepted() || disk.place == place.place;
+    let Some(disk) = work.orders.served(place.disk).filter(is_here) else {
         return without_disk(work).await;
     };
     let local = Arc::clone(&disk.local);
