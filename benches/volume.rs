@@ -58,6 +58,8 @@ impl Volume {
         let made = File::create_new(&file)?;
         made.set_len(VOLUME_BYTES)?;
         rustix::fs::fsetxattr(&made, NEW, IS_NEW, XattrFlags::empty())?;
+        // The agent uses no file that another process has open.
+        drop(made);
         let volume = Self {
             id: id.to_owned(),
             fs_type,
