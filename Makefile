@@ -137,6 +137,7 @@ mistakes: root build ## messages of the programs for common mistakes
 
 bench: root build ## benchmarks, compared with the bare system calls
 	$(ISOLATED) cargo bench $(CARGO_FLAGS) -p belay-benches
+	@benches/guest.sh '$(BELAY_BIN_DIR)' $(CARGO_FLAGS)
 
 e2e: WITH_GUESTS = $(GUESTS)$(filter guests,$(PARTS))
 e2e: root build ## official storage suite; FULL=1 CHAOS=minutes GUESTS=2 CLOUD=name

@@ -58,7 +58,8 @@ pub fn binary(name: &str) -> io::Result<PathBuf> {
 }
 
 impl<'a> Program<'a> {
-    /// Starts a belay-node on a socket called `name`, and waits for its first response.
+    /// Starts a belay-node for volumes that are files on a socket called `name`, and waits for its
+    /// first response.
     ///
     /// # Errors
     /// Fails if the program does not start; the message contains the end of its log.
@@ -66,6 +67,16 @@ impl<'a> Program<'a> {
         let mut command = Command::new(binary("belay-node")?);
         let volumes = bench_dir.directory("volumes")?;
         command.arg("--loop-dir").arg(volumes);
+        Self::start(bench_dir, name, command)
+    }
+
+    /// Starts a belay-node like [`Program::agent`], with a driver of another kind.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Program::agent`].
+    pub fn agent_of(bench_dir: &'a BenchDir, name: &str, kind: &str) -> io::Result<Self> {
+        let mut command = Command::new(binary("belay-node")?);
+        command.args(["--driver-kind", kind]);
         Self::start(bench_dir, name, command)
     }
 

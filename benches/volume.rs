@@ -2,7 +2,6 @@
 //! RPCs to belay-node, each on a new connection, as the kubelet makes them. The agent formats the
 //! volumes of both sides, so that their filesystems have the same feature flags.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,6 +19,7 @@ use tonic::{Request, Response, Status};
 use crate::bench_dir::BenchDir;
 use crate::program::Program;
 use crate::rpc::{Client, with_deadline};
+use crate::storage::Storage;
 
 /// Maximum number of attempts per call.
 const ATTEMPTS: u32 = 1000;
@@ -32,18 +32,18 @@ pub const VOLUME_BYTES: u64 = 1 << 30;
 pub struct Volume {
     /// The volume ID, which is also the name of the file.
     pub id: String,
-    /// The filesystem type: `ext4` or `xfs`.
+    /// The filesystem type, or `block` for a raw block volume.
     pub fs_type: &'static str,
-    /// The file behind the loop device.
-    pub file: PathBuf,
-    /// The staging path; the directory exists.
+    /// The storage behind the volume.
+    pub storage: Storage,
+    /// The staging path; the directory exists. Empty if the volume is not staged.
     pub staging: PathBuf,
     /// The target path; its parent exists.
     pub target: PathBuf,
 }
 
 impl Volume {
-    /// Creates a volume that is formatted and not staged.
+    /// Creates a volume on a new file that is formatted and not staged.
     ///
     /// # Errors
     /// Fails if the agent fails.
@@ -53,24 +53,48 @@ impl Volume {
         id: &str,
         fs_type: &'static str,
     ) -> io::Result<Self> {
-        let _turn = bench_dir.turn();
         let file = bench_dir.directory("volumes")?.join(id);
         let made = File::create_new(&file)?;
         made.set_len(VOLUME_BYTES)?;
         rustix::fs::fsetxattr(&made, NEW, IS_NEW, XattrFlags::empty())?;
         // The agent uses no file that another process has open.
         drop(made);
-        let volume = Self {
+        Self::on(bench_dir, agent, id, fs_type, Storage::File(file))
+    }
+
+    /// Creates a volume on this storage that is formatted and not staged.
+    ///
+    /// # Errors
+    /// Fails if the agent fails, for example because the storage contains data.
+    pub fn on(
+        bench_dir: &BenchDir,
+        agent: &Program<'_>,
+        id: &str,
+        fs_type: &'static str,
+        storage: Storage,
+    ) -> io::Result<Self> {
+        let _turn = bench_dir.turn();
+        let mut volume = Self {
             id: id.to_owned(),
             fs_type,
-            file,
-            staging: bench_dir.directory(&format!("staging/{id}"))?,
+            storage,
+            staging: PathBuf::new(),
             target: bench_dir.directory(&format!("pods/{id}"))?.join("mount"),
         };
-        let mut life = Ours::new(&agent.client, volume.clone());
-        life.run(Call::Stage)?;
-        life.run(Call::Unstage)?;
+        if volume.has(Call::Stage) {
+            volume.staging = bench_dir.directory(&format!("staging/{id}"))?;
+            let mut life = Ours::new(&agent.client, volume.clone());
+            life.run(Call::Stage)?;
+            life.run(Call::Unstage)?;
+        }
         Ok(volume)
+    }
+
+    /// Whether the call is part of the volume's lifecycle: a directory of a server is not staged.
+    #[must_use]
+    pub fn has(&self, call: Call) -> bool {
+        let is_staged = !matches!(self.storage, Storage::Directory { .. });
+        is_staged || !matches!(call, Call::Stage | Call::Unstage)
     }
 }
 
@@ -182,21 +206,26 @@ impl<'a> Ours<'a> {
         let Volume {
             id,
             fs_type,
+            storage,
             staging,
             target,
-            ..
         } = &self.volume;
         let capability = || requests::capability(fs_type, Mode::SingleNodeWriter);
+        let context = || storage.publish_context();
         match call {
+            _ if !self.volume.has(call) => Ok(Duration::ZERO),
             Call::Probe => self.client.probe(),
             Call::Stage => {
-                let request = requests::stage(id, HashMap::new(), staging, capability());
+                let request = requests::stage(id, context(), staging, capability());
                 self.timed(request, async |mut node, request| {
                     node.node_stage_volume(request).await
                 })
             }
             Call::Publish => {
-                let request = requests::publish(id, HashMap::new(), staging, target, capability());
+                let request = csi::NodePublishVolumeRequest {
+                    volume_context: storage.volume_context(),
+                    ..requests::publish(id, context(), staging, target, capability())
+                };
                 self.timed(request, async |mut node, request| {
                     node.node_publish_volume(request).await
                 })
