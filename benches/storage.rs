@@ -6,13 +6,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use belay_bed::mounts;
 use belay_contract::disk::DiskIdentity;
 use belay_contract::publish_context::{Content, PublishContext, Transport};
-use rustix::fs::CWD;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create,
-    fsconfig_set_string, fsmount, fsopen, move_mount,
-};
 
 use crate::bench_dir::{BenchDir, at};
 use crate::volume::VOLUME_BYTES;
@@ -142,19 +138,12 @@ impl Export {
     pub(crate) fn mount(&self, name: &str, point: &Path) -> io::Result<()> {
         let directory = format!("{}/{name}", self.share);
         let source = format!("{}:/{}", self.address, directory.trim_matches('/'));
-        let context = fsopen("nfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        for (key, value) in [
+        let parameters = [
             ("source", source.as_str()),
             ("addr", &self.address),
             ("vers", NFS_VERSION),
-        ] {
-            fsconfig_set_string(&context, key, value)?;
-        }
-        fsconfig_create(&context)?;
-        let attributes = MountAttrFlags::empty();
-        let tree = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
-        let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        Ok(move_mount(&tree, "", CWD, point, how)?)
+        ];
+        mounts::mount_with("nfs", &parameters, point)
     }
 }
 

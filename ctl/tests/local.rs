@@ -205,7 +205,8 @@ fn a_place_is_given_by_a_new_object_of_the_disk() {
          \"kind\":\"DeleteOptions\",\"preconditions\":{\"resourceVersion\":\"7\",\"uid\":\"u-1\"}}";
     let create = "create --raw localdisks --filename - \
          {\"apiVersion\":\"belay.dev/v1alpha1\",\"kind\":\"LocalDisk\",\
-         \"metadata\":{\"annotations\":{\"velero.io/exclude-from-backup\":\"true\"},\"name\":\"node1.default\"},\
+         \"metadata\":{\"annotations\":{\"velero.io/exclude-from-backup\":\"true\"},\
+         \"name\":\"node1.default\"},\
          \"spec\":{\"disk\":\"default\",\"node\":\"node1\",\"place\":\"old\"}}";
     let get = "get --raw localdisks/node1.default";
     run.calls(&ALL, &[get, delete, create, get]);

@@ -49,8 +49,22 @@ fn parse(line: &str) -> Option<Mount> {
 /// # Errors
 /// Fails if a system call fails.
 pub fn mount(fs_type: &str, device: &Path, point: &Path) -> io::Result<()> {
+    mount_with(fs_type, &[("source", device)], point)
+}
+
+/// Mounts a filesystem with these parameters.
+///
+/// # Errors
+/// Fails if a system call fails.
+pub fn mount_with<V: AsRef<Path>>(
+    fs_type: &str,
+    parameters: &[(&str, V)],
+    point: &Path,
+) -> io::Result<()> {
     let context = rustix::mount::fsopen(fs_type, FsOpenFlags::FSOPEN_CLOEXEC)?;
-    rustix::mount::fsconfig_set_string(&context, "source", device)?;
+    for (key, value) in parameters {
+        rustix::mount::fsconfig_set_string(&context, *key, value.as_ref())?;
+    }
     rustix::mount::fsconfig_create(&context)?;
     let attributes = MountAttrFlags::empty();
     let tree = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
