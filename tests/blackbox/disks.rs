@@ -79,6 +79,7 @@ fn volumes_of_two_disks_live_in_one_driver_also_if_a_disk_appears_later() {
     let test_dir = TestDir::new();
     test_dir.directory("volumes");
     let bed = Bed::new(test_dir, &DISKS);
+    let pages = Pages::of(&bed.agent);
     let kinds = ["ext4", "block"];
     let first = bed.volume("volumes", "1", kinds[0]);
     // The file of the second volume is created when its disk is there.
@@ -111,7 +112,6 @@ fn volumes_of_two_disks_live_in_one_driver_also_if_a_disk_appears_later() {
             .expect("publish");
         leave_words(kind, target);
     }
-    let pages = Pages::of(&bed.agent);
     until("the space of both disks is measured", || {
         let driver = "belay_storage_free_bytes{driver=\"local.csi.belay.dev\"";
         let space = |more: &str| pages.metric(&format!("{driver}{more}}}"));
