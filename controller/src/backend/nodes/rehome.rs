@@ -8,7 +8,11 @@ use crate::kubernetes::{Change, LocalSnapshot, LocalVolume, Written};
 use serde_json::json;
 use std::collections::HashMap;
 use std::sync::Arc;
-use tokio::time::timeout;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// The pause after a failure.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The Node of each disk, by place and name; `None` if several Nodes have it.
 type Holders = HashMap<(String, String), Option<String>>;
@@ -17,16 +21,23 @@ impl Front {
     /// Writes the Node of its place into each volume and snapshot, until the task is aborted.
     pub(super) async fn rehome(self: Arc<Self>) {
         let mut changes = self.disks.changes();
-        let mut last = Holders::new();
+        let (mut last, mut due) = (Holders::new(), Instant::now());
         loop {
-            let changed = timeout(self.limits.check, changes.changed()).await;
+            // A timeout is seen in the next line.
+            drop(timeout_at(due, changes.changed()).await);
             changes.borrow_and_update();
             let holders = self.holders();
-            if changed.is_err() || holders != last {
-                self.rehome_kind::<LocalVolume>(&holders).await;
-                self.rehome_kind::<LocalSnapshot>(&holders).await;
-                last = holders;
+            if holders == last && Instant::now() < due {
+                continue;
             }
+            let volumes = self.rehome_kind::<LocalVolume>(&holders).await;
+            let snapshots = self.rehome_kind::<LocalSnapshot>(&holders).await;
+            last = holders;
+            due = Instant::now()
+                + match volumes && snapshots {
+                    true => self.limits.check,
+                    false => RETRY,
+                };
         }
     }
 
@@ -50,7 +61,9 @@ impl Front {
         holders
     }
 
-    async fn rehome_kind<R: Followed>(&self, holders: &Holders) {
+    /// Returns whether all objects have the Node of their place.
+    async fn rehome_kind<R: Followed>(&self, holders: &Holders) -> bool {
+        let mut is_done = R::cache(self).current().is_ok();
         for seen in R::cache(self).all() {
             let object = &seen.object;
             let Some(wanted) = wanted(object) else {
@@ -71,12 +84,14 @@ impl Front {
                     tracing::info!("{what} {id}: its place {} is now on {node}", wanted.place);
                 }
                 // The next round sees the changed object.
-                Ok(Written::Conflict | Written::Missing) => {}
+                Ok(Written::Conflict | Written::Missing) => is_done = false,
                 Err(failure) => {
+                    is_done = false;
                     tracing::warn!("{what} {id}: its Node cannot be changed to {node}: {failure}");
                 }
             }
         }
+        is_done
     }
 }
 

@@ -33,8 +33,15 @@ pub(super) async fn run(
         console::confirm(&rows, &warning)?;
     }
     let mut wait = Wait::new(kubectl.seconds)?;
+    for disk in &disks {
+        while at_place(kubectl, [node, disk], place)?.is_none() {
+            let progress = format!("creating the LocalDisk of {node}.{disk}");
+            let waited = wait.next(&progress).await;
+            waited.map_err(|ended| Failure::Refused(format!("{progress}: {}", ended.why())))?;
+        }
+    }
     for disk in disks {
-        give(kubectl, [node, disk], place, &mut wait).await?;
+        serves(kubectl, &format!("{node}.{disk}"), &mut wait).await?;
     }
     let key = LOCAL.topology_key;
     rows.notes = vec![
@@ -88,39 +95,18 @@ fn refuse_used(disk: Object<'_>, place: &str) -> Result<(), Failure> {
     let name = disk.name();
     Err(Failure::Refused(format!(
         "LocalDisk {name}: the node has begun the disk at the place {has}, and a node has one \
-         place; if it has no volumes there, remove its directory, then: kubectl delete localdisk \
-         {name}"
+         place; if it has no volumes there, mount the moved disk, delete the pod of this \
+         node's store, then: kubectl delete localdisk {name}; and repeat the command"
     )))
 }
 
-/// Gives the place to a disk, and waits until its store serves the disk.
-async fn give(
-    kubectl: &Kubectl,
-    [node, disk]: [&str; 2],
-    place: &str,
-    wait: &mut Wait,
-) -> Result<(), Failure> {
-    let name = format!("{node}.{disk}");
-    let path = disk_path(&name);
+/// Waits until the store serves the disk.
+async fn serves(kubectl: &Kubectl, name: &str, wait: &mut Wait) -> Result<(), Failure> {
     loop {
-        let object = kubectl.get(&path)?.unwrap_or(Value::Null);
+        let object = kubectl.get(&disk_path(name))?.unwrap_or(Value::Null);
         let object = Object::new(&object);
-        let has_place = object.text("/spec/place") == place;
-        if has_place && object.at("/status/uuid").is_some() {
+        if object.at("/status/uuid").is_some() {
             return Ok(());
-        }
-        if !has_place {
-            refuse_used(object, place)?;
-            // The place of a LocalDisk cannot be changed. If the store has created the object again
-            // meanwhile, or reported, the next round repeats this.
-            let deleted = match object.name() {
-                "" => Reply::Missing,
-                _ => kubectl.delete(&path, object)?,
-            };
-            if deleted != Reply::Conflict {
-                create(kubectl, [node, disk], place)?;
-                continue;
-            }
         }
         if let Err(ended) = wait.next(&format!("waiting for the store of {name}")).await {
             let problem = object.text("/status/problem");
@@ -130,15 +116,28 @@ async fn give(
     }
 }
 
-/// Creates the LocalDisk of a disk at this place, unless it exists.
+/// Returns the LocalDisk of a disk if it is at this place. Otherwise, creates it there and returns
+/// `None`; the store may create it at the same time with another place, so repeat this call.
 ///
 /// # Errors
-/// Fails if kubectl fails.
-pub(super) fn create(
+/// Fails if the disk is in use at another place, or if kubectl fails.
+pub(super) fn at_place(
     kubectl: &Kubectl,
     [node, disk]: [&str; 2],
     place: &str,
-) -> Result<(), Failure> {
+) -> Result<Option<Value>, Failure> {
+    let path = disk_path(&format!("{node}.{disk}"));
+    if let Some(value) = kubectl.get(&path)? {
+        let object = Object::new(&value);
+        if object.text("/spec/place") == place {
+            return Ok(Some(value));
+        }
+        refuse_used(object, place)?;
+        // The place of a LocalDisk cannot be changed.
+        if kubectl.delete(&path, object)? == Reply::Conflict {
+            return Ok(None);
+        }
+    }
     let object = json!({
         "apiVersion": "belay.dev/v1alpha1",
         "kind": "LocalDisk",
@@ -148,5 +147,5 @@ pub(super) fn create(
         },
         "spec": {"node": node, "place": place, "disk": disk},
     });
-    kubectl.create(DISKS, &object).map(drop)
+    kubectl.create(DISKS, &object).map(|_created| None)
 }

@@ -24,19 +24,20 @@ pub(super) async fn run(
     let name = format!("{node}.{disk}");
     let cluster = Cluster::read_all(kubectl)?;
     let object = plan(&cluster, &name)?;
-    let items = cluster.all().filter(|item| item.disk_name() == name);
+    let items = || cluster.all().filter(|item| item.disk_name() == name);
+    // After an interrupted reset, the object may have the name of the node as its place.
+    let place = items()
+        .next()
+        .map_or(object.text("/spec/place"), |item| item.place());
     if !is_confirmed {
-        let rows = list::objects("objects", &cluster, items);
+        let rows = list::objects("objects", &cluster, items());
         let warning = format!("all volumes and snapshots of disk {name} will be lost");
         console::confirm(&rows, &warning)?;
     }
     let mut wait = Wait::new(kubectl.seconds)?;
     if !is_waiting(object) {
         match kubectl.delete(&disk_path(&name), object)? {
-            // The store would create the object with the name of the node as its place.
-            Reply::Done(_) | Reply::Missing => {
-                rehome::create(kubectl, [node, disk], object.text("/spec/place"))?;
-            }
+            Reply::Done(_) | Reply::Missing => {}
             Reply::Conflict => {
                 return Err(refused(
                     &name,
@@ -47,7 +48,7 @@ pub(super) async fn run(
     }
     let mut progress = "waiting for the store to ask for permission";
     loop {
-        let object = kubectl.get(&disk_path(&name))?.unwrap_or(Value::Null);
+        let object = rehome::at_place(kubectl, [node, disk], place)?.unwrap_or(Value::Null);
         let object = Object::new(&object);
         if is_waiting(object) && object.text("/spec/begin") != object.text("/metadata/uid") {
             let spec = json!({"begin": object.text("/metadata/uid")});

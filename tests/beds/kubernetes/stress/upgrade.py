@@ -192,7 +192,7 @@ def replace(cluster, command, driver, number):
 
 
 def commands(given):
-    yield ["kubectl", "-n", kube.SYSTEM, "rollout", "restart", "daemonset", "deployment"]
+    yield ["kubectl", "-n", kube.SYSTEM, "rollout", "restart", "daemonset,deployment"]
     if given.chart:
         chart = str(pathlib.Path(given.chart).resolve())
         yield ["helm", "upgrade", given.release, chart, "--namespace", kube.SYSTEM,

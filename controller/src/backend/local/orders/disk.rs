@@ -230,6 +230,11 @@ impl Reporter<'_> {
         if let Some(object) = client.get::<LocalDisk>(&self.name()).await? {
             return Ok(object);
         }
+        if !self.has_directory().await {
+            let why = "does not exist; mount the disk, or create the directory";
+            let why = format!("{}: {why}", self.disk.dir.display());
+            return Err(Failure::precondition(why));
+        }
         if let Some(Served { place, .. }) = self.disk.served() {
             if place != node {
                 return Err(Failure::precondition(format!(
