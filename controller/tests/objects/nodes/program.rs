@@ -3,6 +3,7 @@
 use super::{Front, LONG, PATIENCE, ROOM, id_of, ready, request, topology};
 use crate::server::Server;
 use belay_bed::programs::{Running, server};
+use belay_bed::scrape;
 use belay_proto::csi::v1 as csi;
 use belay_proto::dial::dial;
 use csi::controller_client::ControllerClient;
@@ -46,10 +47,12 @@ pub(crate) async fn the_program_serves_all_nodes_with_topology(api: &Server) {
     let (host, port) = address.rsplit_once(':').unwrap();
     let socket = dir.path().join("csi.sock");
     let program = Path::new(env!("CARGO_BIN_EXE_belay-controller"));
+    let pages = scrape::free_port().unwrap();
     let mut command = server(&[], program, &socket);
     command
         .args(["--backend=local", "--nodes", "--account-dir"])
         .arg(dir.path())
+        .arg(format!("--http-endpoint={pages}"))
         .env("KUBERNETES_SERVICE_HOST", host)
         .env("KUBERNETES_SERVICE_PORT", port);
     let _running = Running::serving(&mut command, &socket).unwrap();
@@ -62,6 +65,8 @@ pub(crate) async fn the_program_serves_all_nodes_with_topology(api: &Server) {
         _ => false,
     };
     assert!(capabilities.iter().any(has_topology), "{capabilities:?}");
+    let (_, page) = scrape::get(pages, "/metrics").unwrap();
+    assert!(page.contains(r#"reason="StoreSilent"} 0"#), "{page}");
 
     let store = Front::start(api, LONG).await;
     store.disk("main-a", ROOM).await;

@@ -7,8 +7,8 @@ use super::kind::Kept as _;
 use super::unlisted::Found;
 use super::{Orders, Served};
 use crate::kubernetes::{
-    Change, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed, Unlisted,
-    Written, rfc3339,
+    Change, DiskSpec, DiskStatus, LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed, Written,
+    rfc3339,
 };
 use belay_contract::drivers::local::home;
 use belay_server::call::{Failure, Kind};
@@ -365,11 +365,10 @@ impl Reporter<'_> {
 
 /// Whether a report must not wait.
 fn is_news(last: &DiskStatus, next: &DiskStatus) -> bool {
-    let count = |unlisted: &Option<Unlisted>| unlisted.as_ref().map(|it| it.count);
     last.problem != next.problem
         || last.read_only != next.read_only
         || last.bytes != next.bytes
-        || count(&last.unlisted) != count(&next.unlisted)
+        || last.unlisted != next.unlisted
 }
 
 /// Removes the record of an intent that has no object.
