@@ -192,7 +192,7 @@ fn a_place_is_given_by_a_new_object_of_the_disk() {
     let waiting = disk("node1", None);
     let lists = [&list(&waiting), NONE, NONE, NONE, NONE];
     let served = disk("old", Some("u")).to_string();
-    let replies = [&waiting.to_string(), "{}", "{}", &served];
+    let replies = [&waiting.to_string(), "{}", "{}", &served, &served];
     let run = Run::new(
         "local rehome old node1 --yes",
         &[lists.as_slice(), &replies].concat(),
@@ -209,7 +209,7 @@ fn a_place_is_given_by_a_new_object_of_the_disk() {
          \"name\":\"node1.default\"},\
          \"spec\":{\"disk\":\"default\",\"node\":\"node1\",\"place\":\"old\"}}";
     let get = "get --raw localdisks/node1.default";
-    run.calls(&ALL, &[get, delete, create, get]);
+    run.calls(&ALL, &[get, delete, create, get, get]);
 }
 
 #[test]

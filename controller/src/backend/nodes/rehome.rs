@@ -108,7 +108,7 @@ mod tests {
         let moved = changed(&ready(), "spec", r#"{"node": "node2"}"#);
         let on = |node: &str, name: &str| {
             let name = format!(r#"{{"name": "{name}", "uid": "{name}"}}"#);
-            let disk = changed(&disk("null"), "metadata", &name);
+            let disk = changed(&disk(r#"{"uuid": "u"}"#), "metadata", &name);
             changed(&disk, "spec", &format!(r#"{{"node": "{node}"}}"#))
         };
         for (disks, calls) in [
