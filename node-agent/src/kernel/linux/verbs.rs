@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::Linux;
 use crate::kernel::{
     Cause, Dev, Disks as _, FileKind, Kernel as _, LoopMode, MountAttrs, Open, Remotes as _,
-    Surroundings as _,
+    Surroundings as _, XATTR_BYTES_MAX,
 };
 
 /// A number that no loop device has.
@@ -165,7 +165,8 @@ fn an_attribute_is_absent_until_it_is_set_and_after_it_was_removed() {
             assert_eq!(kernel.xattr(&file, NAME).unwrap(), None);
             kernel.remove_xattr(&file, NAME).unwrap();
             // No attribute that the agent sets is this long.
-            kernel.set_xattr(&file, NAME, &[1; 65]).unwrap();
+            let long = [1; XATTR_BYTES_MAX + 1];
+            kernel.set_xattr(&file, NAME, &long).unwrap();
             assert_eq!(kernel.xattr(&file, NAME).unwrap(), Some(Vec::new()));
         }
     }
