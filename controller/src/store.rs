@@ -4,7 +4,7 @@ use crate::backend::local::orders::{Config, Orders};
 use crate::backend::local::{self, Overcommit};
 use crate::heap;
 use crate::kubernetes::{ACCOUNT_DIR, Access, Client};
-use belay_contract::drivers::local::is_disk_name;
+use belay_contract::drivers::local::disk_name;
 use belay_server::call::Callers;
 use belay_server::config::{ProcessArgs, parse_command};
 use belay_server::readiness::{Readiness, State};
@@ -76,14 +76,9 @@ fn disk(text: &str) -> Result<(String, PathBuf), String> {
     let (name, dir) = text
         .split_once('=')
         .ok_or("expected NAME=DIR, such as default=/var/lib/belay/default")?;
-    if !is_disk_name(name) {
-        return Err(format!(
-            "disk name {name:?}: use lowercase letters, digits and inner hyphens, at most 63"
-        ));
-    }
-    let dir = PathBuf::from(dir);
+    let (name, dir) = (disk_name(name)?, PathBuf::from(dir));
     match dir.is_absolute() {
-        true => Ok((name.to_owned(), dir)),
+        true => Ok((name, dir)),
         false => Err(format!(
             "disk {name}: {}: not an absolute path",
             dir.display()

@@ -118,6 +118,19 @@ pub fn is_disk_name(text: &str) -> bool {
     is_label(text) && text.len() <= DISK_NAME_BYTES_MAX
 }
 
+/// Returns the name of a disk in a flag.
+///
+/// # Errors
+/// Returns a message for a text that cannot be the name of a disk.
+pub fn disk_name(text: &str) -> Result<String, String> {
+    match is_disk_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "disk name {text:?}: use lowercase letters, digits and inner hyphens, at most 63"
+        )),
+    }
+}
+
 /// Whether the text can be a part between dots of an object's name (RFC 1123), apart from its
 /// length.
 #[must_use]

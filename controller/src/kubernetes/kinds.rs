@@ -1,6 +1,6 @@
 //! The objects of `local`: their fields, as `deploy/chart/objects` defines them.
 
-use super::object::{Parsed, Resource};
+use super::object::{Object, Parsed, Resource};
 use belay_server::call::Failure;
 use serde::{Deserialize, Serialize};
 use std::time::SystemTime;
@@ -33,6 +33,14 @@ impl Resource for LocalDisk {
     const PLURAL: &'static str = "localdisks";
     type Spec = DiskSpec;
     type Status = DiskStatus;
+}
+
+impl Object<LocalDisk> {
+    /// Whether a store has served the disk on its node: until then, the object has no identity.
+    #[must_use]
+    pub fn was_served(&self) -> bool {
+        self.known_status().is_some_and(|it| it.uuid.is_some())
+    }
 }
 
 /// A requested volume. An optional field without a value is absent in JSON, not null, because the

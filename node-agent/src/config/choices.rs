@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use belay_contract::drivers::local::{DEFAULT_DISK, is_disk_name, is_label};
+use belay_contract::drivers::local::{DEFAULT_DISK, disk_name, is_label};
 use belay_contract::topology::Topology;
 use belay_server::call::Failure;
 use belay_server::request::AbsPath;
@@ -91,12 +91,7 @@ impl FromStr for DiskDir {
             .split_once('=')
             .filter(|_| !text.starts_with(['/', '.']));
         let (disk, dir) = named.unwrap_or((DEFAULT_DISK, text));
-        if !is_disk_name(disk) {
-            return Err(format!(
-                "disk name {disk:?}: use lowercase letters, digits and inner hyphens, at most 63"
-            ));
-        }
-        let (disk, dir) = (disk.to_owned(), dir.into());
+        let (disk, dir) = (disk_name(disk)?, dir.into());
         Ok(Self { disk, dir })
     }
 }

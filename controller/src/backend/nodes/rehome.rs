@@ -4,15 +4,12 @@
 use super::Front;
 use super::follow::Followed;
 use super::item::{id, wanted};
+use super::permit::RETRY;
 use crate::kubernetes::{Change, LocalSnapshot, LocalVolume, Written};
 use serde_json::json;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
-
-/// The pause after a failure.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// The Node of each disk, by place and name; `None` if several Nodes have it.
 type Holders = HashMap<(String, String), Option<String>>;
@@ -47,10 +44,8 @@ impl Front {
             return holders;
         }
         for seen in self.disks.all() {
-            // A disk without an identity has never been served there.
-            let status = seen.object.known_status();
-            let is_held = status.is_some_and(|status| status.uuid.is_some());
-            if let Some(spec) = seen.object.spec.known().filter(|_| is_held) {
+            let held = seen.object.spec.known();
+            if let Some(spec) = held.filter(|_| seen.object.was_served()) {
                 let at = (spec.place.clone(), spec.disk.clone());
                 holders
                     .entry(at)

@@ -58,7 +58,7 @@ pub(super) async fn run(
     Ok(rows)
 }
 
-/// Returns the names of the disks: those of the node, and those that have objects at the place.
+/// Returns the names of the node's disks, and of all disks that have objects at the place.
 pub(super) fn plan<'a>(
     cluster: &'a Cluster,
     place: &str,

@@ -176,6 +176,23 @@ impl<K: Kernel> LoopDirs<K> {
         }
     }
 
+    /// Returns the directory that has the volume's file, by [`LoopDirs::of`], or without `may_wait`
+    /// by [`LoopDirs::of_quick`].
+    ///
+    /// # Errors
+    /// Returns the errors of that method.
+    pub(crate) fn of_if(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        may_wait: bool,
+    ) -> Result<Option<&LoopDir<K>>, Failure> {
+        match may_wait {
+            true => self.of(kernel, volume).map(Some),
+            false => self.of_quick(kernel, volume),
+        }
+    }
+
     fn search(
         &self,
         kernel: &K,

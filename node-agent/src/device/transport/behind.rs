@@ -24,11 +24,8 @@ impl<K: Kernel> Transport<K> {
         may_wait: bool,
     ) -> Result<Option<Backing>, Failure> {
         match self {
-            Transport::Loops(dirs) if may_wait => {
-                let dir = dirs.of(kernel, volume)?;
-                dir.behind(kernel, volume, (dev, known)).map(Some)
-            }
-            Transport::Loops(dirs) => match dirs.of_quick(kernel, volume)? {
+            Transport::Loops(dirs) => match dirs.of_if(kernel, volume, may_wait)? {
+                Some(dir) if may_wait => dir.behind(kernel, volume, (dev, known)).map(Some),
                 Some(dir) => dir.behind_in_memory(kernel, volume, (dev, known)),
                 None => Ok(None),
             },
@@ -50,15 +47,10 @@ impl<K: Kernel> Transport<K> {
         may_wait: bool,
     ) -> Result<Option<bool>, Failure> {
         match self {
-            Transport::Loops(dirs) => {
-                let dir = match may_wait {
-                    true => Some(dirs.of(kernel, volume)?),
-                    false => dirs.of_quick(kernel, volume)?,
-                };
-                dir.map_or(Ok(None), |dir| {
-                    dir.is_replaced(kernel, volume, (dev, known), may_wait)
-                })
-            }
+            Transport::Loops(dirs) => match dirs.of_if(kernel, volume, may_wait)? {
+                Some(dir) => dir.is_replaced(kernel, volume, (dev, known), may_wait),
+                None => Ok(None),
+            },
             Transport::Disks(_) => {
                 let behind = DiskVolumes::behind(kernel, dev)?;
                 Ok(Some(matches!(behind, Backing::Unplugged)))

@@ -2,7 +2,7 @@
 
 use super::super::{Config, Local, Verb, id};
 use super::health::Health;
-use super::identity::{Expected, Identity, refuse_other_holder};
+use super::identity::{Expected, Identity, missing, refuse_other_holder};
 use super::kind::Kept as _;
 use super::unlisted::Found;
 use super::{Orders, Served};
@@ -223,17 +223,15 @@ impl Reporter<'_> {
         blocking(opened).await
     }
 
-    /// Returns the object of the disk, and creates it if necessary. The place of a new object is
-    /// the node, so it is not created for a disk with another place.
+    /// Returns the object of the disk, and creates it if necessary. A new object has the name of
+    /// the node as its place, so none is created for a disk that is served at another place.
     async fn object(&self) -> Result<Object<LocalDisk>, Failure> {
         let (client, node) = (&self.orders.client, &self.orders.config.node);
         if let Some(object) = client.get::<LocalDisk>(&self.name()).await? {
             return Ok(object);
         }
         if !self.has_directory().await {
-            let why = "does not exist; mount the disk, or create the directory";
-            let why = format!("{}: {why}", self.disk.dir.display());
-            return Err(Failure::precondition(why));
+            return Err(missing(&self.disk.dir));
         }
         if let Some(Served { place, .. }) = self.disk.served() {
             if place != node {
@@ -245,8 +243,8 @@ impl Reporter<'_> {
             refuse_other_holder(self.orders, place).await?;
         }
         let spec = DiskSpec {
-            node: self.orders.config.node.clone(),
-            place: self.orders.config.node.clone(),
+            node: node.clone(),
+            place: node.clone(),
             disk: self.disk.name.clone(),
             begin: None,
         };

@@ -118,7 +118,7 @@ impl Expected {
         let (node, disk) = (&self.node, &self.disk);
         let refused = |why: String| Err(Failure::precondition(format!("{}: {why}", dir.display())));
         if !dir.is_dir() {
-            return refused("does not exist; mount the disk, or create the directory".to_owned());
+            return Err(missing(dir));
         }
         let (found, has_state) = (Identity::read(dir)?, Ledger::is_in(dir)?);
         match (&self.remembered, &found) {
@@ -154,6 +154,14 @@ impl Expected {
     }
 }
 
+/// Returns the refusal of a directory that does not exist.
+pub(super) fn missing(dir: &Path) -> Failure {
+    Failure::precondition(format!(
+        "{}: does not exist; mount the disk, or create the directory",
+        dir.display()
+    ))
+}
+
 /// Refuses a place that the disks of another node have, and a second place of this node: the
 /// label of a Node has one value.
 pub(super) async fn refuse_other_holder(orders: &Orders, place: &str) -> Result<(), Failure> {
@@ -161,12 +169,10 @@ pub(super) async fn refuse_other_holder(orders: &Orders, place: &str) -> Result<
     let here = client.list::<LocalDisk>(&Selector::node(node)).await?;
     let there = client.list::<LocalDisk>(&Selector::place(place)).await?;
     for disk in here.items.iter().chain(&there.items) {
-        // A disk without an identity has never been served there.
-        let is_held = disk.known_status().is_some_and(|it| it.uuid.is_some());
         let (name, Some(spec)) = (&disk.metadata.name, disk.spec.known()) else {
             continue;
         };
-        if !is_held || (spec.node == *node && spec.place == place) {
+        if !disk.was_served() || (spec.node == *node && spec.place == place) {
             continue;
         }
         let of = &spec.place;

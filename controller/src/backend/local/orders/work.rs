@@ -1,11 +1,11 @@
 //! Decides and executes the steps for an object, one after the other.
 
-use super::Orders;
 use super::decide::{self, Step, View};
 use super::entries::Entries;
 use super::execute::OnDisk;
 use super::kind::{Held, Kept, known};
 use super::writes::{Outcome, RETRY, RETRY_MAX, Work};
+use super::{Orders, Served};
 use crate::kubernetes::Phase;
 use belay_server::call::Failure;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ async fn step<K: Kept>(work: &Work<'_, K>) -> Result<Outcome, Failure> {
     };
     let place = K::place(&spec);
     // The store of another place must not report a volume there as lost.
-    let is_here = |disk: &&super::Served| !work.object().is_accepted() || disk.place == place.place;
+    let is_here = |disk: &&Served| !work.object().is_accepted() || disk.place == place.place;
     let Some(disk) = work.orders.served(place.disk).filter(is_here) else {
         return without_disk(work).await;
     };
