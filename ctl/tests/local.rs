@@ -130,13 +130,18 @@ fn before() -> Vec<&'static str> {
 
 #[test]
 fn a_list_reads_objects_and_an_absent_kind_is_explained() {
-    for line in ["local disks", "local unlisted"] {
+    for line in ["local nodes", "local disks", "local unlisted"] {
         let run = Run::new(line, &[NONE; 3]);
         run.says(0, "no ").calls(&OBJECTS, &[]);
     }
     for line in ["local volumes", "local snapshots", "local unclaimed"] {
         Run::new(line, &[NONE; 5]).says(0, "no ").calls(&ALL, &[]);
     }
+    let doctor = Run::new("local doctor", &[NONE; 6]);
+    let deployments = format!("get --raw {DEPLOYMENTS}");
+    doctor
+        .says(2, "no Deployment runs")
+        .calls(&ALL, &[&deployments]);
     Run::new("local disks", &[]).says(1, "no localdisks.belay.dev; install the chart");
     let failed = Run::new("local disks --context a", &["Error: connection refused"]);
     failed.says(
@@ -228,6 +233,38 @@ fn a_removal_is_a_call_of_the_controller() {
     let in_use = "Error: the file is in use";
     remove(&[&controllers, in_use]).says(1, "the file is in use");
     remove(&[NONE]).says(1, "no Deployment runs");
+}
+
+#[test]
+fn a_file_without_an_object_gets_one_before_it_is_removed() {
+    let file = json!({"id": "vol-9", "name": "pvc-9", "bytes": 4096});
+    let mut disk: Value = serde_json::from_str(&disk("2126-01-01T00:00:00Z")).expect("JSON");
+    disk["items"][0]["status"]["unlisted"] = json!({"count": 1, "first": [file]});
+    let disk = disk.to_string();
+    let controllers = json!({"items": [{"metadata": {"namespace": "b", "name": "c"},
+        "spec": {"template": {"spec": {"containers": [{"args": ["--nodes"]}]}}}}]});
+    let controllers = controllers.to_string();
+    let lists = [&disk, NONE, NONE, NONE, "", NONE, &controllers];
+    let ready = r#"{"status": {"phase": "Ready"}}"#;
+    let replies = [lists.as_slice(), &["{}", "{}", ready, "OK"]].concat();
+    let run = Run::new("local remove vol-9 --yes", &replies);
+    let deployments = format!("get --raw {DEPLOYMENTS}");
+    let create = "create --raw localvolumes --filename - \
+         {\"apiVersion\":\"belay.dev/v1alpha1\",\"kind\":\"LocalVolume\",\
+         \"metadata\":{\"annotations\":{\"velero.io/exclude-from-backup\":\"true\"},\
+         \"name\":\"vol-9\"},\"spec\":{\"adopt\":true,\"bytes\":4096,\"disk\":\"default\",\
+         \"id\":\"vol-9\",\"name\":\"pvc-9\",\"node\":\"node1\",\"place\":\"node1\",\
+         \"usage\":{\"mode\":\"Filesystem\"},\"version\":1},\"status\":null}";
+    let get = "get --raw localvolumes/vol-9";
+    let exec = "--namespace b exec deployment/c --container belay-controller -- belayctl volume \
+         delete vol-9 --timeout=120";
+    run.says(0, "deleted")
+        .calls(&before(), &[&deployments, create, get, get, exec]);
+    let refusal = r#"{"status": {"phase": "Refused", "failure": {"message": "no file"}}}"#;
+    let replies = [lists.as_slice(), &["{}", refusal]].concat();
+    let run = Run::new("local remove vol-9 --yes", &replies);
+    run.says(1, "volume vol-9: no file")
+        .calls(&before(), &[&deployments, create, get]);
 }
 
 #[test]

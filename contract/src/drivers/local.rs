@@ -96,6 +96,10 @@ pub const FINALIZER: &str = "belay.dev/store";
 /// from an object that the store reads, so the store cannot rely on the field itself.
 pub const SPEC_VERSION: u32 = 1;
 
+/// The volume in the spec of an adopted snapshot whose volume is not known. The store does not use
+/// the volume of an existing snapshot.
+pub const UNKNOWN_VOLUME: &str = "vol-00000000000000000000000000000000";
+
 /// The time without a report after which the store of a LocalDisk is silent.
 pub const SILENT_AFTER: Duration = Duration::from_secs(180);
 /// The description of a silent store.

@@ -206,28 +206,56 @@ check_takes_over_by_hand() {
     remove pod/heir persistentvolumeclaim/second
 }
 
-# `belayctl local` lists a volume that has lost its PersistentVolume, and removes it with its file.
-# BELAYCTL is the program.
-check_removes_an_unclaimed_volume() {
-    local volume id belayctl=("$BELAYCTL" local)
+# Creates a volume and deletes its claim and PersistentVolume; `id` is its ID.
+abandon() {
+    local volume
     claim forgotten belay-local 256Mi
     pod user forgotten 'echo fast >/data/file'
     volume=$(volume_of forgotten)
     id=$(id_of "$volume")
-    "${belayctl[@]}" disks | grep -qE "^$BED_NODE +default .* -$"
     if "${belayctl[@]}" remove "$id" --yes; then return 1; fi
     k patch "persistentvolume/$volume" --type merge \
         --patch '{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}' >/dev/null
     remove pod/user persistentvolumeclaim/forgotten
     await "$seconds_max" "the unstage of the volume" is_unstaged "$id"
     kubectl delete "persistentvolume/$volume" --timeout="${seconds_max}s" >/dev/null
+}
+
+# Whether neither a file nor an object of the volume exists.
+is_removed() {
+    [ -z "$(inside find /var/lib/belay/volumes -name "$1")" ]
+    [ -z "$(kubectl get localvolumes --output name)" ]
+}
+
+# `belayctl local` lists a volume that has lost its PersistentVolume, and removes it with its file.
+# BELAYCTL is the program.
+check_removes_an_unclaimed_volume() {
+    local id belayctl=("$BELAYCTL" local)
+    "${belayctl[@]}" disks | grep -qE "^$BED_NODE +default .* -$"
+    "${belayctl[@]}" nodes | grep -qE "^$BED_NODE +$BED_NODE +1 .* -$"
+    abandon
     "${belayctl[@]}" volumes --node "$BED_NODE" | grep -qE "$id .* unclaimed +-$"
     # The volume is not old enough.
     [ "$("${belayctl[@]}" unclaimed)" = "no unclaimed objects" ]
     [ "$("${belayctl[@]}" unlisted)" = "no unlisted files" ]
+    "${belayctl[@]}" doctor
     "${belayctl[@]}" remove "$id" --yes
-    [ -z "$(inside find /var/lib/belay/volumes -name "$id")" ]
-    [ -z "$(kubectl get localvolumes --output name)" ]
+    is_removed "$id"
+}
+
+is_unlisted() {
+    "${belayctl[@]}" unlisted | grep -qE "^$BED_NODE +default +$1 "
+}
+
+# All objects are lost with their definition, and the file is kept until it is removed.
+check_removes_a_file_without_an_object() {
+    local id belayctl=("$BELAYCTL" local)
+    abandon
+    kubectl get crd localvolumes.belay.dev --output json |
+        kubectl replace --force --timeout="${seconds_max}s" --filename - >/dev/null
+    await "$seconds_max" "a report of the file without an object" is_unlisted "$id"
+    "${belayctl[@]}" remove "$id" --yes
+    is_removed "$id"
 }
 
 # The example's pod syncs each line before it writes the next.

@@ -82,6 +82,7 @@ memory() {
 run_basics() {
     step check "$here/check.sh"
     step check-local env BELAYCTL="$bindir/belayctl" "$here/check.sh" removes_an_unclaimed_volume
+    step check-files env BELAYCTL="$bindir/belayctl" "$here/check.sh" removes_a_file_without_an_object
     step manifests "$here/cluster.sh" exec "$here/../../deploy/dry_run.sh"
     step rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh"
     step drain "$here/cluster.sh" exec "$here/../../deploy/drain.sh"

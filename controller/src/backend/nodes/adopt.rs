@@ -14,6 +14,7 @@ use crate::kubernetes::{
     Change, LocalDisk, LocalSnapshot, LocalVolume, Object, PersistentVolume, SPEC_VERSION,
     Selector, SnapshotContent, SnapshotSpec, UnlistedFile, VolumeSpec, Written,
 };
+use belay_contract::drivers::local::UNKNOWN_VOLUME;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::Name;
 use serde_json::json;
@@ -21,10 +22,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
-
-/// The volume of an adopted snapshot whose content does not name one. The store does not use the
-/// volume of an existing snapshot.
-const UNKNOWN_VOLUME: &str = "vol-00000000000000000000000000000000";
 
 /// The parts of the names that external-snapshotter gives to a content and to its snapshot.
 const CONTENT: &str = "snapcontent-";

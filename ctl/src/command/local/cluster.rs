@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::objects::Object;
 
 /// The path of the objects of `local`.
-const GROUP: &str = "/apis/belay.dev/v1alpha1";
+pub(super) const GROUP: &str = "/apis/belay.dev/v1alpha1";
 const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1";
 /// The path of the Deployments of the chart.
 const DEPLOYMENTS: &str = "/apis/apps/v1/deployments?labelSelector=app.kubernetes.io/name=belay";
@@ -29,6 +29,14 @@ impl Kind {
         match self {
             Self::Volume => "volume",
             Self::Snapshot => "snapshot",
+        }
+    }
+
+    /// Returns the kind of the objects in the API.
+    pub(super) fn of_object(self) -> &'static str {
+        match self {
+            Self::Volume => "LocalVolume",
+            Self::Snapshot => "LocalSnapshot",
         }
     }
 }

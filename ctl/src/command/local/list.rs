@@ -1,5 +1,6 @@
 //! The lists of disks, volumes, snapshots and files, as rows. Makes no calls.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use belay_contract::drivers::local::UNCLAIMED_AFTER;
@@ -7,6 +8,62 @@ use belay_contract::drivers::local::UNCLAIMED_AFTER;
 use super::cluster::{Cluster, Item, Kind, problem};
 use crate::objects::Object;
 use crate::render::{Cell, Rows};
+
+/// The problem of a disk with volumes or snapshots and without a LocalDisk.
+const GONE: &str = "gone: no LocalDisk";
+
+/// Returns one row per node, with the totals of its disks.
+pub(super) fn nodes(cluster: &Cluster) -> Rows {
+    let promised = cluster.promised();
+    let row = |node: &str| {
+        let disks = || {
+            let all = cluster.disks();
+            all.filter(move |disk| disk.text("/spec/node") == node)
+        };
+        let items = || cluster.all().filter(|item| item.node() == node);
+        let count = |kind| number(items().filter(|item| item.kind == kind).count());
+        let total = |at: &str| disks().map(|disk| disk.number(at)).sum::<u64>();
+        let of_disk = |disk: Object<'_>| promised.get(disk.name()).copied().unwrap_or(0);
+        let free = disks().map(|it| it.number("/status/promisable").saturating_sub(of_disk(it)));
+        let places = disks().map(|disk| disk.text("/spec/place"));
+        let places: BTreeSet<_> = places.chain(items().map(Item::place)).collect();
+        let problems = disks().filter_map(|disk| match problem(cluster, disk).as_str() {
+            "" => None,
+            problem => Some(format!("{}: {problem}", disk.text("/spec/disk"))),
+        });
+        let gone = cluster.gone().into_iter().filter(|(of, _)| *of == node);
+        let problems = problems.chain(gone.map(|(_, disk)| format!("{disk}: {GONE}")));
+        let promised = promised.iter().filter(|(name, _)| {
+            let of = name.rsplit_once('.');
+            of.is_some_and(|(of, _)| of == node)
+        });
+        vec![
+            text(node),
+            Cell::Text(places.into_iter().collect::<Vec<_>>().join(", ")),
+            number(disks().count()),
+            size(Some(total("/status/bytes"))),
+            size(Some(promised.map(|(_, bytes)| bytes).sum())),
+            size(Some(free.sum())),
+            count(Kind::Volume),
+            count(Kind::Snapshot),
+            Cell::Text(problems.collect::<Vec<_>>().join("; ")),
+        ]
+    };
+    let of_disks = cluster.disks().map(|disk| disk.text("/spec/node"));
+    let names: BTreeSet<_> = of_disks.chain(cluster.all().map(Item::node)).collect();
+    let columns = [
+        "node",
+        "place",
+        "disks",
+        "size_bytes",
+        "promised_bytes",
+        "free_bytes",
+        "volumes",
+        "snapshots",
+        "problem",
+    ];
+    Rows::new("nodes", &columns, names.into_iter().map(row))
+}
 
 /// Returns one row per disk.
 pub(super) fn disks(cluster: &Cluster) -> Rows {
@@ -32,7 +89,7 @@ pub(super) fn disks(cluster: &Cluster) -> Rows {
             count(Kind::Snapshot, &name),
             Cell::number(known("/status/unlisted/count").and_then(|it| i64::try_from(it).ok())),
             age.map_or(Cell::Unknown, seconds),
-            Cell::Text(object.map_or("gone: no LocalDisk".to_owned(), |it| problem(cluster, it))),
+            Cell::Text(object.map_or(GONE.to_owned(), |it| problem(cluster, it))),
         ]
     };
     let disks = cluster.disks();
@@ -93,13 +150,17 @@ pub(super) fn objects<'a>(
     Rows::new(name, &columns, items.map(row))
 }
 
-/// Returns one row per volume and snapshot that has a file, or had one, and no claim.
-pub(super) fn unclaimed(cluster: &Cluster) -> Rows {
-    let items = cluster.all().filter(|item| {
+/// Returns the volumes and snapshots that have a file, or had one, and no claim.
+pub(super) fn unclaimed(cluster: &Cluster) -> impl Iterator<Item = Item<'_>> {
+    cluster.all().filter(|item| {
         ["Ready", "Lost"].contains(&item.phase())
             && cluster.age(item.object) >= UNCLAIMED_AFTER
             && cluster.claim(*item).is_none()
-    });
+    })
+}
+
+/// Returns one row per unclaimed volume and snapshot.
+pub(super) fn of_unclaimed(cluster: &Cluster) -> Rows {
     let row = |item: Item<'_>| {
         let age = seconds(cluster.age(item.object));
         let rest = [text(item.phase()), text(item.kind.noun()), age];
@@ -115,7 +176,7 @@ pub(super) fn unclaimed(cluster: &Cluster) -> Rows {
         "kind",
         "age_seconds",
     ];
-    Rows::new("unclaimed_objects", &columns, items.map(row))
+    Rows::new("unclaimed_objects", &columns, unclaimed(cluster).map(row))
 }
 
 /// Returns one row per file that has no object. A store lists only the first files of its disk.

@@ -1,8 +1,10 @@
 //! `belayctl local`: shows and repairs the volumes and disks of the driver `local` of all nodes,
 //! by the objects in the API server. Needs kubectl and no socket of a driver.
 
+mod adopt;
 mod cluster;
 mod console;
+mod doctor;
 mod forget;
 mod kubectl;
 mod list;
@@ -22,6 +24,8 @@ use kubectl::Kubectl;
 
 const EXAMPLES: &str = "\
 Examples:
+  belayctl local doctor                          # what is wrong, and what to do
+  belayctl local nodes                           # places and free space
   belayctl local disks                           # free space and problems
   belayctl local volumes --node node1            # with their claims
   belayctl local unclaimed                       # what no claim has
@@ -44,6 +48,12 @@ pub(crate) struct Local {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Check the controller, the disks, the volumes and the snapshots
+    #[command(after_help = DOCTOR)]
+    Doctor,
+    /// List the nodes: their places, the totals of their disks
+    #[command(after_help = NODES)]
+    Nodes,
     /// List the disks: free space, age of the report, problems
     #[command(after_help = DISKS)]
     Disks,
@@ -87,7 +97,7 @@ enum Verb {
         #[arg(long)]
         yes: bool,
     },
-    /// Delete an unclaimed volume or snapshot with its data
+    /// Delete an unclaimed volume or snapshot, or a file without an object
     #[command(after_help = REMOVE)]
     Remove {
         /// ID of the volume or snapshot
@@ -108,6 +118,21 @@ enum Verb {
         yes: bool,
     },
 }
+
+const DOCTOR: &str = "\
+Prints each problem with its remedy. The exit code is 2 if something is wrong.
+
+Examples:
+  belayctl local doctor --context production
+  belayctl local doctor -o name                  # only what is wrong";
+
+const NODES: &str = "\
+PLACE is the topology value of the volumes: the first name of the Node that had
+the disks. SIZE, PROMISED and FREE are the totals of `belayctl local disks`.
+
+Examples:
+  belayctl local nodes
+  belayctl local nodes -o json";
 
 const DISKS: &str = "\
 PROMISED is the total size of all volumes and snapshots of the disk, and FREE is
@@ -130,7 +155,8 @@ Examples:
 const UNLISTED: &str = "\
 A file with a NAME is adopted within 11 minutes after a PersistentVolume has its
 ID (volumeHandle), the place (nodeAffinity) and the disk; a snapshot, after a
-VolumeSnapshotContent has its ID. No command deletes these files.
+VolumeSnapshotContent has its ID. `belayctl local remove ID` deletes it. A file
+without a NAME has no record in state.redb: remove it by hand.
 
 Examples:
   belayctl local unlisted";
@@ -160,6 +186,8 @@ const REMOVE: &str = "\
 Refused if a PersistentVolume, a VolumeSnapshotContent or a request has the ID.
 Otherwise calls the driver's controller, in its pod (kubectl exec). After an
 error, the data is kept unless the message says that its store deletes the data.
+A file without an object (see unlisted) gets one first; after an error, it is an
+unclaimed volume or snapshot.
 An interrupted command may still delete the data.
 
 Examples:
@@ -190,6 +218,8 @@ impl Local {
     pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
         let kubectl = &self.kubectl.with_timeout(target.timeout);
         let rows = match &self.verb {
+            Verb::Doctor => return doctor::run(kubectl),
+            Verb::Nodes => list::nodes(&Cluster::read(kubectl)?),
             Verb::Disks => list::disks(&Cluster::read(kubectl)?),
             Verb::Volumes { node } => {
                 list::of_kind(&Cluster::read_all(kubectl)?, Kind::Volume, node)
@@ -197,11 +227,11 @@ impl Local {
             Verb::Snapshots { node } => {
                 list::of_kind(&Cluster::read_all(kubectl)?, Kind::Snapshot, node)
             }
-            Verb::Unclaimed => list::unclaimed(&Cluster::read_all(kubectl)?),
+            Verb::Unclaimed => list::of_unclaimed(&Cluster::read_all(kubectl)?),
             Verb::Unlisted => list::unlisted(&Cluster::read(kubectl)?),
             Verb::Forget { node, yes } => forget::run(kubectl, node, *yes)?,
             Verb::Rehome { place, node, yes } => rehome::run(kubectl, [place, node], *yes).await?,
-            Verb::Remove { id, yes } => return remove::run(kubectl, id, *yes),
+            Verb::Remove { id, yes } => return remove::run(kubectl, id, *yes).await,
             Verb::Reset { node, disk, yes } => {
                 return reset::run(kubectl, [node, disk], *yes).await;
             }

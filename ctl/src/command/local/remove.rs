@@ -1,6 +1,7 @@
 //! `belayctl local remove`: deletes an unclaimed volume or snapshot with its data, by a call of the
 //! driver's controller. The store deletes nothing after the controller has returned a failure.
 
+use super::adopt::{self, Adoption};
 use super::cluster::{Cluster, Item, Kind, controller};
 use super::console;
 use super::kubectl::Kubectl;
@@ -12,24 +13,34 @@ use crate::render::{Answer, Cell};
 ///
 /// # Errors
 /// Fails if the object must be kept, if the controller fails, or if kubectl fails.
-pub(super) fn run(kubectl: &Kubectl, id: &str, is_confirmed: bool) -> Result<Answer, Failure> {
+pub(super) async fn run(
+    kubectl: &Kubectl,
+    id: &str,
+    is_confirmed: bool,
+) -> Result<Answer, Failure> {
     let mut cluster = Cluster::read_all(kubectl)?;
-    let mut item = plan(&cluster, id)?;
+    let mut adoption = adopt::find(&cluster, id)?;
+    let mut item = plan(&cluster, adoption.as_ref(), id)?;
     if !is_confirmed {
         let rows = list::objects("objects", &cluster, std::iter::once(item));
         console::confirm(&rows, "this object is deleted with its data")?;
         // A claim may have been created while the user was asked.
         cluster = Cluster::read_all(kubectl)?;
-        item = plan(&cluster, id)?;
+        adoption = adopt::find(&cluster, id)?;
+        item = plan(&cluster, adoption.as_ref(), id)?;
     }
     if let Some(request) = Cluster::request(kubectl, item)? {
         let why = format!("{request} requests it; delete that first");
         return Err(kept(item.kind, id, &why));
     }
+    let controller = controller(kubectl)?;
+    if let Some(adoption) = &adoption {
+        adoption.create(kubectl).await?;
+    }
     // The controller may work for 90 s, and does not end with the connection.
     let timeout = format!("--timeout={}", kubectl.seconds.max(120));
     let command = ["belayctl", item.kind.noun(), "delete", id, &timeout];
-    kubectl.exec(&controller(kubectl)?, "belay-controller", &command)?;
+    kubectl.exec(&controller, "belay-controller", &command)?;
     Ok(Answer::Record(vec![
         ("deleted", Cell::Text(id.to_owned())),
         ("kind", Cell::Text(item.kind.noun().to_owned())),
@@ -37,11 +48,15 @@ pub(super) fn run(kubectl: &Kubectl, id: &str, is_confirmed: bool) -> Result<Ans
     ]))
 }
 
-/// Returns the object with this ID if nothing has it.
-pub(super) fn plan<'a>(cluster: &'a Cluster, id: &str) -> Result<Item<'a>, Failure> {
+/// Returns the object with this ID, or else the one to create for its file, if nothing has the ID.
+pub(super) fn plan<'a>(
+    cluster: &'a Cluster,
+    adoption: Option<&'a Adoption>,
+    id: &str,
+) -> Result<Item<'a>, Failure> {
     let mut same = cluster.all().filter(|item| item.id() == id);
-    let Some(item) = same.next() else {
-        let why = "has no object; `belayctl local unclaimed` lists IDs";
+    let Some(item) = same.next().or(adoption.map(Adoption::item)) else {
+        let why = "not found; `belayctl local unclaimed` and `unlisted` list IDs";
         return Err(Failure::Absent(format!("{id}: {why}")));
     };
     let refuse = |why: &str| Err(kept(item.kind, id, why));

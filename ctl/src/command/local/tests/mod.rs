@@ -1,16 +1,17 @@
 //! Tests of the rows and decisions, over small objects.
 
+mod repairs;
+
 use std::time::{Duration, SystemTime};
 
-use belay_contract::drivers::local::{STATE_IS_MISSING, WAITS};
 use prost_types::Timestamp;
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, Kind, problem};
-use super::{forget, list, rehome, remove, reset};
+use super::cluster::{Cluster, Kind};
+use super::{doctor, list};
 use crate::failure::Failure;
-use crate::objects::Object;
 use crate::render::{Answer, Output, Rows};
+use crate::report::Report;
 
 const ID: &str = "vol-1";
 const GIB: u64 = 1 << 30;
@@ -207,7 +208,7 @@ fn a_snapshot_is_claimed_by_the_content_with_its_handle() {
             rows,
             ["snapshot-1 snap-1 node1 default 1GiB Ready shop/daily -"]
         );
-        assert_eq!(lines(list::unclaimed(&cluster)), [""; 0]);
+        assert_eq!(lines(list::of_unclaimed(&cluster)), [""; 0]);
     }
 }
 
@@ -215,7 +216,7 @@ fn a_snapshot_is_claimed_by_the_content_with_its_handle() {
 fn only_old_objects_with_a_file_or_a_lost_file_are_unclaimed() {
     let unclaimed = |part: Value, claims: Value| {
         let cluster = pair(disk(json!({})), volume(part), claims);
-        lines(list::unclaimed(&cluster)).concat()
+        lines(list::of_unclaimed(&cluster)).concat()
     };
     let row = "pvc-1 vol-1 node1 default 1GiB Ready volume 60m";
     assert_eq!(unclaimed(json!({}), json!([])), row);
@@ -251,105 +252,83 @@ fn files_without_an_object_are_listed_and_a_note_counts_the_others() {
 }
 
 #[test]
-fn a_node_is_forgotten_only_if_no_store_of_it_reports() {
-    let plan = |part: Value, node: &str| {
-        let cluster = pair(disk(part), volume(json!({})), json!([]));
-        forget::plan(&cluster, node).map(|disks| disks.len())
-    };
-    let silent = json!({"reported": before(180)});
-    assert_eq!(plan(json!({"status": silent}), "node1").unwrap(), 1);
-    let reporting = "node1.default: its store still reports";
-    refused(
-        plan(json!({"status": {"reported": before(179)}}), "node1"),
-        reporting,
-    );
-    // The clock of the node is slow, but the API server has recorded the report.
-    let fields = json!([{"subresource": "status", "time": before(5)}]);
-    let slow = json!({"status": silent, "metadata": {"managedFields": fields}});
-    refused(plan(slow, "node1"), reporting);
-    // The clock of this machine is slow.
-    let future = Timestamp::from(SystemTime::UNIX_EPOCH + Duration::from_secs(1_900_000_000));
-    let future = json!({"status": {"reported": future.to_string()}});
-    refused(plan(future, "node1"), reporting);
-    // The store has just created the disk again.
-    let new = json!({"status": null, "metadata": {"creationTimestamp": before(9)}});
-    refused(plan(new, "node1"), reporting);
-    refused(plan(json!({}), "node2"), "node2: has no disk");
-    let forgotten = cluster(json!([]), json!([volume(json!({}))]), json!([]), json!([]));
-    assert_eq!(forget::plan(&forgotten, "node1").unwrap().len(), 0);
+fn a_node_is_shown_with_its_place_and_the_totals_of_its_disks() {
+    let spec = json!({"disk": "fast", "place": "old"});
+    let fast = json!({"metadata": {"name": "node1.fast"}, "spec": spec,
+        "status": {"readOnly": true}});
+    let disks = json!([disk(json!({"spec": {"place": "old"}})), disk(fast)]);
+    let gone = volume(json!({"spec": {"node": "node2", "place": "node2"}}));
+    let volumes = json!([volume(json!({"spec": {"place": "old"}})), gone]);
+    let cluster = cluster(disks, volumes, json!([]), json!([]));
+    let rows = [
+        "node1 old 2 20GiB 1GiB 17GiB 1 0 fast: read-only",
+        "node2 node2 0 0B 1GiB 0B 1 0 default: gone: no LocalDisk",
+    ];
+    assert_eq!(lines(list::nodes(&cluster)), rows);
 }
 
 #[test]
-fn only_an_unclaimed_volume_may_be_removed() {
-    let plan = |volumes: Value, id: &str, claims: Value| {
-        let cluster = cluster(json!([]), volumes, json!([]), claims);
-        remove::plan(&cluster, id).map(|_item| ())
+fn the_doctor_names_each_problem_with_its_remedy() {
+    let report = |cluster: &Cluster| {
+        let mut report = Report::default();
+        doctor::check(&mut report, cluster);
+        report
     };
-    let (one, none) = (|| json!([volume(json!({}))]), || json!([]));
-    plan(one(), ID, none()).unwrap();
-    let claimed = plan(one(), ID, json!([persistent()]));
-    refused(claimed, "volume vol-1: PersistentVolume pv-1 has it");
-    refused(plan(one(), "vol-2", none()), "vol-2: has no object");
-    let twice = json!([volume(json!({})), volume(json!({}))]);
-    refused(plan(twice, ID, none()), "several objects");
-}
-
-#[test]
-fn a_place_is_given_to_a_node_only_if_no_other_has_it_and_the_node_has_no_other() {
-    let on = |node: &str, place: &str, uuid: Value| {
-        let spec = json!({"node": node, "place": place});
-        let metadata = json!({"name": format!("{node}.default")});
-        disk(json!({"metadata": metadata, "spec": spec, "status": {"uuid": uuid}}))
-    };
-    let plan = |disks: Value| {
-        let cluster = cluster(disks, json!([]), json!([]), json!([]));
-        rehome::plan(&cluster, "old", "new").map(|disks| disks.len())
-    };
-    let waiting = || on("new", "new", Value::Null);
-    let empty = on("old", "old", Value::Null);
-    assert_eq!(plan(json!([waiting(), empty])).unwrap(), 1);
-    assert_eq!(plan(json!([waiting()])).unwrap(), 1);
-    // An earlier command was interrupted.
-    assert_eq!(plan(json!([on("new", "old", json!("u"))])).unwrap(), 1);
-    refused(plan(json!([])), "node new has no disk");
-    let held = plan(json!([waiting(), on("old", "old", json!("u"))]));
-    refused(
-        held,
-        "place old: LocalDisk old.default has it; first run `belayctl local forget old`",
-    );
-    refused(
-        plan(json!([on("new", "new", json!("u"))])),
-        "a node has one place",
-    );
-}
-
-#[test]
-fn only_a_disk_whose_state_is_missing_may_be_reset() {
-    let plan = |part: Value| {
-        let cluster = pair(disk(json!({"status": part})), volume(json!({})), json!([]));
-        reset::plan(&cluster, "node1.default").map(|_disk| ())
-    };
-    let missing = format!("/v: {STATE_IS_MISSING} u; mount the disk");
-    plan(json!({"problem": missing})).unwrap();
-    // An earlier reset was interrupted.
-    let waits = format!("/v: empty; {WAITS} to use it");
-    plan(json!({"problem": waits, "uuid": null})).unwrap();
-    refused(
-        plan(json!({"problem": waits})),
-        "the state of the disk is not missing",
-    );
-    refused(plan(json!({})), "reports no problem");
-    refused(
-        plan(json!({"problem": "input/output error"})),
-        "its store reports: input/output error",
-    );
-    let silent = plan(json!({"problem": missing, "reported": before(180)}));
-    refused(silent, "its store does not report");
-    let none = cluster(json!([]), json!([]), json!([]), json!([]));
-    refused(
-        reset::plan(&none, "node1.default").map(|_disk| ()),
-        "does not exist",
-    );
-    let value = disk(json!({}));
-    assert_eq!(problem(&none, Object::new(&value)), "");
+    let good = report(&pair(
+        disk(json!({})),
+        volume(json!({})),
+        json!([persistent()]),
+    ));
+    assert!(good.is_good(), "{}", good.table());
+    for text in [
+        "ok    disk node1.default",
+        "8GiB are free",
+        "none of 1 is lost or unclaimed",
+    ] {
+        assert!(good.table().contains(text), "{}", good.table());
+    }
+    let none = report(&cluster(json!([]), json!([]), json!([]), json!([])));
+    assert!(none.is_good() && none.table().contains("no node has one"));
+    for (part, phase, is_good, text) in [
+        (
+            json!({"problem": "the directory is empty"}),
+            "Ready",
+            false,
+            "the directory is empty",
+        ),
+        (json!({"readOnly": true}), "Ready", false, "kernel's log"),
+        (
+            json!({"reported": before(180)}),
+            "Ready",
+            false,
+            "`belayctl local forget node1`",
+        ),
+        (
+            json!({"promisable": GIB}),
+            "Ready",
+            true,
+            "1GiB of 1GiB are promised",
+        ),
+        (
+            json!({"unlisted": {"count": 4}}),
+            "Ready",
+            true,
+            "4 have no object",
+        ),
+        (json!({}), "Ready", true, "`belayctl local remove ID`"),
+        (json!({}), "Lost", false, "1: vol-1"),
+    ] {
+        let phase = json!({"status": {"phase": phase}});
+        let report = report(&pair(
+            disk(json!({"status": part})),
+            volume(phase),
+            json!([]),
+        ));
+        let table = report.table();
+        assert_eq!(report.is_good(), is_good, "{table}");
+        let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(text), "{table}");
+    }
+    let gone = cluster(json!([]), json!([volume(json!({}))]), json!([]), json!([]));
+    assert_eq!(report(&gone).names(), "disk node1.default\n");
 }
