@@ -146,9 +146,9 @@ e2e: root build ## official storage suite; FULL=1 CHAOS=minutes GUESTS=2 CLOUD=n
 	@FULL='$(FULL)' CHAOS='$(CHAOS)' GUESTS='$(GUESTS)' CLOUD='$(CLOUD)' PARTS='$(PARTS)' \
 	    tests/beds/kubernetes/e2e.sh '$(BELAY_BIN_DIR)'
 
-objects: ## the objects of `local` in a real API server (no root)
+objects: ## objects of `local` in an API server; STORE=program (no root)
 	@tests/setup/setup.sh e2e
-	@tests/beds/kubernetes/objects.sh $(CARGO_FLAGS)
+	@STORE='$(abspath $(STORE))' tests/beds/kubernetes/objects.sh $(CARGO_FLAGS)
 
 cluster: root build ## start a Kubernetes with Belay, or update Belay in it
 	@tests/setup/setup.sh e2e

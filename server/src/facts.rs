@@ -55,8 +55,8 @@ pub type Measuring = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// The known facts about a driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// The filesystems of the backing files, as last measured, by the name of the disk, which is
-    /// empty for the default disk. Empty before the first measurement.
+    /// The filesystems of the backing files, as last measured, by the name of the disk. Empty
+    /// before the first measurement.
     pub storage: BTreeMap<String, Space>,
     /// The number of volumes staged on this node, or ready in this controller. `None` if the number
     /// is not known.
@@ -178,11 +178,8 @@ impl Entry {
     }
 
     fn set(&self, gauge: &'static str, disk: &str, value: u64) {
-        let mut labels = vec![("driver", self.driver.to_string())];
-        if !disk.is_empty() {
-            labels.push(("disk", disk.to_owned()));
-        }
-        metrics::gauge!(gauge, &labels).set(value as f64);
+        let (driver, disk) = (self.driver.to_string(), disk.to_owned());
+        metrics::gauge!(gauge, "driver" => driver, "disk" => disk).set(value as f64);
     }
 }
 
@@ -227,7 +224,7 @@ mod tests {
                 free_bytes,
                 size_bytes,
             };
-            let disks = ["", "fast"].map(|disk| (disk.to_owned(), space));
+            let disks = ["default", "fast"].map(|disk| (disk.to_owned(), space));
             Known {
                 storage: disks.into_iter().filter(|_| free_bytes > 0).collect(),
                 volumes: Some(3),
@@ -287,8 +284,10 @@ mod tests {
             facts.refresh().await;
             assert!(begun.elapsed() <= PATIENCE);
             let page = page(&recorder, &facts);
-            assert!(page.contains("\nbelay_storage_free_bytes{driver=\"d\"} 1\n"));
-            assert!(page.contains("\nbelay_storage_size_bytes{driver=\"d\"} 1000\n"));
+            assert!(page.contains("\nbelay_storage_free_bytes{driver=\"d\",disk=\"default\"} 1\n"));
+            assert!(
+                page.contains("\nbelay_storage_size_bytes{driver=\"d\",disk=\"default\"} 1000\n")
+            );
             assert!(page.contains("_size_bytes{driver=\"d\",disk=\"fast\"} 1000\n"));
             assert!(page.contains("{driver=\"d\",reason=\"DeviceErrors\"} 1\n"));
             assert!(page.contains("{driver=\"d\",reason=\"BackingFileGone\"} 0\n"));

@@ -249,10 +249,10 @@ fn storage(page: &mut String, known: &Known) -> fmt::Result {
     for (at, (disk, space)) in known.storage.iter().enumerate() {
         let (free, size) = (Rounded(space.free_bytes), Rounded(space.size_bytes));
         page.push_str(if at > 0 { "<br>" } else { "" });
-        let disk = if disk.is_empty() {
-            String::new()
-        } else {
+        let disk = if known.storage.len() > 1 {
             format!("{disk}: ")
+        } else {
+            String::new()
         };
         write!(page, "{disk}{free} of {size} free")?;
     }
@@ -415,14 +415,16 @@ mod tests {
         };
         let known = Known {
             unhealthy: [("BackingFileGone", 2), ("DeviceErrors", 0), ("Other", 1)].into(),
-            storage: ["", "fast"].map(|disk| (disk.to_owned(), space)).into(),
+            storage: ["default", "fast"]
+                .map(|disk| (disk.to_owned(), space))
+                .into(),
             ..Known::default()
         };
         let mut cells = String::new();
         unhealthy(&mut cells, &known).unwrap();
         storage(&mut cells, &known).unwrap();
         let expected = "<td class=\"bad\">2 BackingFileGone, 1 Other\
-                        <td class=\"n\">1.5 GiB of 100 GiB free<br>fast: 1.5 GiB of 100 GiB free";
+                        <td class=\"n\">default: 1.5 GiB of 100 GiB free<br>fast: 1.5 GiB of 100 GiB free";
         assert_eq!(cells, expected);
     }
 

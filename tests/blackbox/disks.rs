@@ -114,8 +114,11 @@ fn volumes_of_two_disks_live_in_one_driver_also_if_a_disk_appears_later() {
     }
     until("the space of both disks is measured", || {
         let driver = "belay_storage_free_bytes{driver=\"local.csi.belay.dev\"";
-        let space = |more: &str| pages.metric(&format!("{driver}{more}}}"));
-        space("").is_some() && space(",disk=\"fast\"").is_some()
+        let is_measured = |disk: &str| {
+            let gauge = format!("{driver},disk=\"{disk}\"}}");
+            pages.metric(&gauge).is_some()
+        };
+        ["default", "fast"].into_iter().all(is_measured)
     });
 
     let bed = bed.restarted(&DISKS);

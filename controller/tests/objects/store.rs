@@ -21,7 +21,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The program.
+/// The program, unless the environment variable `STORE` names another build of it.
 const BINARY: &str = env!("CARGO_BIN_EXE_belay-controller");
 
 /// The offset of the data in volumes, in bytes.
@@ -66,7 +66,8 @@ impl<'a> Node<'a> {
         let log = self.dir.path().join("log");
         let log = File::options().create(true).append(true).open(log).unwrap();
         let disk = |name: &str| format!("{name}={}", self.disk(name).display());
-        let mut command = program([BINARY]);
+        let other = std::env::var_os("STORE").filter(|path| !path.is_empty());
+        let mut command = program([other.unwrap_or_else(|| BINARY.into())]);
         command
             .args(["store", "--node", &self.name, "--overcommit", "1000"])
             .args(["--disk", &disk("default"), "--disk", &disk("fast")])

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use belay_contract::drivers::local::DEFAULT_DISK;
 use belay_contract::reason::{Reporter, volume};
 use belay_server::call::Rpc;
 use belay_server::facts::{Facts, Known, Measuring, Shown, Space};
@@ -77,13 +76,12 @@ impl<K: Kernel> Facts for NodeService<K> {
 }
 
 impl<K: Kernel> NodeService<K> {
-    /// Stores the space on one disk. The default disk has no name on the pages.
+    /// Stores the space on one disk.
     async fn measure_disk(&self, (disk, name): (usize, &str)) {
         let key = Key::new(Class::Storage, "space").at(name);
         let call = (Rpc::NodeGetStorageHealth, 0);
         let work = move |node: &Node<K>| operation::space(node, disk).map(Done::Space);
         if let Ok(Done::Space(Some(space))) = self.query(key, call, work).await {
-            let name = if name == DEFAULT_DISK { "" } else { name };
             self.storage.lock().insert(name.to_owned(), space);
         }
     }

@@ -4,6 +4,7 @@
 use super::Local;
 use super::store::Store;
 use crate::backend::Volume;
+use belay_contract::drivers::local::DEFAULT_DISK;
 use belay_contract::reason::Reporter;
 use belay_server::call::Failure;
 use belay_server::facts::{Facts, Known, Measuring, SHOWN_MAX, Shown, Space};
@@ -30,7 +31,7 @@ impl Store {
             free_bytes: stat.f_bfree.saturating_mul(stat.f_frsize),
             size_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
         });
-        let storage = space.map(|space| (String::new(), space));
+        let storage = space.map(|space| (DEFAULT_DISK.to_owned(), space));
         let mut known = Known {
             storage: storage.into_iter().collect(),
             volumes: Some(self.ledger.totals()?.volumes),
