@@ -4,8 +4,8 @@
     chaos.py [--minutes 15] [--seed N] [--output FILE]
 
 Thirty pods with volumes come and go (ext4, xfs, btrfs, raw block; snapshots, restores, clones,
-growth) while kubelet, containerd, API server, agent, controller and store are killed or restarted
-by chance. Needs a running bed with Belay installed in it: BASE names its directory.
+growth) while kubelet, containerd, API server, agent, controller, store and sidecars are killed or
+restarted by chance. Needs a running bed with Belay installed in it: BASE names its directory.
 """
 import argparse
 import json
@@ -48,7 +48,7 @@ def kinds_that_grow():
     return objects.KINDS if bounds >> CAP_SYS_RESOURCE & 1 else objects.KINDS[1:]
 
 
-def break_things(clock, volumes, breaker, thawer, pods, seconds):
+def break_things(clock, volumes, breaker, thawer, pods, seconds, driver):
     """Lives begin and end, and faults happen, until the time is over."""
     shown = 0
     while clock.elapsed() < seconds:
@@ -61,12 +61,23 @@ def break_things(clock, volumes, breaker, thawer, pods, seconds):
         if clock.elapsed() - shown > 10:
             shown = clock.elapsed()
             show(clock, volumes)
+            compare(volumes, driver)
         time.sleep(0.3)
 
 
 def show(clock, volumes):
     counts = ", ".join(f"{count} {name}" for name, count in volumes.counts.items())
     clock.log(f"{len(volumes.waiting)} lifecycles running; so far {counts}")
+
+
+def compare(volumes, driver):
+    """Objects, files and PersistentVolumes agree at each moment, whatever was killed."""
+    try:
+        for disagreement in leftovers.disagreements(volumes.cluster, driver):
+            volumes.fail(disagreement)
+        volumes.counts["comparisons"] += 1
+    except kube.Unreachable:
+        pass  # the next round compares again
 
 
 def let_end(clock, volumes, breaker, thawer, deadline):
@@ -125,7 +136,7 @@ class Run:
         objects.make_surroundings(self.cluster, self.given.driver)
         self.clock.began = time.monotonic()
         break_things(self.clock, self.lives, self.faults, self.frozen, self.given.pods,
-                     self.given.minutes * 60)
+                     self.given.minutes * 60, self.given.driver)
         self.clock.log("no more faults")
         deadline = time.monotonic() + self.given.settle
         let_end(self.clock, self.lives, self.faults, self.frozen, deadline)

@@ -17,6 +17,7 @@ KINDS = [f"{verb} {name}" for name in COMPONENTS for verb in ("kill", "restart")
 # At SIGTERM it waits a minute for its watchers: that is an absence, and no restart.
 KINDS.remove("restart kube-apiserver")
 KINDS += [f"{verb} {name}" for name in ("agent", "controller", "store") for verb in ("kill", "delete")]
+KINDS.append("kill sidecar")
 CALM_SECONDS = 4
 # A panic, an abort, a bus error and a segmentation fault.
 CRASHES = (101, 134, 135, 139)
@@ -83,16 +84,28 @@ class Faults:
 
     def _pod(self, verb, name):
         agents, controllers, stores = kube.system_pods(self.cluster)
+        if name == "sidecar":
+            return self._sidecar(agents + controllers)
         pods = {"agent": agents, "controller": controllers, "store": stores}[name]
         if not pods:
             return None
-        pod = pods[-1]
+        # Of two controllers, one leads.
+        pod = pods[len(self.done) % len(pods)]
         self.keep_logs(pod)
         if verb == "delete":
             path = f"/api/v1/namespaces/{kube.SYSTEM}/pods/{pod['metadata']['name']}"
             self.cluster.delete(path, grace=0)
             return f"{pod['metadata']['name']}, no grace"
         return self._kill(pod, CONTAINERS[name])
+
+    def _sidecar(self, pods):
+        """Each of the sidecars in turn, so that a run of 15 minutes kills them all."""
+        sidecars = [(pod, container["name"]) for pod in pods for container in pod["spec"]["containers"]
+                    if container["name"] not in CONTAINERS.values()]
+        if not sidecars:
+            return None
+        earlier = sum(kind == "kill sidecar" for kind, _ in self.done)
+        return self._kill(*sidecars[earlier % len(sidecars)])
 
     def _kill(self, pod, container):
         for status in pod["status"].get("containerStatuses", []):

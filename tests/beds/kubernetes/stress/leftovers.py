@@ -1,14 +1,19 @@
-"""What is left of a test's volumes: in the API, the kubelet's directory, the kernel, on the disk."""
+"""What is left of a test's volumes: in the API, the kubelet's directory, the kernel, on the disk; and
+whether these agree while the volumes are in use."""
 import json
 import os
 import pathlib
 import subprocess
 import time
 
+import kube
 from kube import Unreachable
 
+LOCAL = "/apis/belay.dev/v1alpha1"
 KUBELET = "/var/lib/kubelet"
 STATE = "/var/lib/belay"
+# The interval of the store's measurements, and the time that one takes.
+MEASURE_SECONDS = 12
 
 
 def _api(cluster, driver):
@@ -19,16 +24,51 @@ def _api(cluster, driver):
 
 
 def _contents(cluster, driver):
-    path = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents"
-    for content in cluster.items(path):
+    for content in cluster.items(f"{kube.SNAPSHOT_API}/volumesnapshotcontents"):
         if content["spec"]["driver"] == driver:
             yield f"VolumeSnapshotContent {content['metadata']['name']}: {content.get('status')}"
 
 
 def _objects(cluster, driver):
     for kind in ("localvolumes", "localsnapshots"):
-        for item in cluster.items(f"/apis/belay.dev/v1alpha1/{kind}"):
+        for item in cluster.items(f"{LOCAL}/{kind}"):
             yield f"{kind} {item['metadata']['name']}: {item.get('status')}"
+
+
+def _ledger(cluster, driver):
+    """Records and files that have no object. The store reads both for each report."""
+    for disk in cluster.items(f"{LOCAL}/localdisks"):
+        unlisted = disk.get("status", {}).get("unlisted", {})
+        if unlisted.get("count") != 0:
+            yield f"localdisk {disk['metadata']['name']}: records or files: {unlisted}"
+
+
+def _in_use(cluster, driver):
+    """Files of (volumes, snapshots) that exist until Kubernetes deletes the object that has the ID."""
+    volumes = {one["spec"]["csi"]["volumeHandle"]
+               for one in cluster.items("/api/v1/persistentvolumes")
+               if one["spec"].get("csi", {}).get("driver") == driver
+               and one["status"].get("phase") == "Bound"}
+    snapshots = {one["status"]["snapshotHandle"]
+                 for one in cluster.items(f"{kube.SNAPSHOT_API}/volumesnapshotcontents")
+                 if one["spec"]["driver"] == driver and one.get("status", {}).get("readyToUse")
+                 and "deletionTimestamp" not in one["metadata"]}
+    return volumes, snapshots
+
+
+def disagreements(cluster, driver):
+    """Objects that are lost, and volumes and snapshots in use without a ready object or a file."""
+    before = _in_use(cluster, driver)
+    objects = [cluster.items(f"{LOCAL}/{kind}") for kind in ("localvolumes", "localsnapshots")]
+    files = [os.listdir(cluster.path(f"{STATE}/{kind}")) for kind in ("volumes", "snapshots")]
+    # The deletion of others may have begun meanwhile.
+    in_use = [old & new for old, new in zip(before, _in_use(cluster, driver))]
+    for items, names, ids in zip(objects, files, in_use):
+        phases = {one["spec"]["id"]: one.get("status", {}).get("phase") for one in items}
+        yield from (f"{one} is Lost" for one, phase in phases.items() if phase == "Lost")
+        yield from (f"{one} is in use; its object is {phases.get(one)}; its file "
+                    f"{'exists' if one in names else 'is missing'}"
+                    for one in ids if phases.get(one) != "Ready" or one not in names)
 
 
 def _mounts(cluster, driver):
@@ -77,19 +117,23 @@ def _files(cluster, driver):
 
 
 def find(cluster, driver, volumes):
-    looks = (_api, _contents, _objects, _mounts, _files)
+    looks = (_api, _contents, _objects, _ledger, _mounts, _files)
     found = [thing for look in looks for thing in look(cluster, driver)]
     return found + list(_loops(cluster, volumes))
 
 
 def settle(cluster, driver, volumes, deadline):
-    """What is left at the deadline, a time of time.monotonic(); nothing, as soon as that is so."""
+    """What is left at the deadline, a time of time.monotonic(); nothing, as soon as nothing has been
+    left for the time between two measurements of the store, which finds records without objects."""
+    calm_since = None
     while True:
         try:
             left = find(cluster, driver, volumes)
         except Unreachable as error:
             left = [f"unknown: {error}"]
-        if not left or time.monotonic() > deadline:
+        now = time.monotonic()
+        calm_since = None if left else calm_since or now
+        if now - (calm_since or now) > MEASURE_SECONDS or left and now > deadline:
             return left
         time.sleep(1)
 

@@ -97,7 +97,8 @@ class Lives:
         self.waiting = {}  # the generator of a life: what it waits for
         self.failures, self.starts, self.restarts = [], [], {}
         self.counts = dict.fromkeys(
-            ("volumes", "pods", "cut short", "snapshots", "clones", "expansions", "restarts"), 0)
+            ("volumes", "pods", "cut short", "snapshots", "clones", "expansions", "restarts",
+             "comparisons"), 0)
 
     def begin(self):
         number, self.made = self.made, self.made + 1
