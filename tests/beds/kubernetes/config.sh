@@ -156,9 +156,12 @@ YAML
 # Writes the configuration of a guest. It sees this machine below /machine, and keeps its state on a
 # disk at /node.
 write_guest() {
-    local name=$1 directory=$BASE/guests/$1
+    local name=$1 directory=$BASE/guests/$1 as
     mkdir -p "$directory/cni"
-    identity "$directory/kubeconfig" "system:node:$name" system:nodes
+    # A guest can become a Node of another name.
+    for as in "$name" "$name-new"; do
+        identity "$directory/$as" "system:node:$as" system:nodes
+    done
     write_bridge "$directory/cni" "$(guest_pods "$name")"
     write_containerd "$directory/containerd.toml" /node/containerd overlayfs \
         "/machine$node_tools" "/machine$directory/cni"

@@ -147,6 +147,7 @@ run_guests() {
     step guests-checks "$here/$check"
     case ${CLOUD:-} in
         digitalocean | civo) step "$CLOUD-checks" "$here/twin_check.sh" ;;
+        local) step nodes-checks "$here/guests_local_nodes_check.sh" "$bindir/belayctl" ;;
         openstack)
             step openstack-pages "$here/openstack_check.sh"
             step cinder-csi "$here/cinder_csi_check.sh" "$bindir/belayctl"

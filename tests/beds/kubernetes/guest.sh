@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Makes a guest a node of the cluster. Runs in the guest, after each boot.
 #
-#   guest.sh NAME BASE BIN CACHE    directories of the machine, which the guest has below /machine
+#   guest.sh NAME BASE BIN CACHE NODE    directories of the machine, which the guest has below
+#                                        /machine, and the name of its Node
 #
 # The disk /dev/ubda has the data that survives a power cut: state and images of containerd, the
 # kubelet's directory, logs. /dev/ubdb, if there is one, has the volumes of the driver `local`.
 set -euo pipefail
-name=$1 machine=/machine$2 bin=/machine$3
+name=$1 machine=/machine$2 bin=/machine$3 as=$5
 BELAY_CACHE=/machine${4:?the cache of the machine}
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 . "$(dirname "$(readlink -f "$0")")/supervise.sh"
@@ -53,7 +54,7 @@ make_network() {
     ip route add default via "$bridge_address"
     echo 1 >/proc/sys/net/ipv4/ip_forward
     # Pods on the host's network use a copy of this file.
-    printf '%s %s\n' 127.0.0.1 localhost "$address" "$name" "$filer_address" filer >/etc/hosts
+    printf '%s %s\n' 127.0.0.1 localhost "$address" "$as" "$filer_address" filer >/etc/hosts
     rm -f /etc/resolv.conf
     cp "$machine/resolv.conf" /etc/resolv.conf
 }
@@ -102,6 +103,6 @@ write_containerd
 supervise containerd containerd --config /run/containerd.toml >/dev/null 2>&1 &
 import_images
 supervise kubelet kubelet --config="$machine/guests/$name/kubelet.yaml" \
-    --kubeconfig="$machine/guests/$name/kubeconfig" --hostname-override="$name" \
+    --kubeconfig="$machine/guests/$name/$as" --hostname-override="$as" \
     --node-ip="$address" --node-labels=belay.dev/guest=true --root-dir=/var/lib/kubelet --v=2 \
     >/dev/null 2>&1 &

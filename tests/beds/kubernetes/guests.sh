@@ -14,7 +14,8 @@
 #   guests.sh import ARCHIVE     imports an image into the containerd of each guest
 #   guests.sh run NAME [SECONDS] <SCRIPT
 #   guests.sh cut NAME           cuts the power of a guest
-#   guests.sh boot NAME          turns it on again; returns when the node is ready
+#   guests.sh boot NAME [NODE]   turns it on again; returns when the node is ready. NODE: the other
+#                                name of its Node, NAME-new
 #   guests.sh logs DIRECTORY     copies what the guests have logged
 #   guests.sh down               removes the nodes; the guests end with the cluster at the latest
 #
@@ -108,7 +109,7 @@ boot() {
     fi
     cloud boot "$socket" "$1"
     run "$1" "$seconds_max" <<SH
-"/machine$here/guest.sh" "$1" "$BASE" "$(cat "$BASE/programs")" "$BELAY_CACHE"
+"/machine$here/guest.sh" "$1" "$BASE" "$(cat "$BASE/programs")" "$BELAY_CACHE" "${2:-$1}"
 SH
 }
 
@@ -225,7 +226,7 @@ down() {
     kubectl uncordon "$node" >/dev/null
     for name in $(names); do
         cloud cut "$socket" "$name"
-        kubectl delete node "$name" --ignore-not-found --timeout=60s >/dev/null
+        kubectl delete node "$name" "$name-new" --ignore-not-found --timeout=60s >/dev/null
     done
     ! is_openstack || inside "$openstack/bed.py" --state "$openstack_state" remove
     ! is_nfs || cloud cut "$socket" filer
@@ -240,13 +241,13 @@ case $command in
     run) run "${1:?the name of a guest}" "${2:-60}" ;;
     cut) cloud cut "$socket" "${1:?the name of a guest}" ;;
     boot)
-        boot "${1:?the name of a guest}"
-        [ "$1" = filer ] || await_ready "$1"
+        boot "${1:?the name of a guest}" "${2:-$1}"
+        [ "$1" = filer ] || await_ready "${2:-$1}"
         ;;
     logs) logs "${1:?a directory}" ;;
     down) down ;;
     *)
-        sed -n '10,21s/^# *//p' "$0" >&2
+        sed -n '10,22s/^# *//p' "$0" >&2
         exit 64
         ;;
 esac
