@@ -40,14 +40,14 @@ release     | 15 | machine | release-check
 basics      |  4 | cluster | e2e PARTS=basics
 parallel    | 42 | cluster | e2e PARTS=parallel
 disruptive  | 14 | cluster | e2e PARTS=disruptive
-stress      | 12 | cluster | e2e PARTS=stress CHAOS=8
+stress      | 26 | cluster | e2e PARTS=stress CHAOS=15
 operations  |  5 | cluster | e2e PARTS=operations
 rights      | 15 | cluster | e2e PARTS=rights
 cinder      |  8 | cluster | e2e PARTS=openstack
 nodes       | 10 | cluster | e2e PARTS=guests GUESTS=2
 servers     | 105 | cluster | e2e PARTS=guests GUESTS=2 CLOUD=openstack FULL=1
 files       | 35 | cluster | e2e PARTS=guests GUESTS=2 CLOUD=nfs FULL=1
-disks       | 20 | cluster | e2e PARTS=guests GUESTS=2 CLOUD=local
+disks       | 35 | cluster | e2e PARTS=guests GUESTS=2 CLOUD=local
 PARTS
 )
 

@@ -100,7 +100,8 @@ class Faults:
 
     def _sidecar(self, pods):
         """Each of the sidecars in turn, so that a run of 15 minutes kills them all."""
-        sidecars = [(pod, container["name"]) for pod in pods for container in pod["spec"]["containers"]
+        sidecars = [(pod, container["name"]) for pod in pods
+                    for container in pod["spec"]["containers"]
                     if container["name"] not in CONTAINERS.values()]
         if not sidecars:
             return None

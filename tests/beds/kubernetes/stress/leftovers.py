@@ -1,5 +1,5 @@
-"""What is left of a test's volumes: in the API, the kubelet's directory, the kernel, on the disk; and
-whether these agree while the volumes are in use."""
+"""What is left of a test's volumes: in the API, the kubelet's directory, the kernel, on the disk;
+and whether these agree while the volumes are in use."""
 import json
 import os
 import pathlib
@@ -44,7 +44,7 @@ def _ledger(cluster, driver):
 
 
 def _in_use(cluster, driver):
-    """Files of (volumes, snapshots) that exist until Kubernetes deletes the object that has the ID."""
+    """IDs of (volumes, snapshots) that have a file, since nothing has begun to delete them."""
     volumes = {one["spec"]["csi"]["volumeHandle"]
                for one in cluster.items("/api/v1/persistentvolumes")
                if one["spec"].get("csi", {}).get("driver") == driver
@@ -123,8 +123,8 @@ def find(cluster, driver, volumes):
 
 
 def settle(cluster, driver, volumes, deadline):
-    """What is left at the deadline, a time of time.monotonic(); nothing, as soon as nothing has been
-    left for the time between two measurements of the store, which finds records without objects."""
+    """What is left at the deadline, a time of time.monotonic(); nothing, as soon as nothing has
+    been left between two measurements of the store, which finds records without objects."""
     calm_since = None
     while True:
         try:
