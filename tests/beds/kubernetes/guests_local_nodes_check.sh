@@ -194,19 +194,15 @@ check_a_copied_disk_is_refused() {
     stop ext4
 }
 
-# restore_volume VOLUME: creates the PersistentVolume again from its backup, for no claim.
-restore_volume() {
+# Creates the PersistentVolume of the second volume again from its backup, for no claim.
+restore_again() {
     python3 -c 'import json, sys
 volume = json.load(sys.stdin)
 name, spec = volume["metadata"]["name"], volume["spec"]
 del spec["claimRef"]
 spec["persistentVolumeReclaimPolicy"] = "Retain"
 volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
-print(json.dumps(volume))' <"$BASE/run/$1.json" | kubectl create --filename - >/dev/null
-}
-
-back_up() {
-    kubectl get persistentvolume "$1" --output json >"$BASE/run/$1.json"
+print(json.dumps(volume))' <"$BASE/run/again.json" | kubectl create --filename - >/dev/null
 }
 
 is_ready_volume() {
@@ -214,15 +210,14 @@ is_ready_volume() {
 }
 
 # The node returns with three volumes: one has kept its claim, the PersistentVolume of the second
-# was created again, and the third is only reported, until a PersistentVolume has it.
+# was created again, and the third is only reported, until it is removed.
 check_a_forgotten_node_returns() {
     local kept again id sums
     start_writer
     sums=("$(keep kept "$first")" "$(keep again "$first")")
     kept=$(volume_of kept) again=$(volume_of again)
     id=$(kubectl get localvolume "$volume" --output jsonpath='{.spec.id}')
-    back_up "$volume"
-    back_up "$again"
+    kubectl get persistentvolume "$again" --output json >"$BASE/run/again.json"
     turn_off "$first"
     is_refused "its store still reports" follow operations.md 'local forget' "$first"
     await_silence
@@ -237,7 +232,7 @@ check_a_forgotten_node_returns() {
     await "$seconds_max" "the deletion of $again" is_deleted "persistentvolume/$again"
     await "$seconds_max" "the pod on another node" is_writing "$uid"
     [ "$(node_of)" != "$first" ]
-    restore_volume "$again"
+    restore_again
     "$here/guests.sh" boot "$first"
     await "$seconds_max" "the adoption of $again" is_ready_volume "$again"
     await "$seconds_max" "the disk with one unlisted file" has_unlisted "$first" 1
@@ -248,12 +243,6 @@ check_a_forgotten_node_returns() {
     free_pod again again 'exec sleep 3600'
     await_pod again
     has_sum again "${sums[1]}"
-    # The runbook: a PersistentVolume, whose deletion is followed by `remove`. A controller searches
-    # for it every ten minutes, and at its start.
-    restore_volume "$volume"
-    kill_controller local
-    await "$seconds_max" "the adoption of $volume" is_ready_volume "$volume"
-    kubectl delete persistentvolume "$volume" >/dev/null
     follow runbook.md 'local remove' "$id" >/dev/null
     k delete persistentvolumeclaim again --wait=false >/dev/null
     k delete pod again >/dev/null
