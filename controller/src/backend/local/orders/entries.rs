@@ -208,8 +208,10 @@ impl<K: Kept> Known<K> {
             Event::Changed(object) => {
                 let name = object.metadata.name.clone();
                 let before = self.by_name.get(&name).map(|it| &it.object.metadata);
-                // The object already has the server's response to a later change.
-                if before.is_some_and(|before| is_older(&object.metadata, before)) {
+                // The object already has the server's response to this change or a later one. An
+                // event of the same state would hide the response to the next change, which the
+                // task would then repeat.
+                if before.is_some_and(|before| !is_newer(&object.metadata, before)) {
                     return Vec::new();
                 }
                 self.set(object, false);
@@ -289,11 +291,11 @@ impl<K: Kept> Known<K> {
     }
 }
 
-/// Whether a state of an object is older than another state.
-fn is_older(one: &Metadata, other: &Metadata) -> bool {
+/// Whether a state of an object is newer than another state, or its age is unknown.
+fn is_newer(one: &Metadata, other: &Metadata) -> bool {
     match (one.version(), other.version()) {
-        (Some(first), Some(second)) => one.uid == other.uid && first < second,
-        _ => false,
+        (Some(first), Some(second)) => one.uid != other.uid || first > second,
+        _ => true,
     }
 }
 
@@ -380,6 +382,21 @@ mod tests {
         // The server was restored from a backup.
         entries.apply(Event::Listed(vec![object("a", 3, None)]));
         assert_eq!(version(), "3");
+    }
+
+    #[test]
+    fn an_event_of_the_own_change_does_not_hide_the_next_response() {
+        let entries = Entries::default();
+        entries.apply(Event::Changed(object("a", 10, None)));
+        let order = entries.current("a").unwrap().object;
+        entries.replace(&order, object("a", 11, None));
+        let accepted = entries.current("a").unwrap().object;
+        // The watch shows the acceptance while the next change is on its way.
+        entries.apply(Event::Changed(object("a", 11, None)));
+        entries.replace(&accepted, object("a", 12, None));
+        let reported = entries.current("a").unwrap().object;
+        assert_eq!(reported.metadata.resource_version, "12");
+        assert!(entries.rest("a"));
     }
 
     #[test]
