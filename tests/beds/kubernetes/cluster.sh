@@ -123,7 +123,7 @@ make_base() {
     # On xfs, files can share blocks, so that a snapshot takes no time; the image is sparse.
     truncate --size "${volumes_gib}G" "$BASE/volumes.img"
     mkfs.xfs -q "$BASE/volumes.img"
-    link_images
+    ! has_kubelet || link_images
 }
 
 link_images() {

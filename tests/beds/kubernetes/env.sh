@@ -4,6 +4,7 @@
 #   BASE   the cluster's directory: all of its state, one cluster each
 #   BIN    finished binaries to use instead of the ones that build.sh makes
 #   GUESTS how many User-mode Linux guests can become nodes next to node1, see guests.sh
+#   KUBELET  none: a control plane without node1, whose Nodes are only objects
 
 . "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../../setup/env.sh"
 
@@ -41,6 +42,10 @@ export BED_NODE=$node
 # Prints the directory of the binaries, which build.sh names after their sources.
 bed_binaries() {
     printf '%s\n' "${BIN:-$("$bed/build/build.sh" --where)}"
+}
+
+has_kubelet() {
+    [ "${KUBELET:-}" != none ]
 }
 
 # Prints node2, node3, ...: as many names as GUESTS.

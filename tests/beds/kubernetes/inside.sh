@@ -119,16 +119,20 @@ shield_kernel_settings
 make_folders
 make_network
 start_etcd
-supervise containerd containerd --config "$BASE/containerd.toml" &
 start_apiserver
-import_images &
-images=$!
+if has_kubelet; then
+    supervise containerd containerd --config "$BASE/containerd.toml" &
+    import_images &
+    images=$!
+fi
 await 180 "an answer of the API server" "${kubectl[@]}" get --raw /readyz
 start_controller_manager
 start_scheduler
-wait "$images"
-start_kubelet
-await 180 "the node $node" "${kubectl[@]}" wait --for=condition=Ready "node/$node" --timeout=1s
+if has_kubelet; then
+    wait "$images"
+    start_kubelet
+    await 180 "the node $node" "${kubectl[@]}" wait --for=condition=Ready "node/$node" --timeout=1s
+fi
 await 180 "the default service account" "${kubectl[@]}" get serviceaccount default
 touch "$BASE/run/ready"
 # Bash reaps the orphans of process 1, which sleep alone would not do.
