@@ -24,7 +24,7 @@ ISOLATED := unshare --mount --propagation private
 	test long unit mistakes counted mounts matrices guest nfs arrivals openstack wire twins sanity standalone demo bench mutants fuzz nightly \
 	images packages docs \
 	release release-check monitoring chart manifests \
-	e2e objects cluster cluster-down clean
+	e2e objects scale cluster cluster-down clean
 
 # Targets are listed with those first that a newcomer needs.
 help: ## list the targets
@@ -149,6 +149,10 @@ e2e: root build ## official storage suite; FULL=1 CHAOS=minutes GUESTS=2 CLOUD=n
 objects: ## objects of `local` in an API server; STORE=program (no root)
 	@tests/setup/setup.sh e2e
 	@STORE='$(abspath $(STORE))' tests/beds/kubernetes/objects.sh $(CARGO_FLAGS)
+
+scale: root build ## `local` on 50 nodes that are only objects: times, memory, a dead node
+	@tests/setup/setup.sh e2e
+	@tests/beds/kubernetes/scale_stores.sh '$(BELAY_BIN_DIR)'
 
 cluster: root build ## start a Kubernetes with Belay, or update Belay in it
 	@tests/setup/setup.sh e2e

@@ -47,6 +47,7 @@ cinder      |  8 | cluster | e2e PARTS=openstack
 nodes       | 10 | cluster | e2e PARTS=guests GUESTS=2
 servers     | 105 | cluster | e2e PARTS=guests GUESTS=2 CLOUD=openstack FULL=1
 files       | 35 | cluster | e2e PARTS=guests GUESTS=2 CLOUD=nfs FULL=1
+scale       |  8 | cluster | scale
 disks       | 35 | cluster | e2e PARTS=guests GUESTS=2 CLOUD=local
 PARTS
 )
