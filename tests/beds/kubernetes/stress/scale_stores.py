@@ -39,7 +39,7 @@ class Calls:
     def __init__(self, bed):
         self.bed = bed
         self.program = str(bed.programs / "belayctl")
-        self.socket = str(sorted(stores.STATE.glob("*.sock"))[0])
+        self.socket = str(bed.socket)
 
     def _run(self, *words):
         done = subprocess.run([self.program, "--endpoint", self.socket, *words], text=True,

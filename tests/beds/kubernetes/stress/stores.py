@@ -127,6 +127,8 @@ class Stores:
         self.programs = pathlib.Path(programs)
         self.nodes = [f"node-{number:02}" for number in range(1, count + 1)]
         self.stores, self.controllers = {}, []
+        # The socket of the controller that csi-provisioner calls.
+        self.socket = None
         self._ports = iter(range(20000, 30000))
 
     def start(self):
@@ -163,7 +165,9 @@ class Stores:
                                             {**changes, "--log-format": "json"}))
         until("the socket of the controller", lambda: self.check_alive() or socket.exists())
         for sidecar in sidecars:
-            if sidecar["name"] == "csi-provisioner":
+            # One: the second would only wait for the lease, which names its holder by the host.
+            if sidecar["name"] == "csi-provisioner" and len(self.controllers) == 1:
+                self.socket = socket
                 self._start(pod, sidecar, f"csi-provisioner-{name}", ACCOUNT, changes)
 
     def _start(self, pod, container, name, account, changes):
