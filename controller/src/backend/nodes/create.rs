@@ -82,7 +82,8 @@ impl Front {
     /// Creates the volume, or returns the volume with its name.
     ///
     /// # Errors
-    /// Returns `Quota` if no disk has room. With a source, returns `Invalid` if the request
+    /// Returns `Quota` if no disk has room, and `Unreachable` if the store of a disk that may have
+    /// room has not accepted its orders yet. With a source, returns `Invalid` if the request
     /// excludes the disk of the source, `Precondition` if the disk has no room, and `Unreachable`
     /// if its store does not accept the order. Returns the errors of [`Self::settle`].
     pub(super) async fn created(
@@ -178,17 +179,24 @@ impl Front {
             .as_ref()
             .is_some_and(|asked| !asked.preferred.is_empty());
         let first = places.get(..1).filter(|_| is_preferred);
-        let chosen = match first.map(|first| choose(first, offers, order.bytes)) {
-            Some(Ok(offer)) => Ok(offer),
-            // The pod is on its way to the first place, so a volume elsewhere would not help.
-            Some(Err(why)) if self.is_late(order).await? => Err(why),
-            Some(Err(_)) | None => choose(places, offers, order.bytes),
-        };
+        let mut tried = first.unwrap_or(places);
+        let mut chosen = choose(tried, offers, order.bytes);
+        // If the pod is on its way to the first place, a volume elsewhere would not help.
+        if chosen.is_err() && first.is_some() && !self.is_late(order).await? {
+            tried = places;
+            chosen = choose(tried, offers, order.bytes);
+        }
+        let may_accept =
+            |offer: &Offer| tried.contains(&offer.place) && offer.room == Err(Unusable::Late);
         chosen.map_err(|why| {
-            Failure::quota(format!(
+            let why = format!(
                 "no room for {} on any disk {disk:?}: {why}",
                 Exact(order.bytes)
-            ))
+            );
+            match offers.iter().any(may_accept) {
+                true => Failure::new(Kind::Unreachable, why),
+                false => Failure::quota(why),
+            }
         })
     }
 
@@ -298,7 +306,7 @@ fn next_to(
             Exact(order.bytes),
             Exact(*room)
         ))),
-        Err(why @ (Unusable::Silent | Unusable::Withdrawn)) => {
+        Err(why @ (Unusable::Silent | Unusable::Withdrawn | Unusable::Late)) => {
             let why = format!("{what}: {there}: {why}");
             Err(Failure::new(Kind::Unreachable, why))
         }

@@ -9,7 +9,8 @@ use super::place::{Offer, Unusable};
 use crate::kubernetes::{LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed, Unlisted};
 use belay_contract::drivers::local::SILENT;
 use belay_server::call::{Failure, Kind};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Returns the name of the LocalDisk with the volume or snapshot.
@@ -108,7 +109,7 @@ impl Front {
     /// Returns the disks with this name, one for each node. The free space excludes all volumes and
     /// snapshots in the cache.
     pub(super) fn offers(&self, disk: &str) -> Vec<Offer> {
-        let used = self.used();
+        let (used, late) = (self.used(), self.late());
         let mut offers = Vec::new();
         for seen in self.disks.all() {
             let name = &seen.object.metadata.name;
@@ -116,7 +117,10 @@ impl Front {
                 continue;
             };
             let used = used.get(name).copied().unwrap_or(0);
-            let room = self.usable(&seen).map(|bytes| bytes.saturating_sub(used));
+            let room = match self.usable(&seen) {
+                Ok(_) if late.contains(name) => Err(Unusable::Late),
+                room => room.map(|bytes| bytes.saturating_sub(used)),
+            };
             offers.push(Offer {
                 place: spec.place.clone(),
                 node: spec.node.clone(),
@@ -125,6 +129,22 @@ impl Front {
         }
         offers.sort_by(|a, b| a.node.cmp(&b.node));
         offers
+    }
+
+    /// Returns the names of the disks with an order that should have been accepted.
+    fn late(&self) -> HashSet<String> {
+        fn of<'a, R: Item>(
+            all: &'a [Seen<R>],
+            hold: Duration,
+        ) -> impl Iterator<Item = String> + 'a {
+            let late = all.iter().filter(move |seen| {
+                seen.since.elapsed() >= hold && meaning(&seen.object) == Meaning::Ordered
+            });
+            late.filter_map(|seen| Some(disk_of(&wanted(&seen.object)?)))
+        }
+        let (volumes, snapshots) = (self.volumes.all(), self.snapshots.all());
+        let hold = self.limits.hold;
+        of(&volumes, hold).chain(of(&snapshots, hold)).collect()
     }
 
     /// Returns the total size in bytes of the volumes and snapshots of each disk.
@@ -217,7 +237,6 @@ mod tests {
     use crate::kubernetes::{Event, FINALIZER};
     use belay_contract::drivers::LOCAL;
     use serde_json::json;
-    use std::time::Duration;
     use tokio::time::advance;
 
     const READY: &str = r#"{"phase": "Ready", "bytes": 2}"#;
@@ -261,6 +280,20 @@ mod tests {
         advance(Duration::from_millis(1)).await;
         report(&nodes, r#"{"promisable": 9, "reported": "2"}"#);
         assert_eq!(room(&nodes), Ok(9));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_gets_no_orders_while_one_is_not_accepted() {
+        let (nodes, _dir) = unused();
+        report(&nodes, r#"{"promisable": 9}"#);
+        let shows = |volume| nodes.front.volumes.apply(Ok(Event::Changed(volume)));
+        shows(volume(&[], "null"));
+        advance(Limits::default().hold - Duration::from_millis(1)).await;
+        assert_eq!(room(&nodes), Ok(7));
+        advance(Duration::from_millis(1)).await;
+        assert_eq!(room(&nodes), Err(Unusable::Late));
+        shows(volume(&[FINALIZER], "null"));
+        assert_eq!(room(&nodes), Ok(7));
     }
 
     #[tokio::test]

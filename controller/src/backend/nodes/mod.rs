@@ -65,6 +65,10 @@ const FIRST_LISTS: Duration = Duration::from_secs(10);
 pub struct Limits {
     /// The time in which a store must accept an order.
     pub accept: Duration,
+    /// The time that a call waits for the acceptance, and after which a disk with an order that is
+    /// not accepted gets no further orders. Callers have few workers, which the orders for one dead
+    /// node must not occupy.
+    pub hold: Duration,
     /// The time in which a store must report each of its disks, and after which a disk without a
     /// LocalDisk is gone.
     pub silent: Duration,
@@ -86,6 +90,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             accept: Duration::from_secs(30),
+            hold: Duration::from_secs(5),
             silent: SILENT_AFTER,
             idle: Duration::from_secs(60),
             departed: Duration::from_secs(600),

@@ -26,6 +26,8 @@ pub(super) enum Unusable {
     Silent,
     /// The store has not accepted an order, and has not reported since.
     Withdrawn,
+    /// The store has not accepted an order yet.
+    Late,
     /// The filesystem refuses writes.
     ReadOnly,
     /// The store does not serve the disk.
@@ -41,6 +43,7 @@ impl fmt::Display for Unusable {
         f.write_str(match self {
             Self::Silent => SILENT,
             Self::Withdrawn => "its store has not accepted an order, and has not reported since",
+            Self::Late => "its store has not accepted an order yet",
             Self::ReadOnly => "the filesystem is read-only",
             Self::Problem(why) | Self::Refused(why) => why,
             Self::Cordoned => "its Node is cordoned",

@@ -31,7 +31,8 @@ impl Front {
     ///
     /// # Errors
     /// Returns failures with an unknown state while the store may still carry out the order:
-    /// `Unreachable` if the store is silent, and `Busy` at the time `until`.
+    /// `Unreachable` if the store is silent or has not accepted the order yet, and `Busy` at the
+    /// time `until`.
     pub(super) async fn settle<R: Followed>(
         &self,
         object: Arc<Object<R>>,
@@ -39,12 +40,17 @@ impl Front {
     ) -> Result<Settled<R>, Failure> {
         let mut follow = Follow::new(self, object);
         let accept = follow.since + self.limits.accept;
+        let hold = accept.min(follow.since + self.limits.hold);
         loop {
             let state = meaning(&follow.object);
             let wait = match &state {
                 Meaning::Usable => return Ok(Settled::Usable(follow.object.clone())),
                 Meaning::Lost => return Ok(Settled::Lost(follow.object.clone())),
-                Meaning::Ordered if Instant::now() < accept => Some(until.min(accept)),
+                Meaning::Ordered if Instant::now() < hold => Some(until.min(hold)),
+                Meaning::Ordered if Instant::now() < accept => {
+                    let why = "its store has not accepted the order yet; repeat the call";
+                    return Err(unreachable(&follow.object, why).may_be_running());
+                }
                 Meaning::Ordered | Meaning::Refused(_) | Meaning::Removed => None,
                 Meaning::Making | Meaning::Removing | Meaning::Odd(_)
                     if self.is_gone(&follow.object) =>
@@ -174,6 +180,22 @@ mod tests {
             let failure = late(acts).await.0.unwrap_err();
             assert_eq!(failure.certainty, Certainty::MayBeRunning, "{failure}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_does_not_wait_until_an_order_can_be_withdrawn() {
+        let (nodes, server, _dir) = nodes(Limits::default(), volume(&[], "null"), vec![]).await;
+        let begun = Instant::now();
+        // The second call does not wait at all.
+        for _ in 0..2 {
+            let order = nodes.front.volumes.named("pvc-1").unwrap().object;
+            let settled = nodes.front.settle(order, nodes.front.until()).await;
+            let failure = settled.err().unwrap();
+            assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
+            assert_eq!(failure.certainty, Certainty::MayBeRunning);
+        }
+        assert!(begun.elapsed() < 2 * Limits::default().hold);
+        assert_eq!(server.calls(), 0);
     }
 
     #[tokio::test]

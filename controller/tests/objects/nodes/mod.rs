@@ -51,6 +51,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Limits that no test reaches unless a store does not respond.
 const LONG: Limits = Limits {
     accept: PATIENCE,
+    hold: PATIENCE,
     silent: PATIENCE,
     idle: PATIENCE,
     departed: PATIENCE,
