@@ -21,7 +21,7 @@ export BELAY_NIGHTLY=1
 parts=$(
     cat <<'PARTS'
 build       |  3 | before  | build
-bench       |  9 | before  | bench
+bench       | 12 | before  | bench
 unit        |  8 | machine | unit CARGO_PROFILE_DEV_OPT_LEVEL=1
 mounts      | 30 | machine | mounts CARGO_PROFILE_DEV_OPT_LEVEL=1
 guest       | 25 | machine | guest CARGO_PROFILE_DEV_OPT_LEVEL=1
