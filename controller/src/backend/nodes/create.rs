@@ -2,7 +2,7 @@
 
 use super::follow::Followed;
 use super::item::{id, object_name, wanted};
-use super::place::{Offer, Unusable, choose, is_allowed, places};
+use super::place::{LATE, Offer, Unusable, choose, is_allowed, places};
 use super::settle::Settled;
 use super::{Front, KEY, disk, shown};
 use crate::backend::local::id as ids;
@@ -186,16 +186,15 @@ impl Front {
             tried = places;
             chosen = choose(tried, offers, order.bytes);
         }
-        let may_accept =
-            |offer: &Offer| tried.contains(&offer.place) && offer.room == Err(Unusable::Late);
+        let may_accept = |offer: &Offer| tried.contains(&offer.place) && offer.fits(order.bytes);
         chosen.map_err(|why| {
-            let why = format!(
-                "no room for {} on any disk {disk:?}: {why}",
-                Exact(order.bytes)
-            );
+            let bytes = Exact(order.bytes);
             match offers.iter().any(may_accept) {
-                true => Failure::new(Kind::Unreachable, why),
-                false => Failure::quota(why),
+                true => {
+                    let why = format!("no disk {disk:?} takes an order for {bytes} now: {why}");
+                    Failure::new(Kind::Unreachable, why)
+                }
+                false => Failure::quota(format!("no room for {bytes} on any disk {disk:?}: {why}")),
             }
         })
     }
@@ -299,6 +298,10 @@ fn next_to(
         return Err(Failure::new(Kind::Unreachable, why));
     };
     match &offer.room {
+        Ok(room) if *room >= order.bytes && offer.is_late => {
+            let why = format!("{what}: {there}: {LATE}");
+            Err(Failure::new(Kind::Unreachable, why))
+        }
         Ok(room) if *room >= order.bytes => Ok(target(offer, disk)),
         Ok(room) => Err(Failure::precondition(format!(
             "{what}: a copy of {} must be on {there}, which has {} left; delete volumes or \
@@ -306,7 +309,7 @@ fn next_to(
             Exact(order.bytes),
             Exact(*room)
         ))),
-        Err(why @ (Unusable::Silent | Unusable::Withdrawn | Unusable::Late)) => {
+        Err(why @ (Unusable::Silent | Unusable::Withdrawn)) => {
             let why = format!("{what}: {there}: {why}");
             Err(Failure::new(Kind::Unreachable, why))
         }

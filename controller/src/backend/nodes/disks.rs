@@ -9,8 +9,7 @@ use super::place::{Offer, Unusable};
 use crate::kubernetes::{LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed, Unlisted};
 use belay_contract::drivers::local::SILENT;
 use belay_server::call::{Failure, Kind};
-use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::collections::HashMap;
 use tokio::time::Instant;
 
 /// Returns the name of the LocalDisk with the volume or snapshot.
@@ -109,7 +108,7 @@ impl Front {
     /// Returns the disks with this name, one for each node. The free space excludes all volumes and
     /// snapshots in the cache.
     pub(super) fn offers(&self, disk: &str) -> Vec<Offer> {
-        let (used, late) = (self.used(), self.late());
+        let (used, orders) = (self.used(), self.orders());
         let mut offers = Vec::new();
         for seen in self.disks.all() {
             let name = &seen.object.metadata.name;
@@ -117,34 +116,37 @@ impl Front {
                 continue;
             };
             let used = used.get(name).copied().unwrap_or(0);
-            let room = match self.usable(&seen) {
-                Ok(_) if late.contains(name) => Err(Unusable::Late),
-                room => room.map(|bytes| bytes.saturating_sub(used)),
+            let room = self.usable(&seen);
+            let is_late = |(disk, since): &(String, Instant)| {
+                disk == name && since.elapsed() >= self.limits.hold
             };
             offers.push(Offer {
                 place: spec.place.clone(),
                 node: spec.node.clone(),
-                room,
+                room: room.map(|bytes| bytes.saturating_sub(used)),
+                is_late: orders.iter().any(is_late),
             });
         }
         offers.sort_by(|a, b| a.node.cmp(&b.node));
         offers
     }
 
-    /// Returns the names of the disks with an order that should have been accepted.
-    fn late(&self) -> HashSet<String> {
-        fn of<'a, R: Item>(
-            all: &'a [Seen<R>],
-            hold: Duration,
-        ) -> impl Iterator<Item = String> + 'a {
-            let late = all.iter().filter(move |seen| {
-                seen.since.elapsed() >= hold && meaning(&seen.object) == Meaning::Ordered
-            });
-            late.filter_map(|seen| Some(disk_of(&wanted(&seen.object)?)))
+    /// Returns the orders that no store has accepted: the disk, and the time at which this process
+    /// first saw the order.
+    fn orders(&self) -> Vec<(String, Instant)> {
+        fn of<R: Item>(all: &[Seen<R>]) -> impl Iterator<Item = (String, Instant)> {
+            let orders = all.iter();
+            let orders = orders.filter(|seen| meaning(&seen.object) == Meaning::Ordered);
+            orders.filter_map(|seen| Some((disk_of(&wanted(&seen.object)?), seen.since)))
         }
         let (volumes, snapshots) = (self.volumes.all(), self.snapshots.all());
-        let hold = self.limits.hold;
-        of(&volumes, hold).chain(of(&snapshots, hold)).collect()
+        of(&volumes).chain(of(&snapshots)).collect()
+    }
+
+    /// Whether no older order of this disk waits for its acceptance.
+    pub(super) fn is_first(&self, disk: &str, since: Instant) -> bool {
+        let orders = self.orders();
+        !orders.iter().any(|(of, seen)| of == disk && *seen < since)
     }
 
     /// Returns the total size in bytes of the volumes and snapshots of each disk.
@@ -237,6 +239,7 @@ mod tests {
     use crate::kubernetes::{Event, FINALIZER};
     use belay_contract::drivers::LOCAL;
     use serde_json::json;
+    use std::time::Duration;
     use tokio::time::advance;
 
     const READY: &str = r#"{"phase": "Ready", "bytes": 2}"#;
@@ -288,12 +291,15 @@ mod tests {
         report(&nodes, r#"{"promisable": 9}"#);
         let shows = |volume| nodes.front.volumes.apply(Ok(Event::Changed(volume)));
         shows(volume(&[], "null"));
+        let is_late = || nodes.front.offers("default")[0].is_late;
         advance(Limits::default().hold - Duration::from_millis(1)).await;
-        assert_eq!(room(&nodes), Ok(7));
+        assert!(!is_late());
         advance(Duration::from_millis(1)).await;
-        assert_eq!(room(&nodes), Err(Unusable::Late));
-        shows(volume(&[FINALIZER], "null"));
+        assert!(is_late());
+        // The order may still be accepted, so the free space is the same.
         assert_eq!(room(&nodes), Ok(7));
+        shows(volume(&[FINALIZER], "null"));
+        assert!(!is_late());
     }
 
     #[tokio::test]

@@ -17,7 +17,19 @@ pub(super) struct Offer {
     pub(super) node: String,
     /// The number of bytes that are free, or the reason why the disk is not used.
     pub(super) room: Result<u64, Unusable>,
+    /// Whether the store has not accepted an order in time, so the disk gets no orders for now.
+    pub(super) is_late: bool,
 }
+
+impl Offer {
+    /// Whether the disk has room for `bytes`.
+    pub(super) fn fits(&self, bytes: u64) -> bool {
+        self.room.as_ref().is_ok_and(|room| *room >= bytes)
+    }
+}
+
+/// The description of a disk whose store is late.
+pub(super) const LATE: &str = "its store has not accepted an order yet";
 
 /// The reason why a disk is not used for new volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +38,6 @@ pub(super) enum Unusable {
     Silent,
     /// The store has not accepted an order, and has not reported since.
     Withdrawn,
-    /// The store has not accepted an order yet.
-    Late,
     /// The filesystem refuses writes.
     ReadOnly,
     /// The store does not serve the disk.
@@ -43,7 +53,6 @@ impl fmt::Display for Unusable {
         f.write_str(match self {
             Self::Silent => SILENT,
             Self::Withdrawn => "its store has not accepted an order, and has not reported since",
-            Self::Late => "its store has not accepted an order yet",
             Self::ReadOnly => "the filesystem is read-only",
             Self::Problem(why) | Self::Refused(why) => why,
             Self::Cordoned => "its Node is cordoned",
@@ -96,14 +105,16 @@ pub(super) fn choose<'a>(
     let mut reasons = Vec::new();
     for place in places {
         let here = || offers.iter().filter(|offer| offer.place == *place);
-        let fits = |offer: &&Offer| offer.room.as_ref().is_ok_and(|room| *room >= bytes);
-        if let Some(offer) = here().find(fits) {
+        if let Some(offer) = here().find(|offer| offer.fits(bytes) && !offer.is_late) {
             return Ok(offer);
         }
-        reasons.push(match here().next().map(|offer| &offer.room) {
+        reasons.push(match here().next() {
             None => format!("{place}: no such disk"),
-            Some(Ok(room)) => format!("{place}: {} free", Rounded(*room)),
-            Some(Err(why)) => format!("{place}: {why}"),
+            Some(late) if late.fits(bytes) => format!("{place}: {LATE}"),
+            Some(other) => match &other.room {
+                Ok(room) => format!("{place}: {} free", Rounded(*room)),
+                Err(why) => format!("{place}: {why}"),
+            },
         });
     }
     let more = reasons.len().saturating_sub(SHOWN_MAX);
@@ -128,6 +139,7 @@ mod tests {
             place: place.to_owned(),
             node: format!("{place}.example"),
             room,
+            is_late: false,
         }
     }
 

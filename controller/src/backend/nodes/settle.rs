@@ -48,8 +48,14 @@ impl Front {
                 Meaning::Lost => return Ok(Settled::Lost(follow.object.clone())),
                 Meaning::Ordered if Instant::now() < hold => Some(until.min(hold)),
                 Meaning::Ordered if Instant::now() < accept => {
-                    let why = "its store has not accepted the order yet; repeat the call";
-                    return Err(unreachable(&follow.object, why).may_be_running());
+                    let disk = wanted(&follow.object).map(|it| disk_of(&it));
+                    let disk = disk.unwrap_or_default();
+                    if !self.is_first(&disk, follow.since) {
+                        let why =
+                            format!("the store of disk {disk} has not accepted the order yet");
+                        return Err(unreachable(&follow.object, &why).may_be_running());
+                    }
+                    Some(until.min(accept))
                 }
                 Meaning::Ordered | Meaning::Refused(_) | Meaning::Removed => None,
                 Meaning::Making | Meaning::Removing | Meaning::Odd(_)
@@ -127,9 +133,10 @@ mod tests {
     use super::super::examples::{conflict, missing, nodes, shows, volume};
     use super::*;
     use crate::http::tests::Act;
-    use crate::kubernetes::FINALIZER;
+    use crate::kubernetes::{Event, FINALIZER};
     use belay_server::call::{Certainty, Kind};
     use std::time::Duration;
+    use tokio::time::advance;
 
     const READY: &str = r#"{"phase": "Ready", "bytes": 2}"#;
 
@@ -183,18 +190,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_does_not_wait_until_an_order_can_be_withdrawn() {
-        let (nodes, server, _dir) = nodes(Limits::default(), volume(&[], "null"), vec![]).await;
+    async fn only_the_call_with_the_oldest_order_of_a_disk_waits_for_its_withdrawal() {
+        let limits = Limits::default();
+        let (nodes, server, _dir) = nodes(limits, volume(&[], "null"), vec![]).await;
+        advance(Duration::from_millis(1)).await;
+        let mut second = volume(&[], "null");
+        second.metadata.name = "pvc-2".to_owned();
+        nodes.front.volumes.apply(Ok(Event::Changed(second)));
+        let order = |name: &str| nodes.front.volumes.named(name).unwrap().object;
         let begun = Instant::now();
         // The second call does not wait at all.
         for _ in 0..2 {
-            let order = nodes.front.volumes.named("pvc-1").unwrap().object;
-            let settled = nodes.front.settle(order, nodes.front.until()).await;
+            let settled = nodes
+                .front
+                .settle(order("pvc-2"), nodes.front.until())
+                .await;
             let failure = settled.err().unwrap();
             assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
             assert_eq!(failure.certainty, Certainty::MayBeRunning);
         }
-        assert!(begun.elapsed() < 2 * Limits::default().hold);
+        assert!(begun.elapsed() < 2 * limits.hold);
+        let first = nodes.front.settle(order("pvc-1"), nodes.front.until());
+        let rest = limits.accept - Duration::from_secs(1) - begun.elapsed();
+        assert!(tokio::time::timeout(rest, first).await.is_err());
         assert_eq!(server.calls(), 0);
     }
 
