@@ -118,7 +118,7 @@ fn remove(replies: &[&str]) -> Run {
     let now = "2126-01-01T00:00:00Z";
     let volumes = list(&volume());
     // The cluster has no definitions of snapshots.
-    let lists = [&disk(now), &volumes, NONE, NONE, "", NONE];
+    let lists = [&disk(now), &volumes, NONE, NONE, ""];
     let replies = [&lists, replies].concat();
     Run::new("local remove vol-1 --yes", &replies)
 }
@@ -228,11 +228,12 @@ fn a_removal_is_a_call_of_the_controller() {
     let exec = "--namespace belay-system exec deployment/belay-controller-local --container \
          belay-controller -- belayctl volume delete vol-1 --timeout=120";
     let deployments = format!("get --raw {DEPLOYMENTS}");
-    let run = remove(&[&controllers, "OK"]);
+    let claims = "get --raw /api/v1/persistentvolumeclaims";
+    let run = remove(&[&controllers, NONE, "OK"]);
     run.says(0, "deleted")
-        .calls(&before(), &[&deployments, exec]);
+        .calls(&ALL, &[&deployments, claims, exec]);
     let in_use = "Error: the file is in use";
-    remove(&[&controllers, in_use]).says(1, "the file is in use");
+    remove(&[&controllers, NONE, in_use]).says(1, "the file is in use");
     remove(&[NONE]).says(1, "no Deployment runs");
 }
 
@@ -245,11 +246,22 @@ fn a_file_without_an_object_gets_one_before_it_is_removed() {
     let controllers = json!({"items": [{"metadata": {"namespace": "b", "name": "c"},
         "spec": {"template": {"spec": {"containers": [{"args": ["--nodes"]}]}}}}]});
     let controllers = controllers.to_string();
-    let lists = [&disk, NONE, NONE, NONE, "", NONE, &controllers];
-    let ready = r#"{"status": {"phase": "Ready"}}"#;
-    let replies = [lists.as_slice(), &["{}", "{}", ready, "OK"]].concat();
+    let object = json!({"metadata": {"name": "vol-9", "finalizers": ["belay.dev/store"]},
+        "spec": {"id": "vol-9", "name": "pvc-9", "node": "node1", "disk": "default"},
+        "status": {"phase": "Ready"}});
+    let (ready, volumes) = (object.to_string(), list(&object));
+    let lists = [&disk, NONE, NONE, NONE, "", &controllers, NONE];
+    let ordered = [lists.as_slice(), &["{}", "{}", &ready]].concat();
+    let again = [&disk, &volumes, NONE, NONE, "", NONE];
+    let replies = [ordered.as_slice(), &again, &["OK"]].concat();
     let run = Run::new("local remove vol-9 --yes", &replies);
     let deployments = format!("get --raw {DEPLOYMENTS}");
+    let gets: Vec<_> = before()
+        .iter()
+        .map(|path| format!("get --raw {path}"))
+        .collect();
+    let gets: Vec<_> = gets.iter().map(String::as_str).collect();
+    let claims = gets[ALL.len()];
     let create = "create --raw localvolumes --filename - \
          {\"apiVersion\":\"belay.dev/v1alpha1\",\"kind\":\"LocalVolume\",\
          \"metadata\":{\"annotations\":{\"velero.io/exclude-from-backup\":\"true\"},\
@@ -259,13 +271,25 @@ fn a_file_without_an_object_gets_one_before_it_is_removed() {
     let get = "get --raw localvolumes/vol-9";
     let exec = "--namespace b exec deployment/c --container belay-controller -- belayctl volume \
          delete vol-9 --timeout=120";
-    run.says(0, "deleted")
-        .calls(&before(), &[&deployments, create, get, get, exec]);
+    let asked = [&deployments, claims, create, get, get];
+    let calls = [asked.as_slice(), &gets, &[exec]].concat();
+    run.says(0, "deleted").calls(&ALL, &calls);
+    // A PersistentVolume was created while the store was asked.
+    let claim = json!({"metadata": {"name": "pv-9"}, "spec": {"csi": {"volumeHandle": "vol-9"}}});
+    let again = [&disk, &volumes, NONE, &list(&claim), ""];
+    let replies = [ordered.as_slice(), &again].concat();
+    let run = Run::new("local remove vol-9 --yes", &replies);
+    let calls = [asked.as_slice(), &gets[..ALL.len()]].concat();
+    run.says(1, "PersistentVolume pv-9 has it")
+        .calls(&ALL, &calls);
     let refusal = r#"{"status": {"phase": "Refused", "failure": {"message": "no file"}}}"#;
     let replies = [lists.as_slice(), &["{}", refusal]].concat();
     let run = Run::new("local remove vol-9 --yes", &replies);
     run.says(1, "volume vol-9: no file")
-        .calls(&before(), &[&deployments, create, get]);
+        .calls(&ALL, &asked[..4]);
+    let replies = [lists.as_slice(), &["{}"]].concat();
+    let gone = Run::new("local remove vol-9 --yes", &replies);
+    gone.says(1, "the store of disk node1.default has not accepted it");
 }
 
 #[test]
@@ -275,10 +299,15 @@ fn a_volume_with_a_pending_claim_is_kept() {
     let claim = json!({"metadata": {"namespace": "shop", "name": "data", "uid": "0b5e"}});
     let now = disk("2126-01-01T00:00:00Z");
     let (volumes, claims) = (list(&named), list(&claim));
-    let replies = [&now, &volumes, NONE, NONE, "", &claims];
+    let deployment = json!({"metadata": {"namespace": "b", "name": "c"},
+        "spec": {"template": {"spec": {"containers": [{"args": ["--nodes"]}]}}}});
+    let controllers = list(&deployment);
+    let replies = [&now, &volumes, NONE, NONE, "", &controllers, &claims];
     let run = Run::new("local remove vol-1 --yes", &replies);
+    let calls = [DEPLOYMENTS, "/api/v1/persistentvolumeclaims"];
+    let calls = calls.map(|path| format!("get --raw {path}"));
     run.says(1, "PersistentVolumeClaim shop/data requests it")
-        .calls(&before(), &[]);
+        .calls(&ALL, &calls.each_ref().map(String::as_str));
     let run = Run::new(
         "local reset node1 default --yes",
         &[&now, &volumes, NONE, NONE, ""],

@@ -4,7 +4,7 @@
 use belay_contract::drivers::local::{SPEC_VERSION, UNKNOWN_VOLUME};
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, GROUP, Item, Kind};
+use super::cluster::{Cluster, GROUP, Item, Kind, problem};
 use super::console::Wait;
 use super::kubectl::Kubectl;
 use crate::failure::Failure;
@@ -20,34 +20,37 @@ pub(super) struct Adoption {
 /// lists the file.
 ///
 /// # Errors
-/// Returns `Refused` for a file that the store does not know.
+/// Returns `Refused` if several disks have the file, or if its disk cannot be changed.
 pub(super) fn find(cluster: &Cluster, id: &str) -> Result<Option<Adoption>, Failure> {
     if cluster.all().any(|item| item.id() == id) {
         return Ok(None);
     }
-    let mut disks = cluster.disks();
-    let file = disks.find_map(|disk| {
+    let files = cluster.disks().filter_map(|disk| {
         let mut files = disk.list("/status/unlisted/first");
         let file = files.find(|file| file.text("/id") == id)?;
         Some((disk, file))
     });
-    let Some((disk, file)) = file else {
-        return Ok(None);
+    let files: Vec<_> = files.collect();
+    let refused = |why: &str| Err(Failure::Refused(format!("{id}: {why}")));
+    let (disk, file) = match files.as_slice() {
+        [] => return Ok(None),
+        [one] => *one,
+        [(first, _), (second, _), ..] => {
+            let (first, second) = (first.name(), second.name());
+            return refused(&format!(
+                "the disks {first} and {second} have it; remove one copy by hand"
+            ));
+        }
     };
+    match problem(cluster, disk).as_str() {
+        "" => {}
+        problem => return refused(&format!("disk {}: {problem}", disk.name())),
+    }
     let kind = match id.starts_with("snap-") {
         true => Kind::Snapshot,
         false => Kind::Volume,
     };
     let name = file.text("/name");
-    if name.is_empty() {
-        return Err(Failure::Refused(format!(
-            "{} {id}: the disk {} has no record of it; if nobody needs the data, delete the file \
-             {}s/{id} in the directory of the disk",
-            kind.noun(),
-            disk.name(),
-            kind.noun()
-        )));
-    }
     let bytes = file.number("/bytes");
     let [place, node, disk] = ["/spec/place", "/spec/node", "/spec/disk"].map(|at| disk.text(at));
     let mut spec = json!({
@@ -73,6 +76,21 @@ pub(super) fn find(cluster: &Cluster, id: &str) -> Result<Option<Adoption>, Fail
 }
 
 impl Adoption {
+    /// Refuses a file whose record the store cannot read.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let (noun, item) = (self.kind.noun(), self.item());
+        match item.object.text("/spec/name") {
+            "" => Err(Failure::Refused(format!(
+                "{noun} {}: state.redb of disk {} has no readable record of it; restore \
+                 state.redb, or delete the file {noun}s/{} in the directory of the disk by hand",
+                item.id(),
+                item.disk_name(),
+                item.id()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the object, with the phase `Unlisted`.
     pub(super) fn item(&self) -> Item<'_> {
         let object = Object::new(&self.object);
@@ -87,6 +105,7 @@ impl Adoption {
     /// # Errors
     /// Fails if the store refuses the object, or does not accept it in time, or if kubectl fails.
     pub(super) async fn create(&self, kubectl: &Kubectl) -> Result<(), Failure> {
+        self.check()?;
         let collection = format!("{GROUP}/{}s", self.kind.of_object().to_lowercase());
         let path = format!("{collection}/{}", self.item().id());
         let mut object = self.object.clone();
@@ -94,25 +113,33 @@ impl Adoption {
         let mut wait = Wait::new(kubectl.seconds)?;
         // A conflict means that an earlier attempt has created it.
         kubectl.create(&collection, &object)?;
+        let refused = |why: &str| {
+            let (noun, id) = (self.kind.noun(), self.item().id());
+            Failure::Refused(format!("{noun} {id}: {why}"))
+        };
+        let disk = self.item().disk_name();
         loop {
-            let found = kubectl.get(&path)?.unwrap_or(Value::Null);
+            // The controller deletes an object that no store accepts.
+            let Some(found) = kubectl.get(&path)? else {
+                let why = format!("the store of disk {disk} has not accepted it; check its pod");
+                return Err(refused(&why));
+            };
             let found = Item {
                 kind: self.kind,
                 object: Object::new(&found),
             };
-            let refused = |why: &str| {
-                let (noun, id) = (self.kind.noun(), self.item().id());
-                Failure::Refused(format!("{noun} {id}: {why}"))
-            };
             match found.phase() {
-                "Ready" => return Ok(()),
                 "Refused" | "Lost" => return Err(refused(found.failure())),
+                // The copy of a snapshot may still run.
+                "Ready" | "Making" if found.is_accepted() => return Ok(()),
                 _ => {}
             }
-            if let Err(ended) = wait.next("waiting for the store to adopt the file").await {
-                let why =
-                    "its store has not adopted the file; check its pod, and repeat the command";
-                return Err(refused(&format!("{}: {why}", ended.why())));
+            let progress = format!("waiting for the store of disk {disk} to accept the file");
+            if let Err(ended) = wait.next(&progress).await {
+                return Err(refused(&format!(
+                    "{progress}: {}; check its pod",
+                    ended.why()
+                )));
             }
         }
     }

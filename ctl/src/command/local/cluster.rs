@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
+use belay_contract::drivers::LOCAL;
 use belay_contract::drivers::local::{FINALIZER, SILENT, SILENT_AFTER};
 use serde_json::Value;
 
@@ -11,6 +12,12 @@ use super::kubectl::{Deployment, Kubectl};
 use crate::failure::Failure;
 use crate::objects::Object;
 
+/// The paths of the ID in a PersistentVolume, and in a VolumeSnapshotContent.
+const HANDLES: [&str; 3] = [
+    "/spec/csi/volumeHandle",
+    "/status/snapshotHandle",
+    "/spec/source/snapshotHandle",
+];
 /// The path of the objects of `local`.
 pub(super) const GROUP: &str = "/apis/belay.dev/v1alpha1";
 const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1";
@@ -267,12 +274,24 @@ impl Cluster {
     /// Returns the PersistentVolume or VolumeSnapshotContent that has this ID. The ID is random, so
     /// the driver's name, which a chart may have changed, need not be compared.
     pub(super) fn claim(&self, item: Item<'_>) -> Option<Object<'_>> {
-        let handles: &[&str] = match item.kind {
-            Kind::Volume => &["/spec/csi/volumeHandle"],
-            Kind::Snapshot => &["/status/snapshotHandle", "/spec/source/snapshotHandle"],
-        };
         let mut claims = self.claims.iter().map(Object::new);
-        claims.find(|claim| handles.iter().any(|at| claim.text(at) == item.id()))
+        claims.find(|claim| HANDLES.iter().any(|at| claim.text(at) == item.id()))
+    }
+
+    /// Returns the IDs of PersistentVolumes and VolumeSnapshotContents of the driver that no volume
+    /// and no snapshot has. A driver with another name than its default is not found.
+    pub(super) fn without_object(&self) -> impl Iterator<Item = &str> {
+        let known: BTreeSet<_> = self.all().map(Item::id).collect();
+        let claims = self.claims.iter().map(Object::new);
+        let ours = claims.filter(|claim| {
+            let drivers = ["/spec/csi/driver", "/spec/driver"].map(|at| claim.text(at));
+            drivers.contains(&LOCAL.name)
+        });
+        let ids = ours.filter_map(|claim| {
+            let mut ids = HANDLES.iter().map(|at| claim.text(at));
+            ids.find(|id| !id.is_empty())
+        });
+        ids.filter(move |id| !known.contains(id))
     }
 
     /// Returns the namespace and name of the PersistentVolumeClaim or VolumeSnapshot of an object,
@@ -329,6 +348,7 @@ pub(super) fn controller(kubectl: &Kubectl) -> Result<Deployment, Failure> {
         Some(found) => Ok(Deployment {
             namespace: found.text("/metadata/namespace").to_owned(),
             name: found.name().to_owned(),
+            ready: found.number("/status/readyReplicas"),
         }),
         None => Err(Failure::Absent(
             "no Deployment runs `belay-controller --nodes`, which removes volumes; install the \

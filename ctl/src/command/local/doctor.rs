@@ -23,8 +23,21 @@ pub(super) fn run(kubectl: &Kubectl) -> Result<Answer, Failure> {
     let cluster = Cluster::read_all(kubectl)?;
     let mut report = Report::default();
     match controller(kubectl) {
+        Ok(found) if found.ready == 0 => report.cure(
+            Verdict::No,
+            "controller",
+            format!(
+                "Deployment {}/{} has no ready pod",
+                found.namespace, found.name
+            ),
+            format!(
+                "kubectl --namespace {} describe pods, and their logs",
+                found.namespace
+            ),
+        ),
         Ok(found) => {
-            let detail = format!("Deployment {}/{}", found.namespace, found.name);
+            let (namespace, name, ready) = (found.namespace, found.name, found.ready);
+            let detail = format!("Deployment {namespace}/{name}, {ready} ready");
             report.add(Verdict::Ok, "controller", detail);
         }
         Err(Failure::Absent(why)) => report.add(Verdict::No, "controller", why),
@@ -119,9 +132,19 @@ fn of_objects(report: &mut Report, cluster: &Cluster) {
     let lost = cluster.all().filter(|item| item.phase() == "Lost");
     let lost: Vec<_> = lost.map(Item::id).collect();
     let unclaimed: Vec<_> = list::unclaimed(cluster).map(Item::id).collect();
+    let missing: Vec<_> = cluster.without_object().collect();
+    if !missing.is_empty() {
+        report.cure(
+            Verdict::No,
+            "without an object",
+            named(&missing),
+            "the controller adopts their files from disks that report; if their disk is dead, \
+             delete the PersistentVolumes and VolumeSnapshotContents that have these IDs",
+        );
+    }
     let count = cluster.all().count();
-    if lost.is_empty() && unclaimed.is_empty() {
-        let detail = format!("none of {count} is lost or unclaimed");
+    if lost.is_empty() && unclaimed.is_empty() && missing.is_empty() {
+        let detail = format!("none of {count} is lost, unclaimed or missing");
         report.add(Verdict::Ok, "volumes and snapshots", detail);
     }
     if !lost.is_empty() {

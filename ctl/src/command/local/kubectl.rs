@@ -36,10 +36,12 @@ pub(super) enum Reply {
     Conflict,
 }
 
-/// The name of a Deployment.
+/// A Deployment.
 pub(super) struct Deployment {
     pub(super) namespace: String,
     pub(super) name: String,
+    /// The number of ready pods.
+    pub(super) ready: u64,
 }
 
 impl Kubectl {

@@ -156,7 +156,7 @@ const UNLISTED: &str = "\
 A file with a NAME is adopted within 11 minutes after a PersistentVolume has its
 ID (volumeHandle), the place (nodeAffinity) and the disk; a snapshot, after a
 VolumeSnapshotContent has its ID. `belayctl local remove ID` deletes it. A file
-without a NAME has no record in state.redb: remove it by hand.
+without a NAME has no readable record in state.redb: remove it by hand.
 
 Examples:
   belayctl local unlisted";
@@ -186,8 +186,8 @@ const REMOVE: &str = "\
 Refused if a PersistentVolume, a VolumeSnapshotContent or a request has the ID.
 Otherwise calls the driver's controller, in its pod (kubectl exec). After an
 error, the data is kept unless the message says that its store deletes the data.
-A file without an object (see unlisted) gets one first; after an error, it is an
-unclaimed volume or snapshot.
+A file without an object (see unlisted) gets one first, which may remain after
+an error. The data of a snapshot whose copy has failed is deleted in any case.
 An interrupted command may still delete the data.
 
 Examples:

@@ -18,25 +18,22 @@ pub(super) async fn run(
     id: &str,
     is_confirmed: bool,
 ) -> Result<Answer, Failure> {
-    let mut cluster = Cluster::read_all(kubectl)?;
-    let mut adoption = adopt::find(&cluster, id)?;
-    let mut item = plan(&cluster, adoption.as_ref(), id)?;
+    let (mut cluster, mut adoption) = read(kubectl, id)?;
     if !is_confirmed {
+        let item = plan(&cluster, adoption.as_ref(), id)?;
         let rows = list::objects("objects", &cluster, std::iter::once(item));
         console::confirm(&rows, "this object is deleted with its data")?;
         // A claim may have been created while the user was asked.
-        cluster = Cluster::read_all(kubectl)?;
-        adoption = adopt::find(&cluster, id)?;
-        item = plan(&cluster, adoption.as_ref(), id)?;
-    }
-    if let Some(request) = Cluster::request(kubectl, item)? {
-        let why = format!("{request} requests it; delete that first");
-        return Err(kept(item.kind, id, &why));
+        (cluster, adoption) = read(kubectl, id)?;
     }
     let controller = controller(kubectl)?;
-    if let Some(adoption) = &adoption {
-        adoption.create(kubectl).await?;
+    if let Some(file) = &adoption {
+        unrequested(kubectl, plan(&cluster, Some(file), id)?)?;
+        file.create(kubectl).await?;
+        // A claim may have been created while the store was asked.
+        (cluster, adoption) = read(kubectl, id)?;
     }
+    let item = unrequested(kubectl, plan(&cluster, adoption.as_ref(), id)?)?;
     // The controller may work for 90 s, and does not end with the connection.
     let timeout = format!("--timeout={}", kubectl.seconds.max(120));
     let command = ["belayctl", item.kind.noun(), "delete", id, &timeout];
@@ -46,6 +43,24 @@ pub(super) async fn run(
         ("kind", Cell::Text(item.kind.noun().to_owned())),
         ("disk", Cell::Text(item.disk_name())),
     ]))
+}
+
+/// Returns the objects, and the object to create for the file with this ID if it has none.
+fn read(kubectl: &Kubectl, id: &str) -> Result<(Cluster, Option<Adoption>), Failure> {
+    let cluster = Cluster::read_all(kubectl)?;
+    let adoption = adopt::find(&cluster, id)?;
+    Ok((cluster, adoption))
+}
+
+/// Refuses an object whose creation is still requested.
+fn unrequested<'a>(kubectl: &Kubectl, item: Item<'a>) -> Result<Item<'a>, Failure> {
+    match Cluster::request(kubectl, item)? {
+        Some(request) => {
+            let why = format!("{request} requests it; delete that first");
+            Err(kept(item.kind, item.id(), &why))
+        }
+        None => Ok(item),
+    }
 }
 
 /// Returns the object with this ID, or else the one to create for its file, if nothing has the ID.

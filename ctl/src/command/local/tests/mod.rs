@@ -71,6 +71,16 @@ fn persistent() -> Value {
         "claimRef": {"namespace": "shop", "name": "data"}}})
 }
 
+/// Returns a PersistentVolume with an ID of the driver.
+fn ours() -> Value {
+    let id = format!("vol-{:032}", 1);
+    changed(
+        persistent(),
+        json!({"spec": {"csi": {"driver": "local.csi.belay.dev",
+        "volumeHandle": id}}}),
+    )
+}
+
 fn cluster(disks: Value, volumes: Value, snapshots: Value, claims: Value) -> Cluster {
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
     Cluster::of([disks, volumes, snapshots, claims], now)
@@ -283,7 +293,7 @@ fn the_doctor_names_each_problem_with_its_remedy() {
     for text in [
         "ok    disk node1.default",
         "8GiB are free",
-        "none of 1 is lost or unclaimed",
+        "none of 1 is lost, unclaimed or missing",
     ] {
         assert!(good.table().contains(text), "{}", good.table());
     }
@@ -329,6 +339,8 @@ fn the_doctor_names_each_problem_with_its_remedy() {
         let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains(text), "{table}");
     }
+    let missing = cluster(json!([]), json!([]), json!([]), json!([ours()]));
+    assert_eq!(report(&missing).names(), "without an object\n");
     let gone = cluster(json!([]), json!([volume(json!({}))]), json!([]), json!([]));
     assert_eq!(report(&gone).names(), "disk node1.default\n");
 }

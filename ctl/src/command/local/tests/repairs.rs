@@ -62,17 +62,17 @@ fn a_file_without_an_object_is_removed_by_an_object_that_adopts_it() {
     let snapshot = json!({"id": "snap-8", "name": "snapshot-8", "bytes": GIB});
     let files = json!({"unlisted": {"count": 3, "first": [named, unknown, snapshot]}});
     let of = |claims: Value| pair(disk(json!({"status": files})), volume(json!({})), claims);
-    let cluster = of(json!([]));
-    let found = |id: &str| adopt::find(&cluster, id).unwrap();
-    let volume = found("vol-9").unwrap();
-    let item = remove::plan(&cluster, Some(&volume), "vol-9").unwrap();
+    let one = of(json!([]));
+    let found = |id: &str| adopt::find(&one, id).unwrap();
+    let file = found("vol-9").unwrap();
+    let item = remove::plan(&one, Some(&file), "vol-9").unwrap();
     assert_eq!(item.object.text("/spec/name"), "pvc-9");
     assert_eq!(item.object.number("/spec/bytes"), GIB);
     assert_eq!(
         (item.place(), item.disk_name().as_str()),
         ("node1", "node1.default")
     );
-    let row = lines(list::objects("objects", &cluster, std::iter::once(item)));
+    let row = lines(list::objects("objects", &one, std::iter::once(item)));
     assert_eq!(row, ["pvc-9 vol-9 node1 default 1GiB Unlisted unclaimed -"]);
     let snapshot = found("snap-8").unwrap();
     let spec = snapshot.item().object.at("/spec").unwrap();
@@ -80,15 +80,27 @@ fn a_file_without_an_object_is_removed_by_an_object_that_adopts_it() {
     assert_eq!((&spec["adopt"], spec.get("bytes")), (&json!(true), None));
     assert!(found(ID).is_none(), "it has an object");
     assert!(found("vol-7").is_none(), "no disk lists it");
-    let why = "the disk node1.default has no record of it; if nobody needs the data, delete the \
-         file snapshots/snap-9";
-    refused(adopt::find(&cluster, "snap-9"), why);
+    let silent = json!({"status": changed(files.clone(), json!({"reported": before(180)}))});
+    let silent = pair(disk(silent), volume(json!({})), json!([]));
+    refused(
+        adopt::find(&silent, "vol-9").map(drop),
+        "disk node1.default: silent",
+    );
+    let copy = disk(json!({"metadata": {"name": "node2.default"}, "status": files}));
+    let disks = json!([disk(json!({"status": files})), copy]);
+    let twice = cluster(disks, json!([]), json!([]), json!([]));
+    let why = "the disks node1.default and node2.default have it";
+    refused(adopt::find(&twice, "vol-9").map(drop), why);
     let claim = changed(
         persistent(),
         json!({"spec": {"csi": {"volumeHandle": "vol-9"}}}),
     );
+    refused(
+        found("snap-9").unwrap().check(),
+        "has no readable record of it",
+    );
     let claimed = of(json!([claim]));
-    let plan = remove::plan(&claimed, Some(&volume), "vol-9");
+    let plan = remove::plan(&claimed, Some(&file), "vol-9");
     refused(plan, "PersistentVolume pv-1 has it");
 }
 
