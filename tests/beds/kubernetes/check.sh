@@ -223,8 +223,10 @@ abandon() {
 
 # Whether neither a file nor an object of the volume exists.
 is_removed() {
-    [ -z "$(inside find /var/lib/belay/volumes -name "$1")" ]
-    [ -z "$(kubectl get localvolumes --output name)" ]
+    local found
+    found=$(inside find /var/lib/belay/volumes -name "$1")
+    found+=$(kubectl get localvolumes --output name)
+    [ -z "$found" ]
 }
 
 # `belayctl local` lists a volume that has lost its PersistentVolume, and removes it with its file.

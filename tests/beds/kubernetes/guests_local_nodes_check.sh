@@ -111,7 +111,9 @@ start_writer() {
 
 # is_deleted KIND/NAME
 is_deleted() {
-    [ -z "$(kubectl get "$1" --ignore-not-found --output name)" ]
+    local found
+    found=$(kubectl get "$1" --ignore-not-found --output name) || return 1
+    [ -z "$found" ]
 }
 
 phase_of() {
@@ -256,8 +258,10 @@ check_a_forgotten_node_returns() {
 
 # Whether no volume and no snapshot exists, and no file on the disk of the second guest.
 has_nothing() {
-    has_left_none && [ -z "$(kubectl get localvolumes,localsnapshots --output name)" ] &&
-        [ -z "$(files_on "$second")" ]
+    local found
+    found=$(kubectl get localvolumes,localsnapshots --output name) || return 1
+    found+=$(files_on "$second") || return 1
+    has_left_none && [ -z "$found" ]
 }
 
 # serves_at NODE PLACE: checks that the writer continues on the second guest, which has this Node

@@ -117,7 +117,3 @@ has_unlisted() {
     [ "$(kubectl get localdisk "$1.default" \
         --output jsonpath='{.status.unlisted.count}')" = "$2" ]
 }
-
-is_deleted() {
-    ! kubectl get persistentvolume "$1"
-}
