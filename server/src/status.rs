@@ -424,7 +424,8 @@ mod tests {
         unhealthy(&mut cells, &known).unwrap();
         storage(&mut cells, &known).unwrap();
         let expected = "<td class=\"bad\">2 BackingFileGone, 1 Other\
-                        <td class=\"n\">default: 1.5 GiB of 100 GiB free<br>fast: 1.5 GiB of 100 GiB free";
+                        <td class=\"n\">default: 1.5 GiB of 100 GiB free<br>\
+                        fast: 1.5 GiB of 100 GiB free";
         assert_eq!(cells, expected);
     }
 

@@ -66,8 +66,8 @@ pub struct Limits {
     /// The time in which a store must accept an order.
     pub accept: Duration,
     /// The time that a call waits for the acceptance if the disk has an older order that is not
-    /// accepted, and after which such a disk gets no further orders. Callers have few workers, which
-    /// the orders for one dead node must not occupy.
+    /// accepted, and after which such a disk gets no further orders. Callers have few workers,
+    /// which the orders for one dead node must not occupy.
     pub hold: Duration,
     /// The time in which a store must report each of its disks, and after which a disk without a
     /// LocalDisk is gone.

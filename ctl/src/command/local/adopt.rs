@@ -10,7 +10,7 @@ use super::kubectl::Kubectl;
 use crate::failure::Failure;
 use crate::objects::Object;
 
-/// An object that is to be created for a file.
+/// An object for a file, before its creation.
 pub(super) struct Adoption {
     kind: Kind,
     object: Value,
