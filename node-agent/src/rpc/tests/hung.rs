@@ -449,7 +449,7 @@ async fn the_space_of_storage_that_hangs_is_the_one_from_before() {
         size_bytes: 5,
     };
     let before = bench.service.known().storage;
-    assert_eq!(before, [(String::new(), space)].into());
+    assert_eq!(before, [("default".to_owned(), space)].into());
 
     let caller = bench.hang((at, "statfs"), measure()).await;
     told_at(DEADLINE, caller).await;
