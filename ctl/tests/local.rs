@@ -204,7 +204,8 @@ fn a_place_is_given_by_a_new_object_of_the_disk() {
     );
     run.says(
         0,
-        "kubectl label node --selector 'topology.local.csi.belay.dev/node in (old, node1)' \
+        "kubectl label node node1 topology.local.csi.belay.dev/node-\n  \
+         kubectl label node --selector topology.local.csi.belay.dev/node=old \
          topology.local.csi.belay.dev/node-",
     );
     let delete = "delete --raw localdisks/node1.default --filename - {\"apiVersion\":\"v1\",\

@@ -48,8 +48,9 @@ pub(super) async fn run(
         format!(
             "Node {node} has the place {place}. Correct the labels, and restart its node agent:"
         ),
+        format!("  kubectl label node {node} {key}-"),
         // The old Node may not exist.
-        format!("  kubectl label node --selector '{key} in ({place}, {node})' {key}-"),
+        format!("  kubectl label node --selector {key}={place} {key}-"),
         format!(
             "  kubectl delete pod --all-namespaces --field-selector spec.nodeName={node} \
              --selector app.kubernetes.io/name=belay,app.kubernetes.io/component=node"
