@@ -4,7 +4,7 @@
 use belay_contract::drivers::local::{SPEC_VERSION, UNKNOWN_VOLUME};
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, GROUP, Item, Kind, problem};
+use super::cluster::{Cluster, GROUP, Item, Kind, new_object, problem};
 use super::console::Wait;
 use super::kubectl::Kubectl;
 use crate::failure::Failure;
@@ -65,13 +65,8 @@ pub(super) fn find(cluster: &Cluster, id: &str) -> Result<Option<Adoption>, Fail
         Kind::Snapshot => spec["volume"] = json!(UNKNOWN_VOLUME),
     }
     // The ID is a name that no other object has.
-    let metadata = json!({
-        "name": id, "annotations": {"velero.io/exclude-from-backup": "true"},
-    });
-    let object = json!({
-        "apiVersion": "belay.dev/v1alpha1", "kind": kind.of_object(), "metadata": metadata,
-        "spec": spec, "status": {"phase": "Unlisted", "bytes": bytes},
-    });
+    let mut object = new_object(kind.of_object(), id, &spec);
+    object["status"] = json!({"phase": "Unlisted", "bytes": bytes});
     Ok(Some(Adoption { kind, object }))
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use belay_contract::drivers::LOCAL;
 use belay_contract::drivers::local::{FINALIZER, SILENT, SILENT_AFTER};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::kubectl::{Deployment, Kubectl};
 use crate::failure::Failure;
@@ -145,6 +145,15 @@ pub(super) const DISKS: &str = "/apis/belay.dev/v1alpha1/localdisks";
 /// Returns the path of a LocalDisk in the API.
 pub(super) fn disk_path(name: &str) -> String {
     format!("{DISKS}/{name}")
+}
+
+/// Returns a new object of `local`.
+pub(super) fn new_object(kind: &str, name: &str, spec: &Value) -> Value {
+    let annotations = json!({"velero.io/exclude-from-backup": "true"});
+    json!({
+        "apiVersion": "belay.dev/v1alpha1", "kind": kind,
+        "metadata": {"name": name, "annotations": annotations}, "spec": spec,
+    })
 }
 
 /// The objects of a cluster at one time.
@@ -375,13 +384,16 @@ fn items(mut list: Value) -> Vec<Value> {
     }
 }
 
+/// The problem of a disk whose filesystem refuses writes.
+pub(super) const READ_ONLY: &str = "read-only";
+
 /// Returns the reason for which a disk gets no orders; empty if there is none.
 pub(super) fn problem(cluster: &Cluster, disk: Object<'_>) -> String {
     let is_read_only = disk.at("/status/readOnly") == Some(&Value::Bool(true));
     match disk.text("/status/problem") {
         "" if disk.at("/status").is_none() => "its store has not reported its state".to_owned(),
         "" if cluster.silence(disk) >= SILENT_AFTER => format!("silent: {SILENT}; check its pod"),
-        "" if is_read_only => "read-only".to_owned(),
+        "" if is_read_only => READ_ONLY.to_owned(),
         problem => problem.to_owned(),
     }
 }

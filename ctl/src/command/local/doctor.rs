@@ -1,6 +1,8 @@
 //! `belayctl local doctor`: checks the objects of `local`, and prints remedies. Changes nothing.
 
-use super::cluster::{Cluster, Item, controller, problem};
+use belay_contract::drivers::local::SILENT;
+
+use super::cluster::{Cluster, Item, READ_ONLY, controller, problem};
 use super::kubectl::Kubectl;
 use super::list;
 use crate::failure::Failure;
@@ -99,13 +101,13 @@ fn of_disk(report: &mut Report, cluster: &Cluster, disk: Object<'_>, promised: u
                 size::show(limit.saturating_sub(promised))
             ),
         ),
-        "read-only" => report.cure(
+        READ_ONLY => report.cure(
             Verdict::No,
             &name,
-            "read-only",
+            READ_ONLY,
             "see the kernel's log on the node, repair the filesystem, and mount it again",
         ),
-        silent if silent.starts_with("silent") => report.cure(
+        silent if silent.contains(SILENT) => report.cure(
             Verdict::No,
             &name,
             silent,

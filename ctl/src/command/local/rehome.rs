@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use belay_contract::drivers::LOCAL;
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, DISKS, disk_path};
+use super::cluster::{Cluster, DISKS, disk_path, new_object};
 use super::console::{self, Wait};
 use super::kubectl::{Kubectl, Reply};
 use super::list;
@@ -127,7 +127,8 @@ pub(super) fn at_place(
     [node, disk]: [&str; 2],
     place: &str,
 ) -> Result<Option<Value>, Failure> {
-    let path = disk_path(&format!("{node}.{disk}"));
+    let name = format!("{node}.{disk}");
+    let path = disk_path(&name);
     if let Some(value) = kubectl.get(&path)? {
         let object = Object::new(&value);
         if object.text("/spec/place") == place {
@@ -139,14 +140,7 @@ pub(super) fn at_place(
             return Ok(None);
         }
     }
-    let object = json!({
-        "apiVersion": "belay.dev/v1alpha1",
-        "kind": "LocalDisk",
-        "metadata": {
-            "name": format!("{node}.{disk}"),
-            "annotations": {"velero.io/exclude-from-backup": "true"},
-        },
-        "spec": {"node": node, "place": place, "disk": disk},
-    });
+    let spec = json!({"node": node, "place": place, "disk": disk});
+    let object = new_object("LocalDisk", &name, &spec);
     kubectl.create(DISKS, &object).map(|_created| None)
 }
