@@ -256,14 +256,6 @@ check_a_forgotten_node_returns() {
     kubectl delete storageclass belay-cuts-ext4 >/dev/null
 }
 
-# Whether no volume and no snapshot exists, and no file on the disk of the second guest.
-has_nothing() {
-    local found
-    found=$(kubectl get localvolumes,localsnapshots --output name) || return 1
-    found+=$(files_on "$second") || return 1
-    has_left_none && [ -z "$found" ]
-}
-
 # serves_at NODE PLACE: checks that the writer continues on the second guest, which has this Node
 # and now this place, and that a new volume, a snapshot, a restore and deletions work there.
 serves_at() {
@@ -280,10 +272,8 @@ serves_at() {
     await_pod restored
     has_sum restored "$sum"
     [ "$(place_of restored)" = "$1" ]
-    k delete statefulset writer >/dev/null
-    end_pods
-    k delete volumesnapshot,persistentvolumeclaim --all --timeout="${seconds_max}s" >/dev/null
-    await "$seconds_max" "the end of all volumes and snapshots" has_nothing
+    # The other guest is off.
+    remove_all "$second"
     kubectl delete storageclass belay-cuts-ext4 >/dev/null
 }
 

@@ -71,19 +71,25 @@ files_on() {
     run_on "$1" <<<'find /var/lib/belay/{volumes,snapshots} -type f | sort'
 }
 
-# Whether no object and no file of any volume or snapshot exists.
+# is_empty NODE...: whether no object of any volume or snapshot exists, and no file on these nodes.
 is_empty() {
-    local name
-    has_left_none && [ -z "$(kubectl get localvolumes,localsnapshots --output name)" ] || return 1
-    for name in "${nodes[@]}"; do [ -z "$(files_on "$name")" ] || return 1; done
+    local name found files
+    found=$(kubectl get localvolumes,localsnapshots --output name) || return 1
+    for name; do
+        files=$(files_on "$name") || return 1
+        found+=$files
+    done
+    has_left_none && [ -z "$found" ]
 }
 
-# Removes the objects of a check. Nothing may be left.
+# remove_all [NODE...]: removes the objects of a check. Nothing may be left, on all nodes or on
+# these.
 remove_all() {
+    [ $# -gt 0 ] || set -- "${nodes[@]}"
     k delete statefulset --all --timeout="${seconds_max}s" >/dev/null
     end_pods
     k delete volumesnapshot,persistentvolumeclaim --all --timeout="${seconds_max}s" >/dev/null
-    await "$seconds_max" "the end of all volumes and snapshots" is_empty
+    await "$seconds_max" "the end of all volumes and snapshots" is_empty "$@"
 }
 
 # has_reported NODE TIME: whether the node's store has reported the disk since.
