@@ -3,6 +3,7 @@
 
 pub mod disk;
 pub mod drivers;
+pub mod encryption;
 pub mod export;
 pub mod flags;
 pub mod format;

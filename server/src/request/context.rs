@@ -61,7 +61,11 @@ impl fmt::Debug for Context {
 pub struct Secrets(Arc<BTreeMap<String, String>>);
 
 impl Secrets {
-    pub(super) fn new(entries: HashMap<String, String>) -> Result<Self, Failure> {
+    /// Creates the credentials from the entries of a request, unless they are too large.
+    ///
+    /// # Errors
+    /// Returns `Invalid` for more than [`MAP_BYTES_MAX`] bytes. The error contains no entry.
+    pub fn new(entries: HashMap<String, String>) -> Result<Self, Failure> {
         bounded("secrets", entries).map(Arc::new).map(Self)
     }
 
