@@ -79,7 +79,8 @@ pub(crate) fn check<K: Kernel>(
     let child = Child {
         program: PROGRAM,
         args: ARGS.map(str::to_owned).to_vec(),
-        device: device.fd,
+        device: Some(device.fd),
+        key: None,
         deadline,
         is_given_up: &is_cancelled,
         is_fsck: true,

@@ -239,7 +239,8 @@ fn run<K: Kernel>(
     let end = kernel.run(&Child {
         program,
         args,
-        device: device.fd,
+        device: Some(device.fd),
+        key: None,
         deadline,
         is_given_up: &|| false,
         is_fsck: false,

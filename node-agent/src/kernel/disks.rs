@@ -1,7 +1,7 @@
-//! Calls that read the node's disks from sysfs, and the types of their results. This module does
-//! not know which disk belongs to which volume.
+//! Calls that read the node's disks and mappers from sysfs, and the types of their results. This
+//! module does not know which device belongs to which volume.
 
-use super::{Dev, Result};
+use super::{Descriptors, Dev, Result};
 
 /// A whole disk with hardware behind it: virtio, SCSI or NVMe.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,4 +91,34 @@ pub(crate) trait Disks {
     /// disk's response. Does nothing for virtio and NVMe disks, which report size changes
     /// themselves and have no file `rescan`.
     fn disk_rescan(&self, disk: &Disk) -> Result<()>;
+}
+
+/// A device-mapper device, as sysfs shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mapper {
+    /// The device number.
+    pub(crate) dev: Dev,
+    /// The name that the creator of the mapper chose.
+    pub(crate) name: String,
+    /// The UUID, which begins with the kind of the mapper, such as `CRYPT-LUKS2-`.
+    pub(crate) uuid: String,
+    /// The devices that the mapper uses. A removed disk is not listed.
+    pub(crate) below: Vec<Dev>,
+}
+
+/// Mappers in sysfs (Documentation/ABI/testing/sysfs-block-dm), and the file by which cryptsetup
+/// gets the key of a mapper. No call blocks.
+pub(crate) trait Mappers: Descriptors {
+    /// Whether the device number belongs to the device-mapper driver. Makes no system call: the
+    /// driver's major number is read when the agent starts and when a mapper is found.
+    fn is_mapper(&self, dev: Dev) -> bool;
+    /// Returns the mapper with this device number; `None` if there is none.
+    fn mapper(&self, dev: Dev) -> Result<Option<Mapper>>;
+    /// Returns the mappers that use the device.
+    fn mappers_over(&self, dev: Dev) -> Result<Vec<Mapper>>;
+    /// Returns all mappers.
+    fn mappers(&self) -> Result<Vec<Mapper>>;
+    /// memfd_create(2) and `F_ADD_SEALS`: returns a file in memory with this content, which no
+    /// process can change.
+    fn sealed_file(&self, content: &[u8]) -> Result<Self::Fd>;
 }

@@ -3,9 +3,12 @@
 
 use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
 use belay_server::call::{Failure, Kind};
 use rustix::io::Errno;
+
+use super::Kernel;
 
 /// The result of a system call.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
@@ -209,6 +212,54 @@ fn name(errno: Errno) -> &'static str {
         .iter()
         .find(|(known, _)| *known == errno)
         .map_or("unnamed errno", |(_, name)| name)
+}
+
+/// How long a call that fails with EBUSY is repeated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// Retries for 31 ms, so that the caller reports soon that a device is in use.
+    Moment,
+    /// Retries for 1023 ms, because the last user should have closed the device by then.
+    Second,
+}
+
+impl Patience {
+    /// Returns the pauses between attempts, in milliseconds.
+    fn pauses_ms(self) -> &'static [u64] {
+        const ALL: [u64; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+        match self {
+            Patience::Moment => &ALL[..5],
+            Patience::Second => &ALL,
+        }
+    }
+}
+
+/// Repeats `attempt` while `is_busy` is true for its result, for the time that `patience` allows.
+///
+/// Other processes hold devices and mounts briefly: udev probes a changed device, and a child has
+/// copies of all descriptors of the agent between fork and exec. No event reports when the other
+/// processes close a device or mount.
+pub(crate) fn while_busy<K: Kernel, T>(
+    kernel: &K,
+    patience: Patience,
+    is_busy: impl Fn(&Result<T>) -> bool,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    for pause_ms in patience.pauses_ms() {
+        let result = attempt();
+        if !is_busy(&result) {
+            return result;
+        }
+        kernel.pause(Duration::from_millis(*pause_ms));
+    }
+    attempt()
+}
+
+/// Whether the call failed with EBUSY or ETXTBSY.
+pub(crate) fn failed_busy<T>(result: &Result<T>) -> bool {
+    result
+        .as_ref()
+        .is_err_and(|error| error.cause() == Cause::Busy)
 }
 
 #[cfg(test)]

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use belay_contract::drivers::local::HOME_BYTES_MAX;
 
-pub(crate) use disks::{Disk, DiskAt, DiskFacts, Disks, NvmeFacts, ScsiFacts};
-pub(crate) use error::{Cause, Error, Result};
+pub(crate) use disks::{Disk, DiskAt, DiskFacts, Disks, Mapper, Mappers, NvmeFacts, ScsiFacts};
+pub(crate) use error::{Cause, Error, Patience, Result, failed_busy, while_busy};
 pub(crate) use remote::{Answer, Answered, Helper, MountSource, RemoteCall, RemoteMount, Remotes};
 pub(crate) use types::{
     AlignedBuf, BtrfsDevice, BtrfsErrors, BtrfsGeometry, Dev, Ext4Error, Ext4Errors, FileKind,
@@ -118,7 +118,7 @@ pub(crate) trait Reads {
 /// thread pool. Calls that take a path do not block if all names of the path are in memory;
 /// [`Kernel::open_path_cached`] checks this.
 pub(crate) trait Kernel:
-    Filesystems + Leftovers + Surroundings + Disks + Remotes + Send + Sync + 'static
+    Filesystems + Leftovers + Surroundings + Disks + Mappers + Remotes + Send + Sync + 'static
 {
     /// statx(2) of the path itself. Does not follow a symlink in the last component, triggers no
     /// automount and sends no request to a server. Returns `None` if the path does not exist. A
@@ -314,58 +314,13 @@ pub(crate) trait Kernel:
     fn new_uuid(&self) -> Result<String>;
     /// nanosleep(2), only for [`while_busy`].
     fn pause(&self, time: Duration);
-    /// Runs mkfs or fsck until it exits, with the device as its standard input. The child is killed
+    /// Runs a tool until it exits, with the device as its standard input. The child is killed
     /// at the deadline, and when the agent exits.
     fn run(&self, child: &Child<'_, Self::Fd>) -> Result<ChildEnd>;
 }
 
-/// How long a call that fails with EBUSY is repeated.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
-    /// Retries for 31 ms, so that the caller reports soon that a device is in use.
-    Moment,
-    /// Retries for 1023 ms, because the last user should have closed the device by then.
-    Second,
-}
-
-impl Patience {
-    /// Returns the pauses between attempts, in milliseconds.
-    fn pauses_ms(self) -> &'static [u64] {
-        const ALL: [u64; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
-        match self {
-            Patience::Moment => &ALL[..5],
-            Patience::Second => &ALL,
-        }
-    }
-}
-
-/// Repeats `attempt` while `is_busy` is true for its result, for the time that `patience` allows.
-///
-/// Other processes hold devices and mounts briefly: udev probes a changed device, and a child has
-/// copies of all descriptors of the agent between fork and exec. No event reports when the other
-/// processes close a device or mount.
-pub(crate) fn while_busy<K: Kernel, T>(
-    kernel: &K,
-    patience: Patience,
-    is_busy: impl Fn(&Result<T>) -> bool,
-    mut attempt: impl FnMut() -> Result<T>,
-) -> Result<T> {
-    for pause_ms in patience.pauses_ms() {
-        let result = attempt();
-        if !is_busy(&result) {
-            return result;
-        }
-        kernel.pause(Duration::from_millis(*pause_ms));
-    }
-    attempt()
-}
-
-/// Whether the call failed with EBUSY or ETXTBSY.
-pub(crate) fn failed_busy<T>(result: &Result<T>) -> bool {
-    result
-        .as_ref()
-        .is_err_and(|error| error.cause() == Cause::Busy)
-}
+/// The path by which a child opens [`Child::key`].
+pub(crate) const KEY: &str = "/proc/self/fd/3";
 
 /// A program to run on a device, which the program opens as `/proc/self/fd/0`.
 pub(crate) struct Child<'a, Fd> {
@@ -374,8 +329,10 @@ pub(crate) struct Child<'a, Fd> {
     /// The tool's arguments.
     pub(crate) args: Vec<String>,
     /// The device, passed as standard input so that no other device can be swapped in under its
-    /// name.
-    pub(crate) device: &'a Fd,
+    /// name. `None` if the program needs no device.
+    pub(crate) device: Option<&'a Fd>,
+    /// A file with a key, which the program opens as [`KEY`]; the program then leaves no core file.
+    pub(crate) key: Option<&'a Fd>,
     /// The time after which the child is killed.
     pub(crate) deadline: Duration,
     /// Returns whether the child must be killed. Called about once a second while the child runs.

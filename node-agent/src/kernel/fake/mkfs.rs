@@ -132,7 +132,7 @@ pub(super) fn stopped(fake: &Fake, child: &Child<'_, Fd>) -> Option<ChildEnd> {
 /// Opens the device exclusively for the child.
 pub(super) fn claim(fake: &Fake, child: &Child<'_, Fd>, call: &'static str) -> Result<Fd> {
     fake.open_by(call, child.program, &[], |state| {
-        let device = state.object(child.device.id)?;
+        let device = state.object(child.device.ok_or(Errno::BADF)?.id)?;
         let (number, location) = (device.device()?, device.location()?);
         let object = state.open_device(location, number, Open::DeviceWrite)?;
         match (object, state.is_claimed(number)) {

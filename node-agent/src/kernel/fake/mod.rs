@@ -15,6 +15,7 @@ mod fsck;
 mod kept;
 mod leftovers;
 mod loops;
+mod mappers;
 pub(crate) mod meanwhile;
 pub(crate) mod mkfs;
 mod mounts;

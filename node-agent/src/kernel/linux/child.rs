@@ -11,7 +11,7 @@
 )]
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -19,17 +19,23 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal};
 
 use crate::kernel::{Child, ChildEnd, Error, Result};
 
 /// The directories in which the agent searches for a tool, in this order.
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
-/// The value of `PATH`, the only variable in the child's environment. Tools search these
+/// The variable that makes device-mapper not wait for udev, which may not run in the namespaces of
+/// the agent. Other tools ignore it.
+const NO_UDEV: (&str, &str) = ("DM_DISABLE_UDEV", "1");
+/// The descriptor of the child's key, which [`crate::kernel::KEY`] names.
+const KEY_FD: i32 = 3;
+/// The value of `PATH`, in the child's environment. Tools search these
 /// directories for their helper programs.
 const PATH: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
 /// The package of each tool, on Debian and most other distributions.
-const PACKAGES: [(&str, &str); 3] = [
+const PACKAGES: [(&str, &str); 4] = [
+    ("cryptsetup", "cryptsetup-bin"),
     ("mkfs.ext4", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
@@ -83,15 +89,26 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
         .args(&child.args)
         .env_clear()
         .env("PATH", PATH)
+        .env(NO_UDEV.0, NO_UDEV.1)
         .current_dir("/")
         // Ctrl-C at a terminal must not interrupt a half-made filesystem.
         .process_group(0)
-        .stdin(Stdio::from(child.device.try_clone().map_err(errno_of)?))
+        .stdin(match child.device {
+            Some(device) => Stdio::from(device.try_clone().map_err(errno_of)?),
+            None => Stdio::null(),
+        })
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
 
     let parent = rustix::process::getpid();
     let is_fsck = child.is_fsck;
+    let key = child.key.map(AsRawFd::as_raw_fd);
+    // Occupy the number of the key, so that the standard library does not open its own pipe there,
+    // which the child would close.
+    let occupied = child
+        .key
+        .map(|key| rustix::io::fcntl_dupfd_cloexec(key, KEY_FD));
+    let occupied = occupied.transpose()?;
     let prepare = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // If the parent exited before the call above, the kernel sends no signal.
@@ -105,18 +122,43 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
                 return Err(io::Error::last_os_error());
             }
         }
+        if let Some(key) = key {
+            inherit_key(key)?;
+        }
         Ok(())
     };
     // SAFETY: between fork and exec only async-signal-safe calls are allowed. This closure only
     // makes system calls, allocates no memory and takes no lock.
     unsafe { command.pre_exec(prepare) };
     let spawned = command.spawn().map(Running).map_err(errno_of);
+    drop(occupied);
     // ENOENT for a tool that exists means that its loader is missing. The caller reports ENOENT as
     // a tool that is not installed, so convert the errno.
     spawned.map_err(|errno| match errno {
         Errno::NOENT => Errno::NOEXEC,
         errno => errno,
     })
+}
+
+/// Gives the key its number in the child, and forbids core files. Makes only system calls.
+fn inherit_key(key: RawFd) -> io::Result<()> {
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    rustix::process::setrlimit(Resource::Core, none)?;
+    let copied = match key == KEY_FD {
+        // dup2 would leave the flag FD_CLOEXEC set.
+        // SAFETY: `key` is open until the program starts.
+        true => unsafe { libc::fcntl(key, libc::F_SETFD, 0) },
+        // SAFETY: `key` is open until the program starts, and no object of this process owns the
+        // number KEY_FD in the child.
+        false => unsafe { libc::dup2(key, KEY_FD) },
+    };
+    match copied < 0 {
+        true => Err(io::Error::last_os_error()),
+        false => Ok(()),
+    }
 }
 
 /// The event that ended a wait for a child.
@@ -247,6 +289,7 @@ fn errno_of(error: io::Error) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::KEY;
 
     fn run_sh(script: &str, deadline: Duration) -> ChildEnd {
         run_as(script, deadline, false)
@@ -270,7 +313,8 @@ mod tests {
         let child = Child {
             program: "sh",
             args,
-            device: &device,
+            device: Some(&device),
+            key: None,
             deadline,
             is_given_up,
             is_fsck,
@@ -330,13 +374,31 @@ mod tests {
     }
 
     #[test]
+    fn the_key_is_the_third_descriptor_and_no_core_file_is_left() {
+        let key = OwnedFd::from(tempfile::tempfile().unwrap());
+        rustix::io::write(&key, b"secret").unwrap();
+        let script = format!("cat {KEY} >&2; echo >&2; ulimit -Hc >&2");
+        let child = Child {
+            program: "sh",
+            args: vec!["-c".to_owned(), script],
+            device: None,
+            key: Some(&key),
+            deadline: LONG,
+            is_given_up: &|| false,
+            is_fsck: false,
+        };
+        assert_eq!(run(&child).unwrap(), ended(0, "secret; 0"));
+    }
+
+    #[test]
     fn nothing_of_our_environment_or_directory_reaches_the_child() {
         assert!(std::env::vars_os().any(|(name, _)| name != "PATH"));
         let end = run_sh(
-            "pwd >&2; env | grep -v -e ^PWD= -e ^SHLVL= -e ^_= >&2",
+            "pwd >&2; env | grep -v -e ^PWD= -e ^SHLVL= -e ^_= | sort >&2",
             LONG,
         );
-        assert_eq!(end, ended(0, &format!("/; PATH={PATH}")));
+        let expected = format!("/; DM_DISABLE_UDEV=1; PATH={PATH}");
+        assert_eq!(end, ended(0, &expected));
     }
 
     #[test]
@@ -385,7 +447,8 @@ mod tests {
             let child = Child {
                 program: "sleep",
                 args,
-                device: &device,
+                device: Some(&device),
+                key: None,
                 deadline: LONG,
                 is_given_up: &|| false,
                 is_fsck: false,

@@ -19,6 +19,7 @@ pub(crate) mod fuzz;
 pub(crate) mod helper;
 mod lease;
 mod loopdev;
+mod mappers;
 mod mount;
 mod mountinfo;
 pub(crate) mod privileges;
@@ -50,6 +51,7 @@ pub(crate) struct Linux {
     loop_part_shift: u32,
     has_statmount: bool,
     has_exclusive_create: bool,
+    mapper_major: mappers::Major,
     rings: Rings,
 }
 
@@ -65,6 +67,7 @@ impl Linux {
             loop_part_shift: loopdev::part_shift()?,
             has_statmount: statmount::is_known(),
             has_exclusive_create: mount::is_exclusive_create_known(),
+            mapper_major: mappers::Major::detect()?,
             rings: Rings::default(),
         })
     }
@@ -75,6 +78,7 @@ impl Linux {
             loop_part_shift: 0,
             has_statmount: false,
             has_exclusive_create: false,
+            mapper_major: mappers::Major::default(),
             rings: Rings::default(),
         }
     }

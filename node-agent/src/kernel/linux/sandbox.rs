@@ -8,6 +8,7 @@
 //! |---|---|
 //! | listed | executed |
 //! | not listed, and older than this list | EPERM, and a line with its number in the kernel's log |
+//! | optional for cryptsetup | EPERM |
 //! | clone3, or newer than this list | ENOSYS, as on an older kernel |
 //! | of another architecture (`int 0x80`) | the process is killed |
 //!

@@ -129,9 +129,10 @@ impl<'a> Loop<'a> {
         let child = Child {
             program,
             args,
-            device: &self.fd,
+            device: Some(&self.fd),
             deadline,
             is_given_up: &|| false,
+            key: None,
             is_fsck: false,
         };
         self.kernel.run(&child).unwrap()

@@ -77,6 +77,14 @@ pub(super) const ALLOWED: &[c_long] = &[
     SYS_restart_syscall,
 ];
 
+/// Calls that cryptsetup makes and does without. They are refused, but not logged. libdevmapper
+/// creates nodes in /dev/mapper, which the agent does not use, and asks for a semaphore of udev.
+#[rustfmt::skip]
+pub(super) const QUIET: &[c_long] = &[
+    SYS_mknodat, SYS_semctl, SYS_semget, SYS_add_key, SYS_keyctl, SYS_request_key, SYS_mlockall,
+    SYS_munlockall, SYS_setpriority, SYS_getpriority,
+];
+
 /// Calls that only x86-64 has. Other architectures use calls of [`ALLOWED`] instead.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]

@@ -11,7 +11,7 @@ use libc::{
     seccomp_data, sock_filter,
 };
 
-use super::calls::NEWEST;
+use super::calls::{NEWEST, QUIET};
 
 /// The architecture: `AUDIT_ARCH_*` of include/uapi/linux/audit.h. `None` if there is no list of
 /// calls for the architecture.
@@ -50,15 +50,20 @@ const UEVENTS: u32 = 15;
 
 /// Returns the filter that fails clone3, and all calls that are newer than the list, with ENOSYS.
 /// The flags of clone3 are in memory, which a filter cannot read. The newer calls include all calls
-/// of the x32 ABI, whose numbers have bit 30 set.
+/// of the x32 ABI, whose numbers have bit 30 set. The filter also refuses the calls of [`QUIET`],
+/// since its refusals are not logged.
 pub(super) fn absent() -> Vec<sock_filter> {
-    vec![
+    let mut program = vec![
         load(offset_of!(seccomp_data, nr)),
         jump(BPF_JGT, NEWEST, 1, 0),
         jump(BPF_JEQ, number(libc::SYS_clone3), 0, 1),
         answer(ABSENT),
-        answer(ALLOW),
-    ]
+    ];
+    for call in QUIET {
+        rule(&mut program, *call, vec![answer(REFUSE)]);
+    }
+    program.push(answer(ALLOW));
+    program
 }
 
 /// Returns the filter that allows the listed calls, for this architecture only, and the calls that
@@ -72,7 +77,9 @@ pub(super) fn listed(arch: u32, allowed: [&[c_long]; 2]) -> Vec<sock_filter> {
         jump(BPF_JGT, NEWEST, 0, 1),
         answer(ALLOW),
     ];
-    rule(&mut program, libc::SYS_clone3, vec![answer(ALLOW)]);
+    for call in [libc::SYS_clone3].iter().chain(QUIET) {
+        rule(&mut program, *call, vec![answer(ALLOW)]);
+    }
     rule(&mut program, libc::SYS_socket, socket());
     rule(&mut program, libc::SYS_clone, clone());
     allow(&mut program, allowed);
