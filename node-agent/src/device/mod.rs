@@ -3,8 +3,9 @@
 //!
 //! Operations use a [`Transport`], the [`Storage`] of a volume, an [`OpenDevice`], and the
 //! [`Verdict`] on a device. Only the module of a transport knows how the transport's devices are
-//! attached.
+//! attached. An encrypted volume has a mapper over the device of its transport.
 
+pub(crate) mod crypt;
 mod disks;
 mod label;
 mod loops;
@@ -31,10 +32,12 @@ pub(crate) use open_device::OpenDevice;
 pub(crate) use storage::Storage;
 pub(crate) use transport::Transport;
 
-/// The transport-specific part of an open device.
+/// The part of an open device that depends on its kind.
 pub(crate) enum Guard<K: Kernel> {
     Loop(loops::Bound<K>),
     Disk(disks::Plugged),
+    /// The mapper of an encrypted volume, over a device of either transport.
+    Crypt(Box<crypt::Opened<K>>),
 }
 
 /// The purpose of a volume's device.
@@ -89,9 +92,14 @@ impl<K: Kernel, G> Verdict<K, G> {
     }
 
     fn guarded<H>(self, guard: impl FnOnce(G) -> H) -> Verdict<K, H> {
+        self.map(|device| device.guarded(guard))
+    }
+
+    /// Replaces the device, if it belongs or belonged to the volume.
+    fn map<H>(self, with: impl FnOnce(OpenDevice<K, G>) -> OpenDevice<K, H>) -> Verdict<K, H> {
         match self {
-            Verdict::Ours(device) => Verdict::Ours(device.guarded(guard)),
-            Verdict::Stale(device) => Verdict::Stale(device.guarded(guard)),
+            Verdict::Ours(device) => Verdict::Ours(with(device)),
+            Verdict::Stale(device) => Verdict::Stale(with(device)),
             Verdict::Unbound => Verdict::Unbound,
             Verdict::Removed => Verdict::Removed,
             Verdict::Foreign => Verdict::Foreign,

@@ -1,4 +1,4 @@
-//! An open device, of either transport.
+//! An open device: of either transport, or a mapper over such a device.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use belay_server::call::Failure;
 use belay_server::identity::DriverName;
 use belay_server::request::VolumeId;
 
-use super::{Guard, Label};
+use super::{Guard, Label, crypt};
 use crate::kernel::{self, Cause, Dev, Inode, Kernel, Open, Patience, failed_busy, while_busy};
 
 /// An attached device that is open, so that its number is not reused.
@@ -106,11 +106,12 @@ impl<K: Kernel, G> OpenDevice<K, G> {
 }
 
 impl<K: Kernel> OpenDevice<K> {
-    /// Returns the device's backing file, which records the volume's use; `None` for a disk.
+    /// Returns the device's backing file, which records the volume's use; `None` for a disk, and
+    /// for a mapper, whose content is not that of the file.
     pub(crate) fn backing_file(&self) -> Option<&K::Fd> {
         match &self.guard {
             Guard::Loop(bound) => bound.file().map(|file| file.fd()),
-            Guard::Disk(_) => None,
+            Guard::Disk(_) | Guard::Crypt(_) => None,
         }
     }
 
@@ -123,6 +124,7 @@ impl<K: Kernel> OpenDevice<K> {
         match &self.guard {
             Guard::Loop(bound) => bound.file().map_or(Ok(()), |file| file.end_claim(kernel)),
             Guard::Disk(_) => Ok(()),
+            Guard::Crypt(opened) => opened.below.end_claim(kernel),
         }
     }
 
@@ -131,6 +133,7 @@ impl<K: Kernel> OpenDevice<K> {
         match &self.guard {
             Guard::Loop(bound) => bound.file().map(|file| file.inode()),
             Guard::Disk(_) => None,
+            Guard::Crypt(opened) => opened.below.backing_inode(),
         }
     }
 
@@ -142,6 +145,7 @@ impl<K: Kernel> OpenDevice<K> {
         match &self.guard {
             Guard::Loop(bound) => bound.file().map_or(Ok(()), |file| file.refuse_linked()),
             Guard::Disk(_) => Ok(()),
+            Guard::Crypt(opened) => opened.below.refuse_linked(),
         }
     }
 
@@ -150,6 +154,7 @@ impl<K: Kernel> OpenDevice<K> {
         match &self.guard {
             Guard::Loop(bound) => bound.is_read_only(),
             Guard::Disk(_) => None,
+            Guard::Crypt(opened) => opened.below.is_read_only(),
         }
     }
 
@@ -159,11 +164,13 @@ impl<K: Kernel> OpenDevice<K> {
         match &self.guard {
             Guard::Loop(bound) => bound.is_kept(),
             Guard::Disk(_) => false,
+            Guard::Crypt(opened) => opened.below.is_kept(),
         }
     }
 
-    /// Returns the size of the device in bytes, after the device has adopted a new size of its
-    /// storage. If the size is below `least`, first makes the kernel read the size of a disk again.
+    /// Returns the size of the transport's device in bytes, which a mapper's header is a part of,
+    /// after this device has adopted a new size of its storage. If the size is below `least`, first
+    /// makes the kernel read the size of a disk again.
     ///
     /// # Errors
     /// Returns an error if the device cannot be queried.
@@ -171,6 +178,7 @@ impl<K: Kernel> OpenDevice<K> {
         match &self.guard {
             Guard::Loop(bound) => bound.bytes(kernel, &self.fd),
             Guard::Disk(disk) => disk.bytes(kernel, &self.fd, least),
+            Guard::Crypt(opened) => opened.below.bytes(kernel, least),
         }
     }
 
@@ -182,6 +190,7 @@ impl<K: Kernel> OpenDevice<K> {
         match &self.guard {
             Guard::Loop(bound) => bound.keep(kernel, &self.fd),
             Guard::Disk(_) => Ok(()),
+            Guard::Crypt(opened) => opened.below.keep(kernel),
         }
     }
 
@@ -193,12 +202,13 @@ impl<K: Kernel> OpenDevice<K> {
         match &self.guard {
             Guard::Loop(_) => Ok(()),
             Guard::Disk(disk) => disk.refuse_removed(kernel),
+            Guard::Crypt(opened) => opened.below.refuse_removed(kernel),
         }
     }
 
-    /// Detaches the device at its last close. If the caller has the volume's storage, the caller
-    /// can check afterwards whether the device was detached; otherwise this function queries the
-    /// device. If the device is a disk, this function only closes it.
+    /// Detaches the device at its last close, and closes a mapper before. If the caller has the
+    /// volume's storage, the caller can check afterwards whether the device was detached; otherwise
+    /// this function queries the device. If the device is a disk, this function only closes it.
     ///
     /// # Errors
     /// Returns the kernel's error; or `ABORTED` while another process has the device open, if the
@@ -207,10 +217,15 @@ impl<K: Kernel> OpenDevice<K> {
         match self.split() {
             Split::Loop(device) => device.release(kernel),
             Split::Disk(_) => Ok(()),
+            Split::Crypt(fd, opened) => {
+                drop(fd);
+                crypt::close(kernel, &opened.mapper)?;
+                opened.below.release(kernel)
+            }
         }
     }
 
-    /// Splits the device by its transport.
+    /// Splits the device by its kind.
     pub(super) fn split(self) -> Split<K> {
         let OpenDevice {
             fd,
@@ -234,12 +249,14 @@ impl<K: Kernel> OpenDevice<K> {
                 is_shared,
                 is_checked,
             }),
+            Guard::Crypt(opened) => Split::Crypt(fd, opened),
         }
     }
 }
 
-/// An open device, as the type of its transport.
+/// An open device, as the type of its transport, or an opened mapper and its descriptor.
 pub(super) enum Split<K: Kernel> {
     Loop(OpenDevice<K, super::loops::Bound<K>>),
     Disk(OpenDevice<K, super::disks::Plugged>),
+    Crypt(K::Fd, Box<crypt::Opened<K>>),
 }

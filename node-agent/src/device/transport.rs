@@ -2,6 +2,7 @@
 
 mod attached;
 mod behind;
+mod mapped;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use belay_server::request::{Context, VolumeId};
 
 use super::{
     DiskIndex, DiskSeen, DiskVolumes, Guard, Intent, Label, LoopDirs, OpenDevice, Purpose, Search,
-    Storage, Verdict, loops,
+    Storage, Verdict, crypt, loops,
 };
 use crate::kernel::{self, Dev, Ext4Errors, Kernel};
 
@@ -33,6 +34,9 @@ impl<K: Kernel> Transport<K> {
     /// # Errors
     /// Returns an error if sysfs cannot be read.
     pub(crate) fn carries_volumes(&self, kernel: &K, dev: Dev) -> kernel::Result<bool> {
+        if kernel.is_mapper(dev) {
+            return self.is_over_volume(kernel, dev);
+        }
         match self {
             Transport::Loops(_) => Ok(loops::carries_volumes(kernel, dev)),
             Transport::Disks(_) => DiskVolumes::carries_volumes(kernel, dev),
@@ -45,6 +49,9 @@ impl<K: Kernel> Transport<K> {
     /// # Errors
     /// Returns an error if sysfs cannot be read.
     pub(crate) fn node_of(&self, kernel: &K, dev: Dev) -> kernel::Result<Option<PathBuf>> {
+        if kernel.is_mapper(dev) {
+            return Ok(self.is_over_volume(kernel, dev)?.then(|| crypt::node(dev)));
+        }
         match self {
             Transport::Loops(_) => Ok(loops::node_of(kernel, dev)),
             Transport::Disks(_) => DiskVolumes::node_of(kernel, dev),
@@ -57,6 +64,10 @@ impl<K: Kernel> Transport<K> {
     /// # Errors
     /// Returns an error if sysfs cannot be read.
     pub(crate) fn dev_named(&self, kernel: &K, path: &Path) -> kernel::Result<Option<Dev>> {
+        if let Some(mapper) = crypt::named(kernel, path)? {
+            let dev = mapper.dev;
+            return Ok(self.is_over_volume(kernel, dev)?.then_some(dev));
+        }
         match self {
             Transport::Loops(_) => Ok(loops::dev_named(kernel, path)),
             Transport::Disks(_) => DiskVolumes::dev_named(kernel, path),
@@ -70,8 +81,8 @@ impl<K: Kernel> Transport<K> {
     /// Returns an error if sysfs cannot be read.
     pub(crate) fn ext4_errors(&self, kernel: &K, dev: Dev) -> kernel::Result<Option<Ext4Errors>> {
         match self {
-            Transport::Loops(_) => loops::ext4_errors(kernel, dev),
-            Transport::Disks(_) => kernel.ext4_errors(dev),
+            Transport::Loops(_) if !kernel.is_mapper(dev) => loops::ext4_errors(kernel, dev),
+            Transport::Loops(_) | Transport::Disks(_) => kernel.ext4_errors(dev),
         }
     }
 
@@ -214,7 +225,7 @@ impl<K: Kernel> Transport<K> {
     /// Records which device belongs to the volume. The next call needs this record if the present
     /// call unmounts the volume and then fails.
     pub(crate) fn remember(&self, volume: &VolumeId, device: &OpenDevice<K>) {
-        if let (Transport::Disks(disks), Guard::Disk(disk)) = (self, &device.guard) {
+        if let (Transport::Disks(disks), Guard::Disk(disk)) = (self, &device.bottom().guard) {
             disks.remember(volume, disk);
         }
     }
@@ -304,6 +315,9 @@ impl<K: Kernel> Transport<K> {
         match label {
             Some(label) if !self.is_named(volume, label) => return Ok(Verdict::Foreign),
             _ => {}
+        }
+        if kernel.is_mapper(dev) {
+            return self.verdict_on_mapper(kernel, volume, (dev, label), (intent, said));
         }
         let diskseq = label.map(Label::diskseq);
         match self {

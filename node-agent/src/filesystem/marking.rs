@@ -6,7 +6,7 @@ use super::probe::{
     DeviceUnderTest, MARK_AT, MARK_BYTES, Proof, Sound, Unsettled, attempt, encode_mark,
     has_secret_of, is_of,
 };
-use super::witness::{self, Attempt};
+use super::witness::{self, Attempt, Witness};
 use crate::kernel::{AlignedBuf, Kernel, Open};
 
 /// Records that a format of the device begins, in the format mark and, if there is a backing file,
@@ -52,6 +52,34 @@ fn uuid_of_attempt<K: Kernel>(
         Some(attempt) => Ok(attempt.to_string()),
         None => Ok(kernel.new_uuid()?),
     }
+}
+
+/// Returns the names of the attempts to format that the records of the device prove, as 32
+/// hexadecimal digits: the attempt that the backing file records, or the attempts of a disk, which
+/// are named after its secrets.
+///
+/// # Errors
+///
+/// Returns the kernel's error.
+pub(super) fn attempts<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+) -> Result<Vec<String>, Failure> {
+    let hex = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .take(16)
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    };
+    let Some(file) = device.backing else {
+        let secrets = device.secrets.iter();
+        return Ok(secrets.map(|secret| hex(secret.bytes())).collect());
+    };
+    Ok(match witness::ask(kernel, file)? {
+        Witness::Formatting(attempt) => attempt.uuid().iter().map(|uuid| hex(uuid)).collect(),
+        Witness::New | Witness::UseBegun | Witness::Used | Witness::NoFile => Vec::new(),
+    })
 }
 
 /// Erases the format mark of the volume, unless mkfs has overwritten the mark. For a file, the

@@ -22,7 +22,7 @@ use std::fmt;
 
 pub(crate) use check::{Checked, Unchecked, check};
 pub(crate) use flags::{LABELS, MountOptions, is_same_label, parse_flags, parse_remote_flags};
-pub(crate) use format::{Permit, format};
+pub(crate) use format::{Permit, Unfinished, encrypt, format};
 pub(crate) use grow::{GrowError, Grown, grow};
 pub(crate) use marking::{begin_raw_use, settle};
 #[cfg(any(test, feature = "fuzz"))]

@@ -8,7 +8,7 @@ use belay_server::request::VolumeId;
 
 use super::mirrors::is_mirror;
 use super::{Mounts, without_links};
-use crate::device::{Label, Transport};
+use crate::device::{Label, Transport, crypt};
 use crate::kernel::{Dev, FileKind, Kernel, MountEntry, Result, Stat};
 
 /// The device that a line of the mount table shows.
@@ -193,6 +193,7 @@ impl<'a, K: Kernel> Covered<'a, K> {
         for (at, line) in table.iter().enumerate() {
             let is_sure = line.fs_type != "tmpfs" || nodes == Some(line.dev);
             if is_sure
+                && !self.is_of_another_mapper(line)
                 && let Some(shown) = shown_by(kernel, transport, line)?
                 && shown.device == self.device
             {
@@ -200,6 +201,19 @@ impl<'a, K: Kernel> Covered<'a, K> {
             }
         }
         Ok(Lines { table, ours })
+    }
+}
+
+impl<K: Kernel> Covered<'_, K> {
+    /// Whether the line shows a mapper other than the device. A node may have its root filesystem,
+    /// and so hundreds of bind mounts, on a mapper, about which sysfs must not be read each time.
+    fn is_of_another_mapper(&self, line: &MountEntry) -> bool {
+        let name = match line.fs_type.as_str() {
+            "devtmpfs" | "tmpfs" => &line.root,
+            "btrfs" => &line.source,
+            _ => return line.dev != self.device && self.kernel.is_mapper(line.dev),
+        };
+        crypt::is_name(name) && !self.kernel.is_mapper(self.device)
     }
 }
 

@@ -96,6 +96,30 @@ impl<K: Kernel> Context<'_, K> {
     }
 
     fn free(&self, volume: &VolumeId) -> Result<(), Failure> {
+        match self.free_device(volume) {
+            // An earlier attempt may have left a mapper open over the device.
+            Err(failure) if failure.kind == Kind::Busy => match self.close_left(volume)? {
+                true => self.free_device(volume),
+                false => Err(failure),
+            },
+            freed => freed,
+        }
+    }
+
+    /// Closes the mapper over the volume's device. Returns whether there was one.
+    fn close_left(&self, volume: &VolumeId) -> Result<bool, Failure> {
+        let storage = self.transport.find_if_any(&self.kernel, volume)?;
+        let left = storage.map(|storage| self.mounts().left(volume, &storage));
+        match left.transpose()?.flatten() {
+            Some(left) => {
+                let dev = left.dev(&self.kernel)?;
+                self.phase(Phase::Detach, || self.close_over(volume, dev))
+            }
+            None => Ok(false),
+        }
+    }
+
+    fn free_device(&self, volume: &VolumeId) -> Result<(), Failure> {
         let storage = match self.transport.find_if_any(&self.kernel, volume) {
             Ok(Some(storage)) => storage,
             Ok(None) => return self.mounts().refuse_stale(volume),

@@ -1,4 +1,5 @@
-//! Limits the number of e2fsck processes on this node, for all drivers together.
+//! Limits the number of processes of a kind on this node, for all drivers together: e2fsck, and the
+//! cryptsetup processes that derive a key.
 
 use std::time::{Duration, Instant};
 

@@ -50,6 +50,7 @@ pub(crate) fn expand<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Re
             ),
         ));
     }
+    cx.phase(Phase::Grow, || device.resize(&cx.kernel))?;
     if stat.kind == FileKind::Directory {
         grow_mounted(cx, request, &stat, &device)?;
     }

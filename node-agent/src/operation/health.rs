@@ -202,8 +202,8 @@ fn storage_of<K: Kernel>(
 }
 
 /// Returns the state of the storage behind an open device. `device_bytes` is the size of the
-/// device, which must be read before this call reads the size of the file: while a volume grows,
-/// the file grows first.
+/// transport's device, which must be read before this call reads the size of the file: while a
+/// volume grows, the file grows first.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -213,7 +213,7 @@ pub(super) fn behind_held<K: Kernel>(
     device_bytes: u64,
 ) -> Result<Backing, Failure> {
     Ok(match verdict {
-        Verdict::Ours(device) => match device.backing_file() {
+        Verdict::Ours(device) => match device.bottom().backing_file() {
             Some(file) => {
                 let file = kernel.stat(file)?;
                 Backing::There {
@@ -288,7 +288,10 @@ fn behind<K: Kernel>(
     let is_noted = node.index.is_noted_for(path, stat, volume)
         || verdict.held().is_none() && node.mounts().is_labelled(volume, path, stat)?;
     let backing = match &verdict {
-        Verdict::Ours(held) => behind_held(kernel, &verdict, kernel.device_bytes(held.fd())?)?,
+        Verdict::Ours(held) => {
+            let device_bytes = kernel.device_bytes(held.bottom().fd())?;
+            behind_held(kernel, &verdict, device_bytes)?
+        }
         Verdict::Stale(_) => Backing::Gone,
         Verdict::Removed if is_noted || is_of(staging, path) || staging == Some(path) => {
             Backing::Unplugged

@@ -174,7 +174,10 @@ impl<K: Kernel> Node<K> {
 pub(crate) struct Shared {
     /// A lock that is held while a mount is attached to a path.
     placing: Lock<()>,
+    /// The running e2fsck processes.
     checks: Checks,
+    /// The running key derivations of encrypted volumes.
+    derivations: Checks,
     indexes: Lock<Vec<Weak<MountIndex>>>,
 }
 
@@ -208,6 +211,10 @@ fn is_quick<K: Kernel>(node: &Node<K>, path: &Path) -> Result<bool, Failure> {
         return Ok(false);
     };
     let stat = node.kernel.stat(&directory)?;
+    // The kubelet's directory may be on a mapper, about which sysfs is not read for each call.
+    if node.kernel.is_mapper(stat.dev) {
+        return Ok(!node.shared.is_noted(stat.dev));
+    }
     if node.transport.carries_volumes(&node.kernel, stat.dev)? {
         return Ok(false);
     }

@@ -16,7 +16,7 @@ use belay_server::lock::Lock;
 use belay_server::request::{AbsPath, Unstage, VolumeId};
 
 use super::{Context, Node, unstage};
-use crate::device::{Verdict, VolumeDir};
+use crate::device::{Verdict, VolumeDir, crypt};
 use crate::kernel::Kernel;
 use crate::mounts::{Covered, block_path};
 
@@ -130,6 +130,9 @@ fn left<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<Remains<K>,
     let Some(device) = verdict.held().map(|held| held.dev(kernel)).transpose()? else {
         return Ok(Remains::Nothing);
     };
+    // The mounts of an encrypted volume show its mapper.
+    let mapper = crypt::over(kernel, device)?.pop();
+    let device = mapper.map_or(device, |mapper| mapper.dev);
     cx.unmount_orphans(volume, device)?;
     let mut shown = cx.mounts().others(volume, device, &[])?;
     let mut covered = Covered::new(kernel, &cx.transport, volume, device);

@@ -33,6 +33,9 @@ impl<K: Kernel> Context<'_, K> {
         let kernel = &self.kernel;
         let dev = device.dev(kernel)?;
         let named = self.name(volume, device)?;
+        if device.is_mapper() && self.may_lose_devices() {
+            self.name(volume, device.bottom())?;
+        }
         let device_node = kernel.open_path(named.as_deref().unwrap_or(device.path()))?;
         if kernel.stat(&device_node)?.rdev != dev {
             return Err(Failure::bug(format!(

@@ -77,6 +77,7 @@ pub(crate) fn unmount_if_removed<K: Kernel>(
         ));
     }
     unmount_removed(cx, request, &stat)?;
+    cx.close_removed(id, dev);
     cx.forget(id);
     Ok(true)
 }

@@ -9,6 +9,7 @@
 
 mod block;
 mod check;
+mod encrypt;
 mod format;
 mod mount;
 mod permit;
@@ -109,7 +110,7 @@ fn run<K: Kernel>(cx: &Context<'_, K>, request: &Stage, lane: Lane) -> Result<()
     let path = request.staging.display();
     match cx.mounts().look("staging_target_path", &request.staging)? {
         Some(stat) if stat.kind == FileKind::Directory => match &request.capability.access {
-            Access::Block => block::stage(cx, request, &plan, &stat),
+            Access::Block => block::stage(cx, request, &plan, &stat, lane),
             Access::Mount { flags, .. } => mount::stage(cx, request, flags, &plan, &stat, lane),
         },
         Some(_) => {
@@ -121,6 +122,16 @@ fn run<K: Kernel>(cx: &Context<'_, K>, request: &Stage, lane: Lane) -> Result<()
             Err(Failure::precondition(why).into())
         }
     }
+}
+
+/// Refuses to format or open a device that is mounted or that another process has opened
+/// exclusively.
+fn refuse_in_use<K: Kernel>(device: &OpenDevice<K>) -> Result<(), Failure> {
+    if device.is_shared {
+        tally::Refusal::InUse.count();
+        return Err(device.claimed());
+    }
+    Ok(())
 }
 
 /// Returns a device that is attached for the volume. Reuses a device that an earlier attempt has
@@ -135,6 +146,7 @@ fn attach<K: Kernel>(
     volume: &VolumeId,
     storage: Storage<K>,
     purpose: Purpose,
+    is_encrypted: bool,
 ) -> Result<OpenDevice<K>, Failure> {
     // Check this before the file is locked: the loop device of a second volume with the same file
     // may hold the lock.
@@ -142,8 +154,14 @@ fn attach<K: Kernel>(
     let device = cx.phase(Phase::Attach, || {
         let unused = || -> Result<_, Failure> {
             let left = cx.mounts().left(volume, &storage)?;
-            if left.is_none() {
-                cx.mounts().refuse_stale(volume)?;
+            match &left {
+                None => cx.mounts().refuse_stale(volume)?,
+                // Read sysfs only for an encrypted volume. A mapper keeps any other volume from
+                // being used.
+                Some(left) if is_encrypted => {
+                    cx.close_over(volume, left.dev(&cx.kernel)?)?;
+                }
+                Some(_) => {}
             }
             if cx.may_lose_devices() {
                 cx.mounts().refuse_removed(volume)?;

@@ -226,7 +226,11 @@ fn device<K: Kernel>(
         return Ok(None);
     };
     let bytes = node.kernel.device_bytes(device.fd())?;
-    let backing = health::behind_held(&node.kernel, &verdict, bytes)?;
+    let below = match device.is_mapper() {
+        true => node.kernel.device_bytes(device.bottom().fd())?,
+        false => bytes,
+    };
+    let backing = health::behind_held(&node.kernel, &verdict, below)?;
     let refuses_writes = health::refuses_writes(&node.kernel, &verdict)?;
     let at = (&request.id, path.as_path(), dev);
     let conditions = health::condition(node, at, (backing, refuses_writes, None), None)?;

@@ -106,11 +106,18 @@ impl<K: Kernel> Node<K> {
         };
         // The mount table also lists mounts that are not in the index, such as a bind mount that is
         // hidden by another mount.
-        let mut shown = Covered::new(kernel, &self.transport, volume, remnant.dev(kernel)?);
-        let shown = shown.paths(&[])?;
+        let dev = remnant.dev(kernel)?;
+        let shown = Covered::new(kernel, &self.transport, volume, dev).paths(&[])?;
         if !shown.is_empty() {
             return Ok(false);
         }
+        // The mapper of an encrypted raw volume may be bound, or may be left open as well.
+        match self.close_over(volume, dev) {
+            Err(failure) if matches!(failure.kind, Kind::Precondition | Kind::Busy) => {
+                return Ok(false);
+            }
+            closed => closed?,
+        };
         let name = remnant.label(kernel, self.transport.driver(), volume)?;
         let is_freed = remnant.release_unused(kernel)?;
         if let (true, Some(name)) = (is_freed, name) {

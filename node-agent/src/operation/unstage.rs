@@ -53,7 +53,9 @@ fn unstage_mount<K: Kernel>(
         .mounts()
         .verdict(&request.id, staging, stat, Intent::TakeDown)?;
     if matches!(verdict, Verdict::Removed) {
-        return unmount_removed(cx, request, stat);
+        unmount_removed(cx, request, stat)?;
+        cx.close_removed(&request.id, dev);
+        return Ok(());
     }
     let Some(device) = verdict.into_held() else {
         return Err(Failure::precondition(format!(
@@ -84,8 +86,7 @@ fn unstage_mount<K: Kernel>(
         )));
     }
     // Closing the last descriptor detaches the device.
-    cx.phase(Phase::Detach, || drop(device));
-    Ok(())
+    cx.phase(Phase::Detach, || device.close(&cx.kernel))
 }
 
 fn umount<K: Kernel>(cx: &Context<'_, K>, path: &Path) -> Result<(), Failure> {

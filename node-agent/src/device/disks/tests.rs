@@ -593,24 +593,23 @@ fn the_disk_that_a_mount_has_shown_is_the_volumes_and_the_next_one_with_its_numb
 }
 
 #[test]
-fn a_volume_with_an_attribute_of_encryption_is_refused() {
+fn a_volume_with_an_unknown_attribute_of_encryption_is_refused() {
     let (volumes, _) = droplet(&Bench::new(), &[]);
     let volume = VolumeId::new("7f8b1c2d-1111-4222-8333-444455556666").unwrap();
     let publish = context("publish_context", &[NAMED]);
     for (key, value) in [
-        ("luks-encrypted", "true"),
-        ("example.com/luks-cipher", "aes-xts-plain64"),
+        ("luksEncrypted", "true"),
+        ("example.com/luks-volume-key", "1"),
     ] {
         let about = context("volume_context", &[(key, value)]);
         let message = volumes.read(&volume, &publish, &about).unwrap_err().message;
-        let expected = format!("volume_context: {key:?}: this driver does not decrypt");
+        let expected = format!("volume_context: {key:?}: unknown encryption");
         assert!(message.starts_with(&expected), "{message}");
         let off = context("volume_context", &[(key, "false")]);
         volumes.read(&volume, &publish, &off).unwrap();
     }
-    // The cloud encrypts the volume, so the node sees plain data.
-    let by_cloud = context("volume_context", &[("encrypted", "true")]);
-    volumes.read(&volume, &publish, &by_cloud).unwrap();
+    let ours = context("volume_context", &[("encrypted", "true")]);
+    volumes.read(&volume, &publish, &ours).unwrap();
 }
 
 #[test]

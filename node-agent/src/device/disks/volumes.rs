@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use belay_contract::disk::DiskIdentity;
 use belay_contract::drivers::Profile;
+use belay_contract::encryption;
 use belay_contract::format;
 use belay_contract::publish_context::{self, Content, PublishContext};
 use belay_server::call::Failure;
@@ -37,6 +38,12 @@ pub(crate) struct DiskRules {
     pub(crate) proves_unknown: bool,
     /// Whether to format a new disk that the cloud has not cleared, if it has no signature.
     pub(crate) accepts_uncleared: bool,
+}
+
+/// Whether an entry of the volume context requests encryption in a way that the agent does not
+/// know.
+fn is_encrypted_otherwise(key: &str, value: &str) -> bool {
+    format::is_encryption_by_driver(key, value) && !encryption::is_parameter(key)
 }
 
 impl DiskVolumes {
@@ -72,14 +79,12 @@ impl DiskVolumes {
         about: &Context,
     ) -> Result<PublishContext, Failure> {
         let mut entries = about.iter();
-        if let Some((key, _)) =
-            entries.find(|(key, value)| format::is_encryption_by_driver(key, value))
-        {
+        if let Some((key, _)) = entries.find(|(key, value)| is_encrypted_otherwise(key, value)) {
             return Err(Failure::invalid(
                 "volume_context",
                 format_args!(
-                    "{key:?}: this driver does not decrypt, and the volume's data would look \
-                     foreign; use the volume with the driver that has encrypted it"
+                    "{key:?}: unknown encryption, and the volume's data would look foreign; use \
+                     the volume with the driver that has encrypted it"
                 ),
             ));
         }

@@ -23,6 +23,12 @@ impl<K: Kernel> Transport<K> {
         (dev, known): (Dev, Option<Inode>),
         may_wait: bool,
     ) -> Result<Option<Backing>, Failure> {
+        let Some(dev) = self.below(kernel, dev)? else {
+            return Ok(Some(match self {
+                Transport::Loops(_) => Backing::Lost,
+                Transport::Disks(_) => Backing::Unplugged,
+            }));
+        };
         match self {
             Transport::Loops(dirs) => match dirs.of_if(kernel, volume, may_wait)? {
                 Some(dir) if may_wait => dir.behind(kernel, volume, (dev, known)).map(Some),
@@ -46,6 +52,9 @@ impl<K: Kernel> Transport<K> {
         (dev, known): (Dev, Option<Inode>),
         may_wait: bool,
     ) -> Result<Option<bool>, Failure> {
+        let Some(dev) = self.below(kernel, dev)? else {
+            return Ok(Some(true));
+        };
         match self {
             Transport::Loops(dirs) => match dirs.of_if(kernel, volume, may_wait)? {
                 Some(dir) => dir.is_replaced(kernel, volume, (dev, known), may_wait),
@@ -86,6 +95,9 @@ impl<K: Kernel> Transport<K> {
         volume: &VolumeId,
         dev: Dev,
     ) -> Result<bool, Failure> {
+        let Some(dev) = self.below(kernel, dev)? else {
+            return Ok(false);
+        };
         match self {
             Transport::Loops(_) => Ok(loops::may_be_of(kernel, volume, dev)?),
             Transport::Disks(disks) => Ok(disks.may_be_of(kernel, volume, dev)?),

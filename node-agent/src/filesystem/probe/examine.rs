@@ -12,7 +12,7 @@ use super::identity::{Identity, Sound, unfinished};
 use super::mark::{self, Interrupted, MARK_AT, read_mark};
 use super::ranges::read_each;
 use super::signature::{Hit, Weight, blocks_left, scan};
-use super::table::TABLE;
+use super::table::{TABLE, is_unfinished_header};
 use super::xfs::LOG_BLANK;
 use crate::filesystem::FsType;
 use crate::filesystem::witness::{Attempt, Witness};
@@ -175,8 +175,10 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
     {
         let hits = scan_all(disk, &mut areas)?;
         // An interrupted mkfs does not leave this signature or superblock, so the device has been
-        // used since the interrupted format.
-        let is_used = hits.iter().any(|hit| hit.weight >= Weight::Relic) || !is_half_made;
+        // used since the interrupted format. An interrupted luksFormat leaves its own header.
+        let is_left = |hit: &Hit| is_proven && is_unfinished_header(&areas, hit);
+        let is_later = |hit: &Hit| hit.weight >= Weight::Relic && !is_left(hit);
+        let is_used = hits.iter().any(is_later) || !is_half_made;
         return Ok(Ends::Probed(match is_used {
             true => Probed::Foreign(name(identity, &hits)),
             false => Probed::Interrupted(interrupted),
@@ -299,6 +301,7 @@ fn name(identity: Identity, hits: &[Hit]) -> Foreign {
 
 #[cfg(test)]
 mod tests {
+    use belay_contract::encryption::UNFINISHED;
     use proptest::prelude::*;
 
     use super::super::mark::encode as encode_mark;
@@ -630,6 +633,41 @@ mod tests {
                 assert!(is_as_expected, "{is:?}: {found:?}");
             }
         }
+    }
+
+    #[test]
+    fn only_the_header_of_an_unfinished_luksformat_gives_way_to_the_attempt_that_made_it() {
+        let copy = |magic: &[u8], subsystem: &[u8]| {
+            let mut block = vec![0; 512];
+            block[..8].copy_from_slice(magic);
+            block[208..208 + subsystem.len()].copy_from_slice(subsystem);
+            block
+        };
+        let both = |subsystem: &[u8]| {
+            let first = copy(b"LUKS\xba\xbe\x00\x02", subsystem);
+            let second = copy(b"SKUL\xba\xbe\x00\x02", subsystem);
+            vec![(0, first), (16 << 10, second)]
+        };
+        let found = |contents: &[(u64, Vec<u8>)], witness| {
+            examine_disk(&marked(contents, witness), "vol-1").unwrap()
+        };
+        let (ours, other) = (both(UNFINISHED.as_bytes()), both(b"other"));
+        let repeated = found(&ours, attempt());
+        assert!(matches!(repeated, Probed::Interrupted(_)), "{repeated:?}");
+        for (contents, witness) in [
+            (&other, attempt()),
+            (&ours, Witness::NoFile),
+            (&ours, Witness::New),
+        ] {
+            let found = found(contents, witness);
+            assert!(matches!(found, Probed::Foreign(_)), "{found:?}");
+        }
+        // Without the mark, luksFormat is complete.
+        let complete: Vec<(u64, &[u8])> = ours.iter().map(|(at, it)| (*at, &it[..])).collect();
+        let mut disk = disk(&complete);
+        disk.witness = attempt();
+        let found = examine_disk(&disk, "vol-1").unwrap();
+        assert!(matches!(found, Probed::Foreign(_)), "{found:?}");
     }
 
     #[test]

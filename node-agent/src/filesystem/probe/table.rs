@@ -5,11 +5,13 @@
 //! The numbers are from the Linux headers that the comments name, and from the on-disk format
 //! documents of each project. All offsets are offsets of the magic number itself, in bytes.
 
+use belay_contract::encryption::UNFINISHED;
+
 use super::disk::Areas;
 use super::field::{be16, le32};
 use super::signature::Location::{self, End, Part, Start};
-use super::signature::Signature;
 use super::signature::Weight::{self, Decisive, Plain, Weak};
+use super::signature::{Hit, Signature};
 use super::{ext4, md, xfs};
 
 const KIB: u64 = 1 << 10;
@@ -45,6 +47,12 @@ const fn relic(name: &'static str, at: &'static [Location], magic: &'static [u8]
         check: None,
     }
 }
+
+/// The names of the two copies of a LUKS2 header.
+const LUKS2: &str = "a LUKS2 header";
+const LUKS2_COPY: &str = "a second LUKS2 header";
+/// The offset of the subsystem in each copy of a LUKS2 header, in bytes.
+const LUKS2_SUBSYSTEM_AT: u64 = 208;
 
 /// The offsets of a second LUKS2 header. Each offset is a possible size of the first header.
 const LUKS2_SECOND: &[Location] = &[
@@ -121,8 +129,8 @@ const GPT_COPY: &[Location] = &[
 pub(super) const TABLE: &[Signature] = &[
     // Encryption: cryptsetup (docs/on-disk-format-luks2.pdf), Microsoft.
     row("a LUKS1 header", &[Start(0)], b"LUKS\xba\xbe\x00\x01"),
-    row("a LUKS2 header", &[Start(0)], b"LUKS\xba\xbe\x00\x02"),
-    relic("a second LUKS2 header", LUKS2_SECOND, b"SKUL\xba\xbe\x00\x02"),
+    row(LUKS2, &[Start(0)], b"LUKS\xba\xbe\x00\x02"),
+    relic(LUKS2_COPY, LUKS2_SECOND, b"SKUL\xba\xbe\x00\x02"),
     row("a BitLocker volume", &[Start(3)], b"-FVE-FS-"),
     // Volume managers and RAID: LVM2 (lib/label), raid/md_p.h, drbd_meta_data.h, vendors' formats.
     row("an LVM2 physical volume", LVM_LABELS, b"LVM2 001"),
@@ -280,6 +288,12 @@ fn is_table(sector: &[u8]) -> bool {
         entry[4] != 0 && entry[4] != PROTECTIVE && le32(entry, 8) != 0 && le32(entry, 12) != 0
     };
     entries().all(is_plausible) && entries().any(is_used)
+}
+
+/// Whether the signature is that of a LUKS2 header that an agent has not finished.
+pub(super) fn is_unfinished_header(areas: &Areas, hit: &Hit) -> bool {
+    let subsystem = areas.get(hit.at + LUKS2_SUBSYSTEM_AT, UNFINISHED.len());
+    [LUKS2, LUKS2_COPY].contains(&hit.name) && subsystem == Some(UNFINISHED.as_bytes())
 }
 
 #[cfg(test)]

@@ -8,22 +8,24 @@ use std::path::Path;
 
 use belay_contract::publish_context::PublishContext;
 use belay_server::call::{Certainty, Failure};
-use belay_server::request::Stage;
+use belay_server::request::{MountFlags, Stage};
 
 use super::super::plan::{fit, is_read_only};
-use super::{Obstacle, attach};
+use super::spec::MountSpec;
+use super::{Obstacle, attach, encrypt};
 use crate::device::{Intent, OpenDevice, Purpose, Search, Verdict};
 use crate::filesystem::{DeviceUnderTest, begin_raw_use, begin_use};
 use crate::kernel::{FileKind, Kernel, Stat};
 use crate::mounts::block_path;
 use crate::operation::Context;
-use crate::work::Phase;
+use crate::work::{Lane, Phase};
 
 pub(super) fn stage<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,
     plan: &PublishContext,
     staging: &Stat,
+    lane: Lane,
 ) -> Result<(), Obstacle> {
     let path = block_path(&request.staging);
     let read_only = is_read_only(plan, &request.capability);
@@ -46,7 +48,20 @@ pub(super) fn stage<K: Kernel>(
     if is_staged(cx, request, &path, read_only)? {
         return Ok(cx.transport.end_claim(&cx.kernel, &request.id)?);
     }
-    let device = attach(cx, &request.id, storage, purpose)?;
+    let spec = MountSpec {
+        request,
+        fs: None,
+        flags: &MountFlags::default(),
+        read_only,
+    };
+    let passphrase = encrypt::passphrase(request, lane)?;
+    let device = attach(cx, &request.id, storage, purpose, passphrase.is_some())?;
+    if let Some(passphrase) = &passphrase {
+        let (device, unfinished) = encrypt::unlock(cx, (&spec, plan), device, passphrase)?;
+        let bound = encrypt::begin(cx, &device, unfinished.is_some())
+            .and_then(|()| cx.bind_raw(&request.id, &path, &device));
+        return ended(cx, request, device, bound);
+    }
     let bound = fit(cx, &request.id, plan, &device).and_then(|bytes| {
         // Record that the volume is in use. Otherwise, a later call could mistake the user's raw
         // data for an interrupted format by Belay, or a volume of zeros for a new volume.
@@ -69,6 +84,16 @@ pub(super) fn stage<K: Kernel>(
         })?;
         cx.bind_raw(&request.id, &path, &device)
     });
+    ended(cx, request, device, bound)
+}
+
+/// Returns the result of a stage. Detaches the device after a failure.
+fn ended<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Stage,
+    device: OpenDevice<K>,
+    bound: Result<(), Failure>,
+) -> Result<(), Obstacle> {
     let Err(failure) = bound else {
         return Ok(device.end_claim(&cx.kernel)?);
     };
@@ -164,6 +189,7 @@ fn staged_before<K: Kernel>(
     device: &OpenDevice<K>,
     read_only: bool,
 ) -> Result<(), Failure> {
+    encrypt::refuse_other(request, device)?;
     if device.is_read_only().is_some_and(|it| it != read_only) {
         return Err(Failure::incompatible(format!(
             "volume {}: staged at {} {}",

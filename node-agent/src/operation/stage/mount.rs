@@ -12,11 +12,11 @@ use super::format::{format_options, grow_to_device, make};
 use super::permit::{Decision, Need, judge};
 use super::spec::{MountSpec, Mounting};
 use super::superblock::{configure, create, refuse_miscounted, replay, same_id_elsewhere};
-use super::tally::Refusal;
-use super::{Obstacle, attach};
+use super::{Obstacle, attach, encrypt, refuse_in_use};
 use crate::device::{Intent, OpenDevice, Purpose, Search, Verdict};
 use crate::filesystem::{
-    DeviceUnderTest, FsType, MountOptions, Probed, examine, examine_ends, is_same_label,
+    DeviceUnderTest, FsType, MountOptions, Permit, Probed, Unfinished, examine, examine_ends,
+    is_same_label,
 };
 use crate::kernel::{BtrfsDevice, Dev, Kernel, MountAttrs, Open, Stat};
 use crate::mounts::{block_path, something_else};
@@ -56,22 +56,59 @@ pub(super) fn stage<K: Kernel>(
     }
     let purpose = Purpose::Filesystem;
     let contexts = (plan, &request.volume_context);
+    let passphrase = encrypt::passphrase(request, lane)?;
     let storage = match cx.transport.find(kernel, &request.id, contexts, purpose)? {
         Search::Found(storage) => storage,
         Search::Missing(missing) => return Err(Obstacle::NoDisk(missing)),
     };
-    let device = attach(cx, &request.id, storage, purpose)?;
+    let mut device = attach(cx, &request.id, storage, purpose, passphrase.is_some())?;
+    let mut unfinished = None;
+    if let Some(passphrase) = &passphrase {
+        (device, unfinished) = encrypt::unlock(cx, (&spec, plan), device, passphrase)?;
+    }
+    let staged = on_device(cx, (&spec, plan), &device, unfinished, lane);
+    if staged.is_ok() {
+        // Finally, remove the attribute by which the controller asks for the volume to be unstaged
+        // and deleted: the controller may have set this attribute during a long mkfs.
+        return Ok(device.end_claim(kernel)?);
+    }
+    match device.close(kernel) {
+        Ok(()) => staged,
+        Err(left) => {
+            tracing::warn!(id = request.id.as_str(), "its mapper stays open: {left}");
+            staged
+        }
+    }
+}
+
+/// Stages the volume on its device. `unfinished` is the permission to format the content of an
+/// encrypted volume.
+fn on_device<K: Kernel>(
+    cx: &Context<'_, K>,
+    (spec, plan): (&MountSpec<'_>, &PublishContext),
+    device: &OpenDevice<K>,
+    mut unfinished: Option<Unfinished>,
+    lane: Lane,
+) -> Result<(), Obstacle> {
+    let (kernel, request) = (&cx.kernel, spec.request);
+    let is_mapper = device.is_mapper();
     let under_test = DeviceUnderTest {
         fd: device.fd(),
-        bytes: fit(cx, &request.id, plan, &device)?,
+        bytes: match is_mapper {
+            true => kernel.device_bytes(device.fd())?,
+            false => fit(cx, &request.id, plan, device)?,
+        },
         backing: device.backing_file(),
         volume: request.id.as_str(),
-        secrets: &plan.marks,
-        is_new: plan.is_new_at(kernel.realtime()),
-        accepts_uncleared: cx.transport.accepts_uncleared(),
+        secrets: if is_mapper { &[] } else { &plan.marks },
+        is_new: !is_mapper && plan.is_new_at(kernel.realtime()),
+        accepts_uncleared: !is_mapper && cx.transport.accepts_uncleared(),
         progress: cx.progress(),
     };
-    let attempt = || prepare(cx, &spec, plan, &device, &under_test, lane);
+    let mut attempt = || {
+        let unfinished = unfinished.take();
+        prepare(cx, spec, plan, device, (&under_test, unfinished), lane)
+    };
     let mut staged = attempt();
     if matches!(staged, Err(Obstacle::Miscount)) {
         // Mount again, now without a journal to replay. First check that the kernel has released
@@ -87,10 +124,7 @@ pub(super) fn stage<K: Kernel>(
         let (id, file) = (&request.id, cx.transport.named(kernel, &request.id)?);
         failure.message = format!("volume {id}: {}: {}", file.display(), failure.message);
     }
-    staged?;
-    // Finally, remove the attribute by which the controller asks for the volume to be unstaged and
-    // deleted: the controller may have set this attribute during a long mkfs.
-    Ok(device.end_claim(kernel)?)
+    staged
 }
 
 /// Decides which filesystem to mount, formats or repairs it if needed, and mounts it.
@@ -99,10 +133,14 @@ fn prepare<K: Kernel>(
     spec: &MountSpec<'_>,
     plan: &PublishContext,
     device: &OpenDevice<K>,
-    under_test: &DeviceUnderTest<'_, K::Fd>,
+    (under_test, unfinished): (&DeviceUnderTest<'_, K::Fd>, Option<Unfinished>),
     lane: Lane,
 ) -> Result<(), Obstacle> {
-    let judged = decide(cx, spec, plan, device, under_test, lane)?;
+    let is_unfinished = unfinished.is_some();
+    let judged = match unfinished {
+        Some(unfinished) => Decision::format(spec, Permit::Unfinished(unfinished)),
+        None => decide(cx, spec, plan, device, under_test, lane)?,
+    };
     let mut mounting = spec.mounting(judged.fs, judged.panics)?;
     let fs = mounting.fs;
     // The kernel checks the mount flags here, before anything is formatted or repaired.
@@ -135,6 +173,9 @@ fn prepare<K: Kernel>(
         }
         Need::Nothing => judged.blocks_before_replay,
     };
+    if device.is_mapper() {
+        encrypt::begin(cx, device, is_unfinished)?;
+    }
     let context = create(cx, spec, device, &mounting, context)?;
     refuse_miscounted(cx, spec, device, blocks_before_replay)?;
     let may_have_projects = judged.may_have_projects;
@@ -168,6 +209,7 @@ fn staged_before<K: Kernel>(
                 staging: staging_path,
             };
             unmount_removed(cx, &unstage, staging)?;
+            cx.close_removed(&unstage.id, dev);
             cx.forget(&unstage.id);
             return Ok(false);
         }
@@ -179,6 +221,7 @@ fn staged_before<K: Kernel>(
             return Err(something_else("staging_target_path", &request.id, path));
         }
     };
+    encrypt::refuse_other(request, &device)?;
     let facts = cx.mounts().facts(path)?;
     let mounted = FsType::parse(&facts.fs_type);
     let fs = match (mounted, spec.fs) {
@@ -248,6 +291,10 @@ fn decide<K: Kernel>(
     under_test: &DeviceUnderTest<'_, K::Fd>,
     lane: Lane,
 ) -> Result<Decision, Obstacle> {
+    if device.is_mapper() {
+        let found = encrypt::inside(&cx.kernel, spec, device, under_test)?;
+        return Ok(judge(cx, spec, plan, under_test, found)?);
+    }
     let decided = cx.phase(Phase::Probe, || {
         let found = match lane {
             Lane::Format => Some(examine(&cx.kernel, under_test)),
@@ -272,15 +319,6 @@ fn decide<K: Kernel>(
             Err(Obstacle::NoSlot)
         }
     }
-}
-
-/// Refuses to format a device that is mounted or that another process has opened exclusively.
-fn refuse_in_use<K: Kernel>(device: &OpenDevice<K>) -> Result<(), Failure> {
-    if device.is_shared {
-        Refusal::InUse.count();
-        return Err(device.claimed());
-    }
-    Ok(())
 }
 
 /// Mounts the filesystem, checks that the right device was mounted, grows the filesystem, and
@@ -324,7 +362,7 @@ fn mount<K: Kernel>(
         grow_to_device(cx, &spec.request.id, &root, device, fs);
     }
     if cx.may_lose_devices() {
-        cx.name(&spec.request.id, device)?;
+        cx.name(&spec.request.id, device.bottom())?;
     }
     let staging = &spec.request.staging;
     cx.place(&mounted, staging)?;

@@ -93,14 +93,21 @@ pub(super) fn judge<K: Kernel>(
             return Err(failure);
         }
     };
-    Ok(Decision {
-        fs: spec.fs.unwrap_or(FsType::Ext4),
-        need: Need::Format(permit),
-        blocks_before_replay: None,
-        // Belay's mkfs enables neither project quotas nor `errors=panic`.
-        may_have_projects: false,
-        panics: false,
-    })
+    Ok(Decision::format(spec, permit))
+}
+
+impl Decision {
+    /// Returns the decision to format a device.
+    pub(super) fn format(spec: &MountSpec<'_>, permit: Permit) -> Self {
+        Decision {
+            fs: spec.fs.unwrap_or(FsType::Ext4),
+            need: Need::Format(permit),
+            blocks_before_replay: None,
+            // Belay's mkfs enables neither project quotas nor `errors=panic`.
+            may_have_projects: false,
+            panics: false,
+        }
+    }
 }
 
 fn known<K: Kernel>(

@@ -1,0 +1,205 @@
+//! Reads the binary part of a LUKS header (LUKS2 On-Disk Format Specification 1.1, section 2.1):
+//! only whether there is a header, and the label of a format that the agent has not finished.
+//!
+//! luksFormat writes the label with the first header, and the agent removes it before the volume is
+//! first mounted or bound. A LUKS2 header has two copies, and cryptsetup changes the first copy
+//! before the second. So a format is unfinished only if both copies have the label: a copy that is
+//! damaged or old can only make it finished, and then nothing inside is formatted.
+
+use belay_contract::encryption::UNFINISHED;
+
+use crate::kernel::{AlignedBuf, Kernel, Result};
+
+/// The magic numbers of the first and the second copy.
+const FIRST: &[u8] = b"LUKS\xba\xbe";
+const SECOND: &[u8] = b"SKUL\xba\xbe";
+const VERSION: u16 = 2;
+/// The size in bytes that is read of each copy.
+const BLOCK_BYTES: usize = 4096;
+/// The possible offsets of the second copy in bytes: the sizes that the first copy may have.
+const SECOND_AT: [u64; 9] = [
+    0x4000, 0x8000, 0x1_0000, 0x2_0000, 0x4_0000, 0x8_0000, 0x10_0000, 0x20_0000, 0x40_0000,
+];
+/// The offsets of fields in a copy.
+const VERSION_AT: usize = 6;
+const SIZE_AT: usize = 8;
+const LABEL_AT: usize = 24;
+const SUBSYSTEM_AT: usize = 208;
+/// The size in bytes of the label and of the subsystem.
+const TEXT_BYTES: usize = 48;
+
+/// A LUKS header.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// The label, if both copies of the header have it, and the subsystem [`UNFINISHED`].
+    unfinished: Option<String>,
+    /// Whether no copy of the header has the subsystem [`UNFINISHED`].
+    is_finished: bool,
+}
+
+impl Header {
+    /// Reads the header of a device; `None` if neither copy exists.
+    ///
+    /// # Errors
+    /// Returns an error if the device cannot be read.
+    pub(crate) fn read<K: Kernel>(kernel: &K, device: &K::Fd) -> Result<Option<Self>> {
+        let block = |at: u64| -> Result<Vec<u8>> {
+            let mut buffer = AlignedBuf::new(BLOCK_BYTES);
+            let length = kernel.pread(device, &mut buffer, at)?;
+            Ok(buffer.get(..length).unwrap_or_default().to_vec())
+        };
+        let first = block(0)?;
+        if !first.starts_with(FIRST) {
+            // cryptsetup repairs the first copy when it opens the device.
+            for at in SECOND_AT {
+                let second = block(at)?;
+                if is_second(&second) {
+                    return Ok(Some(Self::of(&[], &second)));
+                }
+            }
+            return Ok(None);
+        }
+        let size = first.get(SIZE_AT..SIZE_AT + 8);
+        let size = size
+            .and_then(|size| size.try_into().ok())
+            .map(u64::from_be_bytes);
+        let second =
+            match size.filter(|size| version(&first) == VERSION && SECOND_AT.contains(size)) {
+                Some(at) => block(at)?,
+                None => Vec::new(),
+            };
+        Ok(Some(Self::of(&first, &second)))
+    }
+
+    fn of(first: &[u8], second: &[u8]) -> Self {
+        let labels = [Some(first), Some(second).filter(|block| is_second(block))];
+        let labels = labels.map(|block| block.and_then(unfinished));
+        Header {
+            is_finished: labels == [None, None],
+            unfinished: match labels {
+                [Some(one), Some(other)] if one == other => Some(one),
+                _ => None,
+            },
+        }
+    }
+
+    /// Returns the label of a format that was not finished; `None` if it was, or if another program
+    /// has created the header.
+    pub(crate) fn unfinished(&self) -> Option<&str> {
+        self.unfinished.as_deref()
+    }
+
+    /// Whether the label of an unfinished format was removed from both copies.
+    pub(super) fn is_finished(&self) -> bool {
+        self.is_finished
+    }
+}
+
+/// Returns the label of a header that is created for this attempt to format.
+pub(crate) fn label(attempt: &str) -> String {
+    format!("belay-{attempt}")
+}
+
+fn is_second(block: &[u8]) -> bool {
+    block.starts_with(SECOND) && version(block) == VERSION
+}
+
+fn version(block: &[u8]) -> u16 {
+    let version = block.get(VERSION_AT..VERSION_AT + 2);
+    version
+        .and_then(|it| it.try_into().ok())
+        .map_or(0, u16::from_be_bytes)
+}
+
+/// Returns the label of a LUKS2 copy whose subsystem is [`UNFINISHED`].
+fn unfinished(block: &[u8]) -> Option<String> {
+    let text = |at: usize| {
+        let field = block.get(at..at + TEXT_BYTES)?;
+        let end = field.iter().position(|byte| *byte == 0)?;
+        std::str::from_utf8(&field[..end]).ok()
+    };
+    let is_unfinished = version(block) == VERSION && text(SUBSYSTEM_AT)? == UNFINISHED;
+    is_unfinished.then_some(text(LABEL_AT)?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kernel::Open;
+    use crate::kernel::fake::Machine;
+
+    fn copy(magic: &[u8], label: &str, subsystem: &str) -> Vec<u8> {
+        let mut block = vec![0; BLOCK_BYTES];
+        block[..6].copy_from_slice(magic);
+        block[VERSION_AT + 1] = 2;
+        block[SIZE_AT..SIZE_AT + 8].copy_from_slice(&0x4000_u64.to_be_bytes());
+        block[LABEL_AT..LABEL_AT + label.len()].copy_from_slice(label.as_bytes());
+        block[SUBSYSTEM_AT..SUBSYSTEM_AT + subsystem.len()].copy_from_slice(subsystem.as_bytes());
+        block
+    }
+
+    /// Reads the header of a file with these blocks.
+    fn read(blocks: &[(u64, Vec<u8>)]) -> Option<Header> {
+        let machine = Machine::new();
+        let path = Path::new("/file");
+        machine.make_file(path, 32 << 20);
+        let kernel = machine.process();
+        let file = kernel.open(path, Open::FileWrite).unwrap();
+        for (at, block) in blocks {
+            kernel.pwrite(&file, block, *at).unwrap();
+        }
+        Header::read(&kernel, &file).unwrap()
+    }
+
+    #[test]
+    fn a_format_is_unfinished_only_if_both_copies_say_so() {
+        let label = label("0123");
+        let first = |label: &str, subsystem: &str| (0, copy(FIRST, label, subsystem));
+        let second = |label: &str, subsystem: &str| (0x4000, copy(SECOND, label, subsystem));
+        let both = read(&[first(&label, UNFINISHED), second(&label, UNFINISHED)]).unwrap();
+        assert_eq!(both.unfinished(), Some("belay-0123"));
+        assert!(!both.is_finished());
+        for (blocks, is_finished) in [
+            (vec![first("", ""), second("", "")], true),
+            (vec![first(&label, "other"), second(&label, "other")], true),
+            // A power loss between the changes of the two copies.
+            (vec![first("", ""), second(&label, UNFINISHED)], false),
+            (vec![first(&label, UNFINISHED)], false),
+            (
+                vec![first(&label, UNFINISHED), second("belay-9", UNFINISHED)],
+                false,
+            ),
+            // The first copy is damaged.
+            (vec![second(&label, UNFINISHED)], false),
+        ] {
+            let header = read(&blocks).unwrap();
+            assert_eq!(header.unfinished(), None, "{header:?}");
+            assert_eq!(header.is_finished(), is_finished, "{header:?}");
+        }
+    }
+
+    #[test]
+    fn any_luks_header_is_a_header_and_other_content_is_none() {
+        let mut old = copy(FIRST, "", "");
+        old[VERSION_AT + 1] = 1;
+        assert!(read(&[(0, old)]).unwrap().is_finished());
+        assert!(read(&[(0x40_0000, copy(SECOND, "", ""))]).is_some());
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&[(0x5000, copy(SECOND, "", ""))]), None);
+        assert_eq!(read(&[(0, copy(b"LUKS\xba\xbf", "", ""))]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let mut first = FIRST.to_vec();
+            first.extend(&bytes);
+            let header = Header::of(&first, &bytes);
+            prop_assert!(header.unfinished().is_none());
+        }
+    }
+}

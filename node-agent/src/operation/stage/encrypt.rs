@@ -1,0 +1,302 @@
+//! Opens the device of an encrypted volume, and creates its LUKS header if the volume may be
+//! formatted.
+//!
+//! Only the outer device is proven blank, because the content of a new mapper is noise. The format
+//! mark on the outer device covers the time until the header is complete; then the label in the
+//! header, which luksFormat writes with the header itself, shows that the content has not been
+//! used. A header without that label is only opened, and nothing inside is ever formatted.
+
+use std::time::{Duration, Instant};
+
+use belay_contract::encryption;
+use belay_contract::publish_context::{Content, PublishContext};
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{Stage, VolumeId};
+
+use super::permit::{Need, judge};
+use super::spec::MountSpec;
+use super::tally::Refusal;
+use super::{Obstacle, refuse_in_use};
+use crate::device::OpenDevice;
+use crate::device::crypt::{self, Header};
+use crate::filesystem::{
+    DeviceUnderTest, FsType, Permit, Probed, Unfinished, begin_use, encrypt, examine, examine_ends,
+};
+use crate::kernel::{Descriptors, Dev, Kernel, Mapper};
+use crate::operation::checks::Running;
+use crate::operation::plan::fit;
+use crate::operation::{Context, Node};
+use crate::work::{Lane, Phase};
+
+/// Maximum duration of all key derivations of one attempt.
+const DERIVATION_MAX: Duration = Duration::from_secs(240);
+/// Maximum time that an attempt waits until the key derivation of another volume is complete, and
+/// the pause between two checks.
+const TURN_MAX: Duration = Duration::from_secs(30);
+const TURN_PAUSE: Duration = Duration::from_millis(50);
+
+/// The passphrase of an encrypted volume.
+pub(super) struct Passphrase<'a> {
+    /// The key of the Secret that contains the passphrase.
+    secret_key: &'static str,
+    text: &'a str,
+}
+
+/// Returns the passphrase if the volume is encrypted; `None` if it is not. The commands that use it
+/// run on the lane for formats.
+///
+/// # Errors
+/// Returns `INVALID_ARGUMENT` if the volume context is malformed, or if the secrets do not contain
+/// exactly one passphrase; [`Obstacle::NoSlot`] on another lane.
+pub(super) fn passphrase(request: &Stage, lane: Lane) -> Result<Option<Passphrase<'_>>, Obstacle> {
+    if !encryption::is_requested("volume_context", &request.volume_context)? {
+        return Ok(None);
+    }
+    let (secret_key, text) = encryption::passphrase(&request.secrets)?;
+    match lane {
+        Lane::Format => Ok(Some(Passphrase { secret_key, text })),
+        Lane::Change | Lane::Read => Err(Obstacle::NoSlot),
+    }
+}
+
+/// Refuses a device that is staged already if it is encrypted and the request is not, or the
+/// reverse.
+///
+/// # Errors
+/// Returns `ALREADY_EXISTS`, or `INVALID_ARGUMENT` if the volume context is malformed.
+pub(super) fn refuse_other<K: Kernel>(
+    request: &Stage,
+    device: &OpenDevice<K>,
+) -> Result<(), Failure> {
+    if encryption::is_requested("volume_context", &request.volume_context)? == device.is_mapper() {
+        return Ok(());
+    }
+    let is = if device.is_mapper() {
+        "from"
+    } else {
+        "without"
+    };
+    Err(Failure::incompatible(format!(
+        "volume {}: staged at {} {is} an encrypted device; unstage it first",
+        request.id,
+        request.staging.display()
+    )))
+}
+
+/// Opens the encrypted device of the volume. Returns its mapper, which owns the device, and the
+/// permission to format the content if it was never used. After an error, the device is detached.
+///
+/// # Errors
+/// Returns `FAILED_PRECONDITION` if the passphrase is wrong, if the device must not be formatted,
+/// or if it has other content than a LUKS header; `ABORTED` while another volume is opened.
+pub(super) fn unlock<K: Kernel>(
+    cx: &Context<'_, K>,
+    (spec, plan): (&MountSpec<'_>, &PublishContext),
+    outer: OpenDevice<K>,
+    passphrase: &Passphrase<'_>,
+) -> Result<(OpenDevice<K>, Option<Unfinished>), Failure> {
+    match open(cx, (spec, plan), &outer, passphrase) {
+        Ok((opened, unfinished)) => Ok((outer.under(opened), unfinished)),
+        Err(failure) => Err(match outer.release(&cx.kernel) {
+            Ok(()) => failure,
+            Err(_) => failure.may_be_running(),
+        }),
+    }
+}
+
+/// An opened mapper, and the descriptor of its node.
+type Mapped<K> = (Mapper, <K as Descriptors>::Fd);
+
+fn open<K: Kernel>(
+    cx: &Context<'_, K>,
+    (spec, plan): (&MountSpec<'_>, &PublishContext),
+    outer: &OpenDevice<K>,
+    passphrase: &Passphrase<'_>,
+) -> Result<(Mapped<K>, Option<Unfinished>), Failure> {
+    let (kernel, id) = (&cx.kernel, &spec.request.id);
+    refuse_in_use(outer)?;
+    let under_test = DeviceUnderTest {
+        fd: outer.fd(),
+        bytes: fit(cx, id, plan, outer)?,
+        backing: outer.backing_file(),
+        volume: id.as_str(),
+        secrets: &plan.marks,
+        is_new: plan.is_new_at(kernel.realtime()),
+        accepts_uncleared: cx.transport.accepts_uncleared(),
+        progress: cx.progress(),
+    };
+    let permit = cx.phase(Phase::Probe, || to_format(cx, (spec, plan), &under_test))?;
+    let key = kernel.sealed_file(passphrase.text.as_bytes())?;
+    let turn = turn(cx)?;
+    let unfinished = match permit {
+        Some(permit) => {
+            cx.progress().refuse_given_up()?;
+            let create =
+                |attempt: &str| crypt::format(kernel, outer.fd(), &key, &crypt::label(attempt));
+            Some(cx.phase(Phase::Format, || {
+                encrypt(kernel, &under_test, &permit, create)
+            })?)
+        }
+        // A copy of an unfinished volume is not the volume that the attempt has begun to format.
+        None if plan.content == Content::Populated => None,
+        None => {
+            let header = Header::read(kernel, outer.fd())?;
+            Unfinished::read(kernel, &under_test, |attempt| {
+                let label = header.as_ref().and_then(Header::unfinished);
+                label == Some(&crypt::label(attempt))
+            })?
+        }
+    };
+    if unfinished.is_some() && spec.read_only {
+        Refusal::ReadOnly.count();
+        return Err(Failure::precondition(format!(
+            "volume {id}: not formatted: it has only a new LUKS header, and is requested \
+             read-only: use it read-write first"
+        )));
+    }
+    let name = crypt::name(cx.transport.driver(), id);
+    let opened = cx.phase(Phase::Attach, || {
+        crypt::open(kernel, outer, &name, (&key, passphrase.secret_key))
+    });
+    drop(turn);
+    let opened = opened.map_err(|failure| Failure {
+        message: format!("volume {id}: not opened: {}", failure.message),
+        ..failure
+    })?;
+    Ok((opened, unfinished))
+}
+
+/// Waits until no other volume of the node derives a key, because a derivation needs much memory.
+/// Returns a guard, which is held during the derivation.
+fn turn<'a, K: Kernel>(cx: &'a Context<'_, K>) -> Result<Running<'a>, Failure> {
+    let begun = Instant::now();
+    loop {
+        match cx.shared.derivations.begin(DERIVATION_MAX) {
+            Err(failure) if failure.kind == Kind::Busy && begun.elapsed() < TURN_MAX => {
+                cx.kernel.pause(TURN_PAUSE);
+            }
+            Err(_) => {
+                let why = "other encrypted volumes of this node are being opened; retry";
+                return Err(Failure::busy(why));
+            }
+            Ok(turn) => return Ok(turn),
+        }
+    }
+}
+
+/// Returns the permission to create a LUKS header; `None` if the device has a header that can be
+/// opened.
+///
+/// # Errors
+/// Returns `FAILED_PRECONDITION` with the reason if the device has neither, and must not be
+/// formatted.
+fn to_format<K: Kernel>(
+    cx: &Context<'_, K>,
+    (spec, plan): (&MountSpec<'_>, &PublishContext),
+    under_test: &DeviceUnderTest<'_, K::Fd>,
+) -> Result<Option<Permit>, Failure> {
+    let found = examine(&cx.kernel, under_test);
+    if matches!(found, Probed::Foreign(_)) && Header::read(&cx.kernel, under_test.fd)?.is_some() {
+        return Ok(None);
+    }
+    // The filesystem that the request names is inside of the encrypted device.
+    let outer = MountSpec { fs: None, ..*spec };
+    let judged = judge(cx, &outer, plan, under_test, found)?;
+    match judged.need {
+        Need::Format(permit) => Ok(Some(permit)),
+        Need::Check | Need::Nothing => {
+            Refusal::Foreign.count();
+            Err(Failure::precondition(format!(
+                "volume {}: not mounted: the volume is encrypted by its StorageClass, but contains \
+                 an unencrypted {}, as after a restore of a volume of another class; use a class \
+                 without encryption; nothing was changed",
+                spec.request.id, judged.fs
+            )))
+        }
+    }
+}
+
+/// Checks the content of an opened device whose header the agent has not just created.
+///
+/// # Errors
+/// Returns `FAILED_PRECONDITION` with the commands to run if there is no filesystem, because
+/// nothing inside of such a device is ever formatted.
+pub(super) fn inside<K: Kernel>(
+    kernel: &K,
+    spec: &MountSpec<'_>,
+    device: &OpenDevice<K>,
+    under_test: &DeviceUnderTest<'_, K::Fd>,
+) -> Result<Probed, Failure> {
+    let what = match examine_ends(kernel, under_test) {
+        Some(found @ (Probed::Known(_) | Probed::Unreadable(_))) => return Ok(found),
+        Some(Probed::Foreign(foreign)) => foreign.to_string(),
+        _ => "nothing at its start and its end".to_owned(),
+    };
+    Refusal::Foreign.count();
+    let fs = spec.fs.unwrap_or(FsType::Ext4);
+    Err(Failure::precondition(format!(
+        "volume {}: not formatted: it was opened, and has {what}, but its LUKS header does not \
+         record that Belay was formatting it; if it holds no data: cryptsetup open {} new, and \
+         mkfs.{fs} /dev/mapper/new; nothing was changed",
+        spec.request.id,
+        device.bottom().path().display()
+    )))
+}
+
+/// Records that the volume is in use, before users can write to it: removes the label from a header
+/// that was just created, and changes the record of the backing file.
+///
+/// # Errors
+/// Returns the message of cryptsetup, or the error of the disk with the header or the file.
+pub(super) fn begin<K: Kernel>(
+    cx: &Context<'_, K>,
+    device: &OpenDevice<K>,
+    is_new: bool,
+) -> Result<(), Failure> {
+    let (kernel, outer) = (&cx.kernel, device.bottom());
+    if is_new {
+        // The filesystem inside must be on the disk first: without the label, it is never made
+        // again.
+        kernel.fsync(device.fd())?;
+        cx.phase(Phase::Format, || crypt::finish(kernel, outer.fd()))?;
+    }
+    match outer.backing_file() {
+        Some(file) => begin_use(kernel, file),
+        None => Ok(()),
+    }
+}
+
+impl<K: Kernel> Node<K> {
+    /// Closes the mappers over a device that an earlier attempt has left open. Returns whether
+    /// there were any.
+    ///
+    /// # Errors
+    /// Returns `FAILED_PRECONDITION` while a mapper is mounted or bound, `ABORTED` while it is in
+    /// use in another way; otherwise the kernel's error.
+    pub(in crate::operation) fn close_over(
+        &self,
+        volume: &VolumeId,
+        dev: Dev,
+    ) -> Result<bool, Failure> {
+        let mappers = crypt::over(&self.kernel, dev)?;
+        for mapper in &mappers {
+            self.mounts().refuse_others(volume, mapper.dev)?;
+            self.mounts().refuse_shown(volume, mapper.dev, &[])?;
+            crypt::close(&self.kernel, mapper)?;
+            tracing::info!(id = volume.as_str(), "closed the mapper {}", mapper.name);
+        }
+        Ok(!mappers.is_empty())
+    }
+
+    /// Closes a mapper whose disk was removed and whose filesystem was unmounted. Does nothing for
+    /// another device.
+    pub(in crate::operation) fn close_removed(&self, volume: &VolumeId, dev: Dev) {
+        let close = || match crypt::at(&self.kernel, dev)? {
+            Some(mapper) => crypt::close(&self.kernel, &mapper),
+            None => Ok(()),
+        };
+        if let Err(failure) = close() {
+            tracing::warn!(id = volume.as_str(), "its mapper stays open: {failure}");
+        }
+    }
+}
