@@ -7,6 +7,7 @@ use crate::backend::{
     Backend, Clones, Order, Parameter, Phase, Sizes, Usage, Volume, answered, no_volume,
 };
 use belay_contract::drivers::ParameterPolicy;
+use belay_contract::encryption;
 use belay_contract::format::{self, FormatOptions};
 use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::request::{
@@ -87,7 +88,11 @@ impl Operations {
         let usage = support::usage(&request.capabilities);
         self.refuse_immutable(&request.mutable_parameters)?;
         let parameters = Self::merged(request.parameters, &request.mutable_parameters)?;
-        let sizes = self.sizes(&parameters, &usage)?;
+        let mut sizes = self.sizes(&parameters, &usage)?;
+        let encrypted = encryption::is_requested(PARAMETERS, &parameters)?;
+        if encrypted {
+            sizes.min = sizes.min.max(support::smallest_encrypted(&usage));
+        }
         self.warn_of_unknown(&request.name, &parameters);
         let format = FormatOptions::read(PARAMETERS, &parameters)?;
         let makes = match &request.source {
@@ -130,6 +135,7 @@ impl Operations {
             source: request.source,
             mutable: request.mutable_parameters,
             format,
+            encrypted,
         })
     }
 
@@ -148,7 +154,7 @@ impl Operations {
     fn known(&self) -> Vec<&'static str> {
         let own = self.backend().parameters();
         match self.rules.profile.has_device() {
-            true => [own, format::PARAMETERS].concat(),
+            true => [own, format::PARAMETERS, &[encryption::ENCRYPTED]].concat(),
             false => own.to_vec(),
         }
     }
@@ -160,14 +166,16 @@ impl Operations {
     /// have.
     pub(super) fn sizes(&self, parameters: &Context, usage: &Usage) -> Result<Sizes, Failure> {
         let known = self.known();
+        support::refuse_encryption(PARAMETERS, parameters, &known)?;
         match self.rules.profile.parameters {
-            ParameterPolicy::Ignore => support::refuse_encryption(PARAMETERS, parameters, &known)?,
+            ParameterPolicy::Ignore => {}
             ParameterPolicy::Refuse => support::refuse_unknown(PARAMETERS, parameters, &known)?,
             ParameterPolicy::RefuseInAnyCase => {
                 support::refuse_unknown_of_any_case(PARAMETERS, parameters, &known)?;
             }
         }
         FormatOptions::read(PARAMETERS, parameters)?;
+        encryption::is_requested(PARAMETERS, parameters)?;
         self.backend().sizes_for(parameters, usage)
     }
 }
@@ -180,6 +188,8 @@ struct Wanted {
     source: Option<ContentSource>,
     mutable: Context,
     format: FormatOptions,
+    /// Whether the node encrypts the volume.
+    encrypted: bool,
 }
 
 impl Wanted {
@@ -273,17 +283,15 @@ impl Wanted {
         }))
     }
 
-    /// Adds the format options for the node to the volume context. Backends do not store the format
-    /// options, since a repeated request contains the same parameters.
+    /// Adds the format options and the encryption for the node to the volume context. Backends do
+    /// not store them, since a repeated request contains the same parameters.
     fn describe(&self, mut volume: Volume) -> Result<Volume, Failure> {
-        if self.format == FormatOptions::default() {
+        let encrypted = self.encrypted.then(encryption::entry);
+        if self.format == FormatOptions::default() && encrypted.is_none() {
             return Ok(volume);
         }
-        let own = volume.context.unwrap_or_default();
-        let own = own
-            .iter()
-            .map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let context = Context::new("volume_context", own.chain(self.format.entries()))?;
+        let added = self.format.entries().chain(encrypted);
+        let context = support::with_entries(volume.context.unwrap_or_default(), added)?;
         volume.context = Some(context);
         Ok(volume)
     }

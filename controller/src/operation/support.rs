@@ -3,6 +3,7 @@
 
 use crate::backend::Usage;
 use belay_contract::drivers::Profile;
+use belay_contract::encryption::{self, ENCRYPTED};
 use belay_contract::format;
 use belay_server::call::Failure;
 use belay_server::request::{Access, Capability, Context, MountFlags};
@@ -90,6 +91,16 @@ pub(super) fn smallest(fs_type: &str) -> Option<u64> {
         .map(|(_, bytes)| *bytes)
 }
 
+/// Returns the minimum size of an encrypted volume, in bytes: its header comes in addition to the
+/// filesystem, or to the format mark of a raw volume.
+pub(super) fn smallest_encrypted(usage: &Usage) -> u64 {
+    let inside = match usage {
+        Usage::Block => None,
+        Usage::Filesystem(fs_type) => smallest(fs_type),
+    };
+    inside.unwrap_or(format::MARK_AT) + encryption::HEADER_BYTES
+}
+
 /// Returns the usage that the capabilities of a request specify. The capabilities must not
 /// contradict each other.
 pub(super) fn usage(capabilities: &[Capability]) -> Usage {
@@ -114,6 +125,16 @@ pub(super) fn mount_flags(capabilities: &[Capability]) -> MountFlags {
     flags.unwrap_or_default()
 }
 
+/// Adds entries for the node to a volume context.
+pub(super) fn with_entries(
+    context: Context,
+    added: impl Iterator<Item = (String, String)>,
+) -> Result<Context, Failure> {
+    let own = context.iter();
+    let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    Context::new("volume_context", own.chain(added))
+}
+
 /// Refuses unknown parameters: a typo must not be ignored silently.
 pub(super) fn refuse_unknown(
     field: &str,
@@ -132,26 +153,35 @@ pub(super) fn refuse_unknown_of_any_case(
     refuse_others(field, parameters, known, str::eq_ignore_ascii_case)
 }
 
-/// Refuses an unknown parameter that requests encryption. This check is for drivers that ignore
-/// other unknown parameters. If this parameter were ignored, the data would be stored unencrypted.
+/// Refuses an unknown parameter that requests encryption, also for drivers that ignore other
+/// unknown parameters. If this parameter were ignored, the data would be stored unencrypted.
 pub(super) fn refuse_encryption(
     field: &str,
     parameters: &Context,
     known: &[&str],
 ) -> Result<(), Failure> {
     let asks = |(key, value): &(&str, &str)| {
-        !known.contains(key) && format::is_encryption_requested(key, value)
+        !is_known(known, key, str::eq) && format::is_encryption_requested(key, value)
     };
     match parameters.iter().find(asks) {
         None => Ok(()),
         Some((key, _)) => Err(Failure::invalid(
             field,
             format_args!(
-                "{key:?}: this driver does not encrypt, and would store the data unencrypted; \
-                 remove the parameter if that is meant"
+                "{key:?} is unknown, and the data would be stored unencrypted; {}",
+                match known.contains(&ENCRYPTED) {
+                    true => "use the parameter encrypted: \"true\"",
+                    false => "this driver does not encrypt: remove the parameter if that is meant",
+                }
             ),
         )),
     }
+}
+
+/// Whether the key is one of the known keys, or another driver's name for one of them.
+fn is_known(known: &[&str], key: &str, is_same: fn(&str, &str) -> bool) -> bool {
+    known.iter().any(|known| is_same(key, known))
+        || known.contains(&ENCRYPTED) && encryption::is_parameter(key)
 }
 
 fn refuse_others(
@@ -161,8 +191,8 @@ fn refuse_others(
     is_same: fn(&str, &str) -> bool,
 ) -> Result<(), Failure> {
     let stranger = parameters.iter().map(|(key, _)| key).find(|key| {
-        let is_known = known.iter().any(|known| is_same(key, known));
-        !is_known && !PROVISIONER_PREFIXES.iter().any(|own| key.starts_with(own))
+        !is_known(known, key, is_same)
+            && !PROVISIONER_PREFIXES.iter().any(|own| key.starts_with(own))
     });
     let Some(key) = stranger else { return Ok(()) };
     let known = if known.is_empty() {
@@ -261,7 +291,7 @@ mod tests {
             let why = refused(key, "true").unwrap_err();
             let message = why.message;
             assert!(
-                message.starts_with(&format!("parameters: {key:?}: ")),
+                message.starts_with(&format!("parameters: {key:?} is unknown, ")),
                 "{message}"
             );
             for off in ["false", "False", "no", "0", ""] {
@@ -269,6 +299,17 @@ mod tests {
             }
         }
         refused("type", "encrypted-standard").unwrap();
+        let entry = [("a/luks-encrypted".to_owned(), "true".to_owned())];
+        let parameters = Context::new("parameters", entry).unwrap();
+        refuse_encryption("parameters", &parameters, &[ENCRYPTED]).unwrap();
+        refuse_unknown("parameters", &parameters, &[ENCRYPTED]).unwrap();
+    }
+
+    #[test]
+    fn an_encrypted_volume_has_room_for_its_header() {
+        let ext4 = Usage::Filesystem(String::new());
+        assert_eq!(smallest_encrypted(&ext4), (128 + 16) << 20);
+        assert_eq!(smallest_encrypted(&Usage::Block), (100 + 16) << 20);
     }
 
     #[test]

@@ -127,7 +127,7 @@ async fn d19_a_class_for_luks_gets_an_unencrypted_volume() {
     assert!(
         refused
             .message()
-            .contains("\"luksEncrypted\": this driver does not encrypt"),
+            .contains("\"luksEncrypted\" is unknown, and the data would be stored unencrypted"),
         "{refused}"
     );
     assert!(site.twin().volumes().is_empty());
