@@ -21,7 +21,7 @@ FIRST := demo test cluster cluster-down
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt generated clippy deny tidy \
-	test long unit mistakes counted mounts matrices guest nfs arrivals openstack wire twins sanity standalone demo bench mutants fuzz nightly \
+	test long unit mistakes counted mounts matrices guest luks nfs arrivals openstack wire twins sanity standalone demo bench mutants fuzz nightly \
 	images packages docs \
 	release release-check monitoring chart manifests \
 	e2e objects scale cluster cluster-down clean
@@ -96,6 +96,9 @@ matrices: root ## accidents, crashes and power losses at any moment
 
 guest: root build ## User-mode Linux guests: kernels, hot-plugged disks, power cuts
 	@tests/beds/guest/run.sh $(CARGO_FLAGS)
+
+luks: root build ## encrypted volumes in guests
+	@tests/beds/guest/run.sh $(CARGO_FLAGS) -- luks
 
 nfs: root build ## NFS volumes in guests with a real server
 	@tests/beds/guest/run.sh $(CARGO_FLAGS) -- nfs

@@ -98,6 +98,7 @@ need_for() {
             need ip iproute2
             need patchelf patchelf
             need genisoimage genisoimage
+            need cryptsetup cryptsetup-bin
             need mkfs.vfat dosfstools
             need mcopy mtools
             need python3 python3

@@ -23,6 +23,8 @@ mod hotplug;
 #[cfg(test)]
 mod local;
 #[cfg(test)]
+mod luks;
+#[cfg(test)]
 mod marks;
 #[cfg(test)]
 mod metadata;
