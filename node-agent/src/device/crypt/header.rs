@@ -3,8 +3,10 @@
 //!
 //! luksFormat writes the label with the first header, and the agent removes it before the volume is
 //! first mounted or bound. A LUKS2 header has two copies, and cryptsetup changes the first copy
-//! before the second. So a format is unfinished only if both copies have the label: a copy that is
-//! damaged or old can only make it finished, and then nothing inside is formatted.
+//! before the second. So a format counts as unfinished only if both copies have the label, and as
+//! finished only if neither has it. In between, nothing inside is formatted, and the label is
+//! removed before the volume is used: cryptsetup repairs a damaged copy from the other one, which
+//! would bring a label that is left in one copy back to both.
 
 use belay_contract::encryption::UNFINISHED;
 
@@ -35,6 +37,8 @@ pub(crate) struct Header {
     unfinished: Option<String>,
     /// Whether no copy of the header has the subsystem [`UNFINISHED`].
     is_finished: bool,
+    /// Whether a copy of a LUKS2 header does not begin as a copy does.
+    lacks_copy: bool,
 }
 
 impl Header {
@@ -50,7 +54,7 @@ impl Header {
         };
         let first = block(0)?;
         if !first.starts_with(FIRST) {
-            // cryptsetup repairs the first copy when it opens the device.
+            // cryptsetup opens a device by its second copy as well.
             for at in SECOND_AT {
                 let second = block(at)?;
                 if is_second(&second) {
@@ -72,9 +76,11 @@ impl Header {
     }
 
     fn of(first: &[u8], second: &[u8]) -> Self {
-        let labels = [Some(first), Some(second).filter(|block| is_second(block))];
-        let labels = labels.map(|block| block.and_then(unfinished));
+        let second = Some(second).filter(|block| is_second(block));
+        let lacks_copy = first.is_empty() || version(first) == VERSION && second.is_none();
+        let labels = [Some(first), second].map(|block| block.and_then(unfinished));
         Header {
+            lacks_copy,
             is_finished: labels == [None, None],
             unfinished: match labels {
                 [Some(one), Some(other)] if one == other => Some(one),
@@ -92,6 +98,11 @@ impl Header {
     /// Whether the label of an unfinished format was removed from both copies.
     pub(super) fn is_finished(&self) -> bool {
         self.is_finished
+    }
+
+    /// Whether a copy of a LUKS2 header is destroyed. The checksums are not verified.
+    pub(super) fn lacks_copy(&self) -> bool {
+        self.lacks_copy
     }
 }
 
@@ -123,7 +134,7 @@ fn unfinished(block: &[u8]) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::Path;
 
     use proptest::prelude::*;
@@ -142,8 +153,17 @@ mod tests {
         block
     }
 
-    /// Reads the header of a file with these blocks.
-    fn read(blocks: &[(u64, Vec<u8>)]) -> Option<Header> {
+    /// Returns the first and the second copy of a header, with or without the label.
+    pub(in super::super) fn labelled([first, second]: [bool; 2]) -> [(u64, Vec<u8>); 2] {
+        let of = |magic, is_labelled| match is_labelled {
+            true => copy(magic, &label("0123"), UNFINISHED),
+            false => copy(magic, "", ""),
+        };
+        [(0, of(FIRST, first)), (0x4000, of(SECOND, second))]
+    }
+
+    /// Returns a machine with a file that has these blocks.
+    pub(in super::super) fn machine_with(blocks: &[(u64, Vec<u8>)]) -> Machine {
         let machine = Machine::new();
         let path = Path::new("/file");
         machine.make_file(path, 32 << 20);
@@ -152,6 +172,13 @@ mod tests {
         for (at, block) in blocks {
             kernel.pwrite(&file, block, *at).unwrap();
         }
+        machine
+    }
+
+    /// Reads the header of a file with these blocks.
+    fn read(blocks: &[(u64, Vec<u8>)]) -> Option<Header> {
+        let kernel = machine_with(blocks).process();
+        let file = kernel.open(Path::new("/file"), Open::FileRead).unwrap();
         Header::read(&kernel, &file).unwrap()
     }
 
@@ -179,6 +206,7 @@ mod tests {
             let header = read(&blocks).unwrap();
             assert_eq!(header.unfinished(), None, "{header:?}");
             assert_eq!(header.is_finished(), is_finished, "{header:?}");
+            assert_eq!(header.lacks_copy(), blocks.len() < 2, "{header:?}");
         }
     }
 
@@ -186,7 +214,8 @@ mod tests {
     fn any_luks_header_is_a_header_and_other_content_is_none() {
         let mut old = copy(FIRST, "", "");
         old[VERSION_AT + 1] = 1;
-        assert!(read(&[(0, old)]).unwrap().is_finished());
+        let old = read(&[(0, old)]).unwrap();
+        assert!(old.is_finished() && !old.lacks_copy());
         assert!(read(&[(0x40_0000, copy(SECOND, "", ""))]).is_some());
         assert_eq!(read(&[]), None);
         assert_eq!(read(&[(0x5000, copy(SECOND, "", ""))]), None);

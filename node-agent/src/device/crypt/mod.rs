@@ -98,17 +98,48 @@ pub(crate) fn format<K: Kernel>(
     child::format(kernel, device, key, label)
 }
 
-/// Removes the label of an unfinished format, and waits until both copies of the header are on the
-/// disk without it.
+/// Makes sure that both copies of the header are on the disk without the label of an unfinished
+/// format. `inside` is the opened device. An attempt that was killed may have removed the label from
+/// one copy only. A later repair of that copy by cryptsetup would bring the label back to both, so
+/// a device must not be used before this has returned.
 ///
 /// # Errors
-/// Returns the message of cryptsetup, or the kernel's error.
-pub(crate) fn finish<K: Kernel>(kernel: &K, device: &K::Fd) -> Result<(), Failure> {
+/// Returns `FAILED_PRECONDITION` if a copy has the label and `read_only` is set; otherwise the
+/// message of cryptsetup, or the kernel's error.
+pub(crate) fn finish<K: Kernel>(
+    kernel: &K,
+    volume: &VolumeId,
+    device: &K::Fd,
+    inside: &K::Fd,
+    read_only: bool,
+) -> Result<(), Failure> {
+    let is_finished = || -> Result<bool, Failure> {
+        let header = Header::read(kernel, device)?;
+        if header.as_ref().is_some_and(Header::lacks_copy) {
+            tracing::warn!(
+                id = volume.as_str(),
+                "a copy of its LUKS header is damaged, and the volume is lost if the other copy is \
+                 damaged too: unstage the volume, and run cryptsetup repair"
+            );
+        }
+        Ok(header.is_some_and(|header| header.is_finished()))
+    };
+    if is_finished()? {
+        return Ok(());
+    }
+    if read_only {
+        return Err(Failure::precondition(format!(
+            "volume {volume}: not used: its LUKS header is still labelled as unfinished, and the \
+             volume is requested read-only: use it read-write first"
+        )));
+    }
+    // The filesystem inside must be on the disk first: without the label, it is never made again.
+    kernel.fsync(inside)?;
     child::clear_label(kernel, device)?;
     kernel.fsync(device)?;
-    match Header::read(kernel, device)? {
-        Some(header) if header.is_finished() => Ok(()),
-        _ => Err(Failure::new(
+    match is_finished()? {
+        true => Ok(()),
+        false => Err(Failure::new(
             Kind::System,
             "cryptsetup reported success, but the LUKS header is still labelled as unfinished",
         )),
@@ -268,7 +299,37 @@ impl<K: Kernel> OpenDevice<K> {
 
 #[cfg(test)]
 mod tests {
+    use super::header::tests::{labelled, machine_with};
     use super::*;
+
+    /// Runs [`finish`] on a file with these copies of a header, and returns its result, whether
+    /// cryptsetup ran, and whether the header has no label afterwards.
+    fn finished(copies: [bool; 2], read_only: bool) -> (Result<(), Kind>, bool, bool) {
+        let machine = machine_with(&labelled(copies));
+        let kernel = machine.process();
+        let file = kernel.open(Path::new("/file"), Open::FileWrite).unwrap();
+        let volume = VolumeId::new("vol-1").unwrap();
+        machine.begin(None);
+        let done = finish(&kernel, &volume, &file, &file, read_only);
+        let ran = machine.end().iter().any(|call| call.name == "spawn");
+        let header = Header::read(&kernel, &file).unwrap().unwrap();
+        (done.map_err(|it| it.kind), ran, header.is_finished())
+    }
+
+    /// A label that is left in one copy of a used volume would return to both at a repair, and the
+    /// next stage would format the volume.
+    #[test]
+    fn a_header_that_is_labelled_in_any_copy_is_cleared_before_it_is_used() {
+        for copies in [[true, true], [false, true], [true, false]] {
+            assert_eq!(finished(copies, false), (Ok(()), true, true), "{copies:?}");
+            let refused = (Err(Kind::Precondition), false, false);
+            assert_eq!(finished(copies, true), refused, "{copies:?}");
+        }
+        for read_only in [true, false] {
+            let kept = (Ok(()), false, true);
+            assert_eq!(finished([false, false], read_only), kept);
+        }
+    }
 
     #[test]
     fn a_path_is_that_of_a_mapper_by_its_node_or_its_name() {

@@ -57,8 +57,8 @@ pub(super) fn stage<K: Kernel>(
     let passphrase = encrypt::passphrase(request, lane)?;
     let device = attach(cx, &request.id, storage, purpose, passphrase.is_some())?;
     if let Some(passphrase) = &passphrase {
-        let (device, unfinished) = encrypt::unlock(cx, (&spec, plan), device, passphrase)?;
-        let bound = encrypt::begin(cx, &device, unfinished.is_some())
+        let (device, _) = encrypt::unlock(cx, (&spec, plan), device, passphrase)?;
+        let bound = encrypt::begin(cx, &request.id, &device, read_only)
             .and_then(|()| cx.bind_raw(&request.id, &path, &device));
         return ended(cx, request, device, bound);
     }

@@ -243,23 +243,21 @@ pub(super) fn inside<K: Kernel>(
     )))
 }
 
-/// Records that the volume is in use, before users can write to it: removes the label from a header
-/// that was just created, and changes the record of the backing file.
+/// Records that the volume is in use, before users can write to it: removes the label that a header
+/// has since its creation, and changes the record of the backing file.
 ///
 /// # Errors
-/// Returns the message of cryptsetup, or the error of the disk with the header or the file.
+/// Returns the errors of [`crypt::finish`], or the error of the disk with the file.
 pub(super) fn begin<K: Kernel>(
     cx: &Context<'_, K>,
+    volume: &VolumeId,
     device: &OpenDevice<K>,
-    is_new: bool,
+    read_only: bool,
 ) -> Result<(), Failure> {
     let (kernel, outer) = (&cx.kernel, device.bottom());
-    if is_new {
-        // The filesystem inside must be on the disk first: without the label, it is never made
-        // again.
-        kernel.fsync(device.fd())?;
-        cx.phase(Phase::Format, || crypt::finish(kernel, outer.fd()))?;
-    }
+    cx.phase(Phase::Format, || {
+        crypt::finish(kernel, volume, outer.fd(), device.fd(), read_only)
+    })?;
     match outer.backing_file() {
         Some(file) => begin_use(kernel, file),
         None => Ok(()),

@@ -136,7 +136,6 @@ fn prepare<K: Kernel>(
     (under_test, unfinished): (&DeviceUnderTest<'_, K::Fd>, Option<Unfinished>),
     lane: Lane,
 ) -> Result<(), Obstacle> {
-    let is_unfinished = unfinished.is_some();
     let judged = match unfinished {
         Some(unfinished) => Decision::format(spec, Permit::Unfinished(unfinished)),
         None => decide(cx, spec, plan, device, under_test, lane)?,
@@ -174,7 +173,7 @@ fn prepare<K: Kernel>(
         Need::Nothing => judged.blocks_before_replay,
     };
     if device.is_mapper() {
-        encrypt::begin(cx, device, is_unfinished)?;
+        encrypt::begin(cx, &spec.request.id, device, mounting.is_reader())?;
     }
     let context = create(cx, spec, device, &mounting, context)?;
     refuse_miscounted(cx, spec, device, blocks_before_replay)?;
