@@ -114,6 +114,7 @@ fn with_rings(config: &Config, kernel: Linux) -> Linux {
 /// Call it after the mount namespace of process 1 was read, because the kernel denies this to a
 /// process with fewer capabilities than process 1.
 fn give_up_privileges() -> Result<Option<String>, StartError> {
+    privileges::forbid_core_files().map_err(|error| failed("forbidding core files", &error))?;
     let missing = privileges::keep_needed();
     let missing = missing.map_err(|error| failed("dropping privileges", &error))?;
     let mut lacking = None;

@@ -41,8 +41,10 @@ const KEY_DEADLINE: Duration = Duration::from_secs(120);
 /// Maximum duration of the other commands.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The exit code of cryptsetup for a passphrase that opens no key slot.
+/// The exit code of cryptsetup for a passphrase that opens no key slot, and for any other EPERM.
 const WRONG_PASSPHRASE: i32 = 2;
+/// The exit code of cryptsetup for ENOMEM.
+const TOO_LITTLE_MEMORY: i32 = 3;
 
 /// A command, without the options in [`ALWAYS`].
 struct Command<'a, Fd> {
@@ -104,7 +106,14 @@ pub(super) fn open<K: Kernel>(
     match end.code {
         Some(WRONG_PASSPHRASE) => Err(Failure::precondition(format!(
             "the passphrase of the Secret's key {secret_key} opens no key slot of the volume's \
-             LUKS header; nothing was changed"
+             LUKS header; nothing was changed: {}",
+            end.stderr
+        ))),
+        Some(TOO_LITTLE_MEMORY) => Err(Failure::quota(format!(
+            "the LUKS header's key derivation needs more than half of the agent's memory limit; \
+             raise the limit, or lower the cost of the key slot (cryptsetup luksConvertKey \
+             --pbkdf-memory): {}",
+            end.stderr
         ))),
         _ => succeeded(&end, "open"),
     }
@@ -159,9 +168,7 @@ fn succeeded(end: &ChildEnd, action: &str) -> Result<(), Failure> {
             let text = format!("cryptsetup {action} exceeded its deadline");
             return Err(Failure::timeout(text).may_be_running());
         }
-        None => "was killed by a signal, perhaps since the agent's memory limit is too small for \
-                 the header's key derivation"
-            .to_owned(),
+        None => "was killed by a signal".to_owned(),
     };
     let text = format!("cryptsetup {action} {how}: {}", end.stderr);
     Err(Failure::new(Kind::System, text))

@@ -21,6 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal};
 
+use super::memory;
 use crate::kernel::{Child, ChildEnd, Error, Result};
 
 /// The directories in which the agent searches for a tool, in this order.
@@ -102,7 +103,7 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
 
     let parent = rustix::process::getpid();
     let is_fsck = child.is_fsck;
-    let key = child.key.map(AsRawFd::as_raw_fd);
+    let key = child.key.map(|key| (key.as_raw_fd(), memory::share()));
     // Occupy the number of the key, so that the standard library does not open its own pipe there,
     // which the child would close.
     let occupied = child
@@ -122,8 +123,8 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
                 return Err(io::Error::last_os_error());
             }
         }
-        if let Some(key) = key {
-            inherit_key(key)?;
+        if let Some((key, memory)) = key {
+            inherit_key(key, memory)?;
         }
         Ok(())
     };
@@ -140,13 +141,14 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
     })
 }
 
-/// Gives the key its number in the child, and forbids core files. Makes only system calls.
-fn inherit_key(key: RawFd) -> io::Result<()> {
-    let none = Rlimit {
-        current: Some(0),
-        maximum: Some(0),
+/// Gives the key its number in the child, and limits the memory of the child, which derives another
+/// key from it. Makes only system calls.
+fn inherit_key(key: RawFd, memory: u64) -> io::Result<()> {
+    let limit = Rlimit {
+        current: Some(memory),
+        maximum: Some(memory),
     };
-    rustix::process::setrlimit(Resource::Core, none)?;
+    rustix::process::setrlimit(Resource::As, limit)?;
     let copied = match key == KEY_FD {
         // dup2 would leave the flag FD_CLOEXEC set.
         // SAFETY: `key` is open until the program starts.
@@ -374,10 +376,10 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_the_third_descriptor_and_no_core_file_is_left() {
+    fn the_key_is_the_third_descriptor_and_the_memory_is_limited() {
         let key = OwnedFd::from(tempfile::tempfile().unwrap());
         rustix::io::write(&key, b"secret").unwrap();
-        let script = format!("cat {KEY} >&2; echo >&2; ulimit -Hc >&2");
+        let script = format!("cat {KEY} >&2; echo >&2; ulimit -Hv >&2");
         let child = Child {
             program: "sh",
             args: vec!["-c".to_owned(), script],
@@ -387,7 +389,8 @@ mod tests {
             is_given_up: &|| false,
             is_fsck: false,
         };
-        assert_eq!(run(&child).unwrap(), ended(0, "secret; 0"));
+        let kib = memory::share() / 1024;
+        assert_eq!(run(&child).unwrap(), ended(0, &format!("secret; {kib}")));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! with all capabilities.
 
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs,
@@ -39,6 +40,25 @@ pub(crate) struct Missing {
     pub(crate) is_vital: bool,
     /// The operations that the agent cannot perform; a lowercase fragment.
     pub(crate) why: String,
+}
+
+/// Forbids core files of this process and of processes that it starts, because their memory has
+/// passphrases and keys of volumes.
+///
+/// # Errors
+/// Returns the kernel's error.
+pub(crate) fn forbid_core_files() -> Result<()> {
+    // A limit of 0 does not apply to a core file that is piped to a program. The value 1 stops such
+    // files too (fs/coredump.c of the kernel).
+    let limit = Rlimit {
+        current: Some(1),
+        maximum: Some(1),
+    };
+    match setrlimit(Resource::Core, limit) {
+        // The limit is 0, and may only be raised with CAP_SYS_RESOURCE.
+        Ok(()) | Err(Errno::PERM) => Ok(()),
+        Err(errno) => Err(Error::new("setrlimit", "of this process", errno)),
+    }
 }
 
 /// Permanently drops all other capabilities in the calling thread and in threads that it starts.
@@ -109,4 +129,18 @@ fn bound(needed: CapabilitySet) -> rustix::io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_core_file_is_written_even_by_a_program() {
+        forbid_core_files().unwrap();
+        let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
+        let line = limits.lines().find(|line| line.starts_with("Max core"));
+        let words: Vec<_> = line.unwrap().split_whitespace().collect();
+        assert!(words[4..6] == ["1", "1"] || words[4..6] == ["0", "0"], "{words:?}");
+    }
 }
