@@ -113,8 +113,9 @@ impl<K: Kernel> Context<'_, K> {
         })
     }
 
-    /// Unmounts the bind mount of a raw device that no longer belongs to the volume, and removes
-    /// the name in `/dev/belay` under which the device was bound.
+    /// Unmounts the bind mount of a raw device that no longer belongs to the volume, removes the
+    /// name in `/dev/belay` under which the device was bound, and closes a mapper whose disk was
+    /// removed.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -129,6 +130,9 @@ impl<K: Kernel> Context<'_, K> {
         self.index.forget(path);
         if let Some(label) = label.filter(|label| self.transport.is_named(volume, label)) {
             self.remove(volume, &label);
+        }
+        if self.kernel.is_mapper(stat.rdev) {
+            self.close_removed(volume, stat.rdev);
         }
         Ok(())
     }

@@ -44,6 +44,17 @@ pub(crate) fn over<K: Kernel>(kernel: &K, dev: Dev) -> kernel::Result<Vec<Mapper
     Ok(found)
 }
 
+/// Returns the mappers of encrypted devices whose disk was removed. A mapper that another process
+/// is creating may be among them.
+///
+/// # Errors
+/// Returns an error if sysfs cannot be read.
+pub(crate) fn removed<K: Kernel>(kernel: &K) -> kernel::Result<Vec<Mapper>> {
+    let mut found = kernel.mappers()?;
+    found.retain(|mapper| mapper.uuid.starts_with(UUID) && mapper.below.is_empty());
+    Ok(found)
+}
+
 /// Returns the mapper of an encrypted device with this number; `None` for any other device.
 ///
 /// # Errors

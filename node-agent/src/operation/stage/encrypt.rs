@@ -156,6 +156,7 @@ fn open<K: Kernel>(
     }
     let name = crypt::name(cx.transport.driver(), id);
     let opened = cx.phase(Phase::Attach, || {
+        cx.close_removed(id, outer.dev(kernel)?);
         crypt::open(kernel, outer, &name, (&key, passphrase.secret_key))
     });
     drop(turn);
@@ -286,15 +287,24 @@ impl<K: Kernel> Node<K> {
         Ok(!mappers.is_empty())
     }
 
-    /// Closes a mapper whose disk was removed and whose filesystem was unmounted. Does nothing for
-    /// another device.
+    /// Closes the mapper of the volume, or the mapper with the number `dev`, if its disk was removed
+    /// and it is not mounted or bound anywhere. Otherwise, the mapper would keep its name, with
+    /// which the volume is opened the next time.
     pub(in crate::operation) fn close_removed(&self, volume: &VolumeId, dev: Dev) {
-        let close = || match crypt::at(&self.kernel, dev)? {
-            Some(mapper) => crypt::close(&self.kernel, &mapper),
-            None => Ok(()),
-        };
-        if let Err(failure) = close() {
+        if let Err(failure) = self.try_close_removed(volume, dev) {
             tracing::warn!(id = volume.as_str(), "its mapper stays open: {failure}");
         }
+    }
+
+    fn try_close_removed(&self, volume: &VolumeId, dev: Dev) -> Result<(), Failure> {
+        let name = crypt::name(self.transport.driver(), volume);
+        for mapper in crypt::removed(&self.kernel)? {
+            if mapper.dev == dev || mapper.name == name {
+                self.mounts().refuse_others(volume, mapper.dev)?;
+                self.mounts().refuse_shown(volume, mapper.dev, &[])?;
+                crypt::close(&self.kernel, &mapper)?;
+            }
+        }
+        Ok(())
     }
 }
