@@ -28,35 +28,51 @@ const PASSPHRASES: [&str; 3] = ["encryptionPassphrase", "encryption-passphrase",
 /// that an operator types.
 const PASSPHRASE_BYTES_MAX: usize = 512;
 
-/// Whether the key is a parameter for encryption that [`is_requested`] reads.
+/// Whether the key is a parameter for encryption that [`is_wanted`] reads.
 #[must_use]
 pub fn is_parameter(key: &str) -> bool {
     let others = [OTHER_ENCRYPTED, OTHER_CIPHER, OTHER_KEY_SIZE];
     key == ENCRYPTED || others.contains(&name(key))
 }
 
-/// Whether the parameters of a class, or a volume context, request encryption.
+/// Whether the parameters of a class request encryption for a new volume.
 ///
 /// # Errors
-/// Returns `Invalid`, naming the entry, for a value other than `true` and `false`, and for a cipher
-/// or key size that Belay does not use.
+/// Returns the errors of [`is_requested`], and `Invalid`, naming the entry, for a cipher or key size
+/// that Belay does not use.
+pub fn is_wanted(field: &str, parameters: &Context) -> Result<bool, Failure> {
+    for (key, value) in parameters.iter() {
+        match name(key) {
+            OTHER_CIPHER => allow(field, (key, value), &["aes-xts-plain64"])?,
+            OTHER_KEY_SIZE => allow(field, (key, value), &["256", "512"])?,
+            _ => {}
+        }
+    }
+    is_requested(field, parameters)
+}
+
+/// Whether a volume context requests encryption. Ignores the cipher and the key size of another
+/// driver's volume, because the header of the volume has its own.
+///
+/// # Errors
+/// Returns `Invalid`, naming the entry, for a value other than `true` and `false`.
 pub fn is_requested(field: &str, entries: &Context) -> Result<bool, Failure> {
     let mut is_requested = false;
     for (key, value) in entries.iter() {
-        let allowed: &[&str] = match name(key) {
-            _ if key == ENCRYPTED => &["true", "false"],
-            OTHER_ENCRYPTED => &["true", "false"],
-            OTHER_CIPHER => &["aes-xts-plain64"],
-            OTHER_KEY_SIZE => &["256", "512"],
-            _ => continue,
-        };
-        if !allowed.contains(&value) {
-            let why = format!("must be {}, not {value:?}", allowed.join(" or "));
-            return Err(Failure::invalid(&format!("{field}[{key}]"), why));
+        if key == ENCRYPTED || name(key) == OTHER_ENCRYPTED {
+            allow(field, (key, value), &["true", "false"])?;
+            is_requested |= value == "true";
         }
-        is_requested |= value == "true";
     }
     Ok(is_requested)
+}
+
+fn allow(field: &str, (key, value): (&str, &str), allowed: &[&str]) -> Result<(), Failure> {
+    if allowed.contains(&value) {
+        return Ok(());
+    }
+    let why = format!("must be {}, not {value:?}", allowed.join(" or "));
+    Err(Failure::invalid(&format!("{field}[{key}]"), why))
 }
 
 /// Returns the entry of the volume context of an encrypted volume.
@@ -69,30 +85,39 @@ pub fn entry() -> (String, String) {
 /// passphrase. No error contains the passphrase.
 ///
 /// # Errors
-/// Returns `Invalid` if the secrets contain no passphrase or several, or a passphrase that is
-/// empty, too long, or ends with a newline.
+/// Returns `Invalid` if the secrets contain no passphrase or several, or an empty one.
 pub fn passphrase(secrets: &Secrets) -> Result<(&'static str, &str), Failure> {
     let invalid = |why: String| Err(Failure::invalid("secrets", why));
     let found = PASSPHRASES.map(|key| Some((key, secrets.get(key)?)));
     let mut found = found.into_iter().flatten();
-    let (key, passphrase) = match (found.next(), found.next()) {
-        (Some(found), None) => found,
+    match (found.next(), found.next()) {
+        (Some((key, "")), None) => invalid(format!("{key} is empty")),
+        (Some(found), None) => Ok(found),
         (Some((one, _)), Some((other, _))) => {
-            return invalid(format!("contain both {one} and {other}; keep one of them"));
+            invalid(format!("contain both {one} and {other}; keep one of them"))
         }
-        (None, _) => {
-            return invalid(format!(
-                "contain none of {}, but the volume is encrypted; name a Secret with the \
-                 passphrase in the StorageClass (csi.storage.k8s.io/node-stage-secret-name and \
-                 csi.storage.k8s.io/node-stage-secret-namespace)",
-                PASSPHRASES.join(", ")
-            ));
-        }
-    };
+        (None, _) => invalid(format!(
+            "contain none of {}, but the volume is encrypted; name a Secret with the passphrase in \
+             the StorageClass (csi.storage.k8s.io/node-stage-secret-name and \
+             csi.storage.k8s.io/node-stage-secret-namespace)",
+            PASSPHRASES.join(", ")
+        )),
+    }
+}
+
+/// Refuses a passphrase for a new header, which the Secret has as `key`, if an operator could not
+/// type it. Drivers that use the bytes of the Secret as they are have created headers with such
+/// passphrases, which are opened. No error contains the passphrase.
+///
+/// # Errors
+/// Returns `Invalid` if the passphrase is too long, or ends with a newline.
+pub fn refuse_for_new(key: &str, passphrase: &str) -> Result<(), Failure> {
+    let invalid = |why: String| Err(Failure::invalid("secrets", why));
     let bytes = passphrase.len();
-    if !(1..=PASSPHRASE_BYTES_MAX).contains(&bytes) {
+    if bytes > PASSPHRASE_BYTES_MAX {
         return invalid(format!(
-            "{key} has {bytes} bytes; a passphrase has 1 to {PASSPHRASE_BYTES_MAX}"
+            "{key} has {bytes} bytes; a passphrase for a new volume has at most \
+             {PASSPHRASE_BYTES_MAX}"
         ));
     }
     if passphrase.ends_with('\n') {
@@ -101,7 +126,7 @@ pub fn passphrase(secrets: &Secrets) -> Result<(&'static str, &str), Failure> {
              without it (echo -n, or kubectl create secret --from-literal)"
         ));
     }
-    Ok((key, passphrase))
+    Ok(())
 }
 
 /// Returns the key without the name of a driver and the slash.
@@ -119,7 +144,7 @@ mod tests {
     }
 
     fn requested(entries: &[(&str, &str)]) -> Result<bool, Failure> {
-        is_requested("parameters", &Context::new("parameters", owned(entries))?)
+        is_wanted("parameters", &Context::new("parameters", owned(entries))?)
     }
 
     #[test]
@@ -156,6 +181,10 @@ mod tests {
             let refused = requested(&[(key, value)]).unwrap_err().message;
             let begin = format!("parameters[{key}]: must be ");
             assert!(refused.starts_with(&begin), "{refused}");
+            // The volume of another driver is opened, whatever its cipher is.
+            let context = Context::new("volume_context", owned(&[(key, value)])).unwrap();
+            let is_refused = is_requested("volume_context", &context).is_err();
+            assert_eq!(is_refused, key.ends_with("encrypted"), "{key}");
         }
     }
 
@@ -163,18 +192,26 @@ mod tests {
     fn one_passphrase_is_taken_as_it_is_and_no_error_shows_it() {
         let secrets = |entries: &[(&str, &str)]| Secrets::new(owned(entries).collect()).unwrap();
         let longest = "x".repeat(512);
+        let too_long = format!("canary{longest}");
         for key in PASSPHRASES {
-            for value in [" canary\nof two lines", &longest] {
+            for (value, refused_for_new) in [
+                (" canary\nof two lines", None),
+                (&longest, None),
+                (&too_long, Some("has 518 bytes")),
+                ("canary\n", Some("ends with a newline")),
+            ] {
                 let secrets = secrets(&[(key, value), ("user", "other")]);
                 assert_eq!(passphrase(&secrets), Ok((key, value)));
+                let refused = refuse_for_new(key, value).err().map(|it| it.message);
+                assert_eq!(refused.is_some(), refused_for_new.is_some(), "{refused:?}");
+                let refused = refused.unwrap_or_default();
+                assert!(refused.contains(refused_for_new.unwrap_or_default()));
+                assert!(!refused.contains("canary"), "{refused}");
             }
         }
-        let too_long = format!("canary{longest}");
         for (entries, words) in [
             (&[("user", "canary")][..], "node-stage-secret-name"),
-            (&[(PASSPHRASES[0], "")], "has 0 bytes"),
-            (&[(PASSPHRASES[0], too_long.as_str())], "has 518 bytes"),
-            (&[(PASSPHRASES[1], "canary\n")], "ends with a newline"),
+            (&[(PASSPHRASES[0], "")], "is empty"),
             (
                 &[(PASSPHRASES[0], "canary"), (PASSPHRASES[2], "canary")],
                 "both encryptionPassphrase and luksKey",

@@ -89,7 +89,7 @@ impl Operations {
         self.refuse_immutable(&request.mutable_parameters)?;
         let parameters = Self::merged(request.parameters, &request.mutable_parameters)?;
         let mut sizes = self.sizes(&parameters, &usage)?;
-        let encrypted = encryption::is_requested(PARAMETERS, &parameters)?;
+        let encrypted = encryption::is_wanted(PARAMETERS, &parameters)?;
         if encrypted {
             sizes.min = sizes.min.max(support::smallest_encrypted(&usage));
         }
@@ -175,7 +175,7 @@ impl Operations {
             }
         }
         FormatOptions::read(PARAMETERS, parameters)?;
-        encryption::is_requested(PARAMETERS, parameters)?;
+        encryption::is_wanted(PARAMETERS, parameters)?;
         self.backend().sizes_for(parameters, usage)
     }
 }

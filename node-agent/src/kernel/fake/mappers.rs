@@ -39,7 +39,11 @@ impl Mappers for Fake {
 pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
     let line = format!("cryptsetup {}", child.args.join(" "));
     fake.call("spawn", line, &[], |_| Ok(()))?;
-    assert!(child.args.iter().any(|arg| arg == "config"), "{:?}", child.args);
+    assert!(
+        child.args.iter().any(|arg| arg == "config"),
+        "{:?}",
+        child.args
+    );
     let Some(device) = child.device else {
         return Ok(end(1, "no device".to_owned()));
     };

@@ -141,6 +141,9 @@ mod tests {
         let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
         let line = limits.lines().find(|line| line.starts_with("Max core"));
         let words: Vec<_> = line.unwrap().split_whitespace().collect();
-        assert!(words[4..6] == ["1", "1"] || words[4..6] == ["0", "0"], "{words:?}");
+        assert!(
+            words[4..6] == ["1", "1"] || words[4..6] == ["0", "0"],
+            "{words:?}"
+        );
     }
 }

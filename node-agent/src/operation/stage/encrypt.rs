@@ -130,6 +130,7 @@ fn open<K: Kernel>(
     let turn = turn(cx)?;
     let unfinished = match permit {
         Some(permit) => {
+            encryption::refuse_for_new(passphrase.secret_key, passphrase.text)?;
             cx.progress().refuse_given_up()?;
             let create =
                 |attempt: &str| crypt::format(kernel, outer.fd(), &key, &crypt::label(attempt));
