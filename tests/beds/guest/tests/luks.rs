@@ -23,6 +23,9 @@ unpublish() { volume $1; node unpublish $1 --target $targets; }
 unstage() { volume $1; node unstage $1 --staging $stages; }
 grow() { volume $1; node expand $1 --path $targets --staging $stages --size $2; }
 mappers() { ls -d /sys/block/dm-* 2>/dev/null | wc -l; }
+# A shell with -e ignores the result of a pipeline that begins with an exclamation mark.
+absent() { local code=0; grep -aq \"$@\" || code=$?; [ $code = 1 ]; }
+detached() { losetup -a >/run/loops; absent $1 /run/loops; }
 END";
 
 /// Starts the programs of `local` without waiting for an earlier agent.
@@ -39,6 +42,11 @@ ready /run/node.sock >/dev/null 2>&1 || { cat /run/node.log; exit 1; }";
 /// Kills the agent, and waits until its process 1 has reaped it.
 const KILL_AGENT: &str = "\
 kill -9 $(cat /run/node.pid); while kill -0 $(cat /run/node.pid) 2>/dev/null; do sleep 0.1; done";
+
+/// Checks that a stage has not changed the disk, and has left no mapper.
+const KEPT: &str = "\
+sha256sum --check --status /run/whole <$D
+[ $(mappers) = 0 ]";
 
 /// Runs a script with the calls of [`PREPARE`].
 #[track_caller]
@@ -103,9 +111,9 @@ fn live(guest: &mut Guest<'_>, filesystem: &str, mib: u64, grown: u64) {
         guest,
         &format!(
             "yes 'known plaintext' | head -c 4M >{target}/before; sync {target}/before
-             [ $(mappers) = 1 ] && [ $(head -c 4 /state/belay/volumes/{id}) = LUKS ]
-             ! grep -aqz 'known plaintext' /state/belay/volumes/{id}
-"
+             [ $(mappers) = 1 ]
+             [ $(head -c 4 /state/belay/volumes/{id}) = LUKS ]
+             absent -z 'known plaintext' /state/belay/volumes/{id}"
         ),
     );
     run(guest, &format!("{KILL_AGENT}\n{START_AGENT}"));
@@ -130,7 +138,8 @@ fn live(guest: &mut Guest<'_>, filesystem: &str, mib: u64, grown: u64) {
         guest,
         &format!(
             "unpublish {id}; unstage {id}
-             [ $(mappers) = 0 ] && ! losetup -a | grep -q {id}"
+             [ $(mappers) = 0 ]
+             detached {id}"
         ),
     );
     let wrong = refused(guest, &format!("KEY=/run/other stage {id} {how}"));
@@ -157,8 +166,12 @@ fn live(guest: &mut Guest<'_>, filesystem: &str, mib: u64, grown: u64) {
              yes 'known plaintext' | head -c 4M | cmp - {target}/before
              sha256sum --check --status /run/sum <{target}/after
              unpublish {id}; unstage {id}
-             [ $(mappers) = 0 ] && ! losetup -a | grep -q {id}
-             ! cat /run/node.log /run/controller.log | grep -q canary
+             [ $(mappers) = 0 ]
+             detached {id}
+             dmesg >/run/dmesg
+             absent canary /run/node.log /run/controller.log /run/dmesg
+             cat /run/node.log /run/key >/run/planted
+             if absent canary /run/planted; then exit 1; fi
              controller delete {id}"
         ),
     );
@@ -172,8 +185,7 @@ fn live_raw(guest: &mut Guest<'_>) {
         &format!(
             "stage {id} --block; publish {id} --block
              yes 'known plaintext' | head -c 4M >{target}; sync {target}
-             ! grep -aqz 'known plaintext' /state/belay/volumes/{id}
-"
+             absent -z 'known plaintext' /state/belay/volumes/{id}"
         ),
     );
     run(guest, &format!("{KILL_AGENT}\n{START_AGENT}"));
@@ -183,11 +195,13 @@ fn live_raw(guest: &mut Guest<'_>) {
             "controller expand {id} --size 192MiB >/dev/null; grow {id} 192MiB >/dev/null
              [ $(blockdev --getsize64 {target}) = $((176 << 20)) ]
              stage {id} --block; publish {id} --block; unpublish {id}; unstage {id}
-             [ $(mappers) = 0 ] && ! losetup -a | grep -q {id}
+             [ $(mappers) = 0 ]
+             detached {id}
              stage {id} --block; publish {id} --block
              yes 'known plaintext' | head -c 4M | cmp - {target} -n 4194304
              unpublish {id}; unstage {id}
-             [ $(mappers) = 0 ] && controller delete {id}"
+             [ $(mappers) = 0 ]
+             controller delete {id}"
         ),
     );
 }
@@ -249,10 +263,7 @@ fn nothing_inside_a_foreign_header_is_formatted_and_no_mapper_is_left() {
             );
             let empty = refused(&mut guest, &format!("stage {new} --fs-type ext4"));
             assert!(empty.contains("was opened, and has"), "{how}: {empty}");
-            run(
-                &mut guest,
-                "sha256sum --check --status /run/whole <$D && [ $(mappers) = 0 ]",
-            );
+            run(&mut guest, KEPT);
             // A raw volume is bound, and its content is kept.
             run(
                 &mut guest,
@@ -282,10 +293,7 @@ fn refuse_unencrypted(guest: &mut Guest<'_>, used: &str) {
         );
         let plain = refused(guest, &format!("stage {used} --fs-type ext4"));
         assert!(plain.contains("nothing was changed"), "{plain}");
-        run(
-            guest,
-            "sha256sum --check --status /run/whole <$D && [ $(mappers) = 0 ]",
-        );
+        run(guest, KEPT);
     }
     // A volume that was restored or in use, and is blank, is lost.
     run(
@@ -306,7 +314,7 @@ fn live_despite_left_mappers(guest: &mut Guest<'_>, used: &str) {
         guest,
         &format!(
             "stage {used} --fs-type ext4; echo kept >/pods/{id}/staging/file; unstage {id}
-                 [ -z \"$(cryptsetup luksDump $D | grep unfinished)\" ]
+                 cryptsetup luksDump $D >/run/dump; absent unfinished /run/dump
                  cryptsetup open $D left --key-file /run/key
                  unstage {id}; [ $(mappers) = 0 ]
                  cryptsetup open $D left --key-file /run/key
@@ -342,7 +350,52 @@ fn an_encrypted_volume_outlives_power_cuts_and_is_formatted_once() {
         if lived.is_synced {
             run(&mut guest, &format!("grep -q kept /pods/{id}/staging/file"));
         }
-        run(&mut guest, &format!("unstage {id}; [ $(mappers) = 0 ]"));
+        outlive_a_repair(&mut guest, &used);
+    }
+}
+
+/// Writes to the staged volume, unstages it, lets cryptsetup repair its header, as it does when it
+/// uses its locks, and stages the volume again: it must not be formatted.
+fn outlive_a_repair(guest: &mut Guest<'_>, used: &str) {
+    let id = disks::ID;
+    run(
+        guest,
+        &format!(
+            "echo written >/pods/{id}/staging/later; unstage {id}; [ $(mappers) = 0 ]
+             cryptsetup luksDump $D >/run/dump; absent unfinished /run/dump
+             stage {used} --fs-type ext4; grep -q written /pods/{id}/staging/later
+             unstage {id}; [ $(mappers) = 0 ]"
+        ),
+    );
+}
+
+/// An agent was cut off while it removed the label of a new header: one copy of the header has no
+/// label and a wrong checksum, and the other has the label.
+#[test]
+#[ignore = "needs User-mode Linux: make guest"]
+fn a_label_that_is_left_in_one_copy_leads_to_no_second_format() {
+    let (machine, _) = machine_with_disk(newest_kernel());
+    let mut guest = with_disk(&machine);
+    let used = disk("used");
+    // The label of the mark in the publish context.
+    let label = format!("belay-{}", "5a".repeat(16));
+    for copy in [0, 0x4000] {
+        run(
+            &mut guest,
+            &format!(
+                "cryptsetup luksFormat -q --type luks2 --pbkdf pbkdf2 \\
+                     --pbkdf-force-iterations 1000 --label {label} --subsystem belay:unfinished \\
+                     $D /run/key
+                 cryptsetup open $D made --key-file /run/key
+                 mkfs.ext4 -qF /dev/$(ls /sys/block | grep ^dm-); cryptsetup close made
+                 for at in 24 208; do
+                     dd if=/dev/zero of=$D bs=1 seek=$(({copy} + at)) count=48 \\
+                         conv=notrunc,fsync status=none
+                 done
+                 stage {used} --fs-type ext4"
+            ),
+        );
+        outlive_a_repair(&mut guest, &used);
     }
 }
 
@@ -426,8 +479,23 @@ fn a_removed_disk_leaves_no_mapper() {
     );
     guest.detach(0);
     run(&mut guest, &format!("unstage {id}"));
+    let is_closed = until("[ -z \"$(ls -d /sys/block/dm-* 2>/dev/null)\" ]");
+    run(&mut guest, &is_closed);
+    // The mapper of a raw volume keeps neither its number nor its name.
+    guest.attach(0);
+    run(&mut guest, &until("[ -b $D ]"));
+    let used = disk("used");
     run(
         &mut guest,
-        &until("[ -z \"$(ls -d /sys/block/dm-* 2>/dev/null)\" ]"),
+        &format!("stage {used} --block; [ $(mappers) = 1 ]"),
+    );
+    guest.detach(0);
+    run(&mut guest, &format!("unstage {id}"));
+    run(&mut guest, &is_closed);
+    guest.attach(0);
+    run(&mut guest, &until("[ -b $D ]"));
+    run(
+        &mut guest,
+        &format!("stage {used} --fs-type ext4; unstage {id}; [ $(mappers) = 0 ]"),
     );
 }
