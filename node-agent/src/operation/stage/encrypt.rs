@@ -198,8 +198,17 @@ fn to_format<K: Kernel>(
     under_test: &DeviceUnderTest<'_, K::Fd>,
 ) -> Result<Option<Permit>, Failure> {
     let found = examine(&cx.kernel, under_test);
-    if matches!(found, Probed::Foreign(_)) && Header::read(&cx.kernel, under_test.fd)?.is_some() {
-        return Ok(None);
+    let header = || Header::read(&cx.kernel, under_test.fd);
+    match &found {
+        Probed::Foreign(_) if header()?.is_some() => return Ok(None),
+        // A bad sector elsewhere must not prevent the use of a valid header.
+        Probed::Unreadable(failure) if failure.kind != Kind::Busy => {
+            let header = header().ok().flatten();
+            if header.is_some_and(|header| header.unfinished().is_none()) {
+                return Ok(None);
+            }
+        }
+        _ => {}
     }
     // The filesystem that the request names is inside of the encrypted device.
     let outer = MountSpec { fs: None, ..*spec };
@@ -224,24 +233,25 @@ fn to_format<K: Kernel>(
 /// Returns `FAILED_PRECONDITION` with the commands to run if there is no filesystem, because
 /// nothing inside of such a device is ever formatted.
 pub(super) fn inside<K: Kernel>(
-    kernel: &K,
+    node: &Node<K>,
     spec: &MountSpec<'_>,
-    device: &OpenDevice<K>,
     under_test: &DeviceUnderTest<'_, K::Fd>,
 ) -> Result<Probed, Failure> {
-    let what = match examine_ends(kernel, under_test) {
+    let what = match examine_ends(&node.kernel, under_test) {
         Some(found @ (Probed::Known(_) | Probed::Unreadable(_))) => return Ok(found),
         Some(Probed::Foreign(foreign)) => foreign.to_string(),
         _ => "nothing at its start and its end".to_owned(),
     };
     Refusal::Foreign.count();
-    let fs = spec.fs.unwrap_or(FsType::Ext4);
+    let (id, fs) = (&spec.request.id, spec.fs.unwrap_or(FsType::Ext4));
+    // The device is detached now, and its number may soon be that of another volume.
+    let named = node.transport.named(&node.kernel, id)?;
     Err(Failure::precondition(format!(
-        "volume {}: not formatted: it was opened, and has {what}, but its LUKS header does not \
-         record that Belay was formatting it; if it holds no data: cryptsetup open {} new, and \
-         mkfs.{fs} /dev/mapper/new; nothing was changed",
-        spec.request.id,
-        device.bottom().path().display()
+        "volume {id}: not formatted: it was opened, and has {what}, but its LUKS header does not \
+         record that Belay was formatting it; if it holds no data, delete its pods, and then: \
+         cryptsetup open FILE_OR_DISK new (here {}), mkfs.{fs} /dev/mapper/new, and cryptsetup \
+         close new; nothing was changed",
+        named.display()
     )))
 }
 

@@ -291,7 +291,7 @@ fn decide<K: Kernel>(
     lane: Lane,
 ) -> Result<Decision, Obstacle> {
     if device.is_mapper() {
-        let found = encrypt::inside(&cx.kernel, spec, device, under_test)?;
+        let found = encrypt::inside(cx, spec, under_test)?;
         return Ok(judge(cx, spec, plan, under_test, found)?);
     }
     let decided = cx.phase(Phase::Probe, || {
