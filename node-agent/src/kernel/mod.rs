@@ -312,7 +312,7 @@ pub(crate) trait Kernel:
 
     /// Returns a random UUID as text: /proc/sys/kernel/random/uuid (random(4)). Does not block.
     fn new_uuid(&self) -> Result<String>;
-    /// nanosleep(2), only for [`while_busy`].
+    /// nanosleep(2), for [`while_busy`], and for a turn to derive a key.
     fn pause(&self, time: Duration);
     /// Runs a tool until it exits, with the device as its standard input. The child is killed
     /// at the deadline, and when the agent exits.

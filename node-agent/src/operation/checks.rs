@@ -32,28 +32,27 @@ pub(super) struct Running<'a> {
 }
 
 impl Checks {
-    /// Permits a check, which the caller kills after `at_most`. Returns an error instead of waiting
+    /// Permits a check, which is called `what` in messages, and which the caller kills after
+    /// `at_most`. Returns an error instead of waiting
     /// for a running check, because a waiting check would occupy a slot for mkfs. A killed check
     /// that cannot exit, because its disk does not respond, does not prevent the check of a
     /// different volume.
     ///
     /// # Errors
     /// Returns `ABORTED` while another check runs, or if too many killed checks have not exited.
-    pub(super) fn begin(&self, at_most: Duration) -> Result<Running<'_>, Failure> {
+    pub(super) fn begin(&self, what: &str, at_most: Duration) -> Result<Running<'_>, Failure> {
         let now = Instant::now();
         let mut running = self.running.lock();
         let may_write = |check: &Check| !check.is_killed && check.deadline > now;
         if running.iter().any(may_write) {
-            return Err(Failure::busy(
-                "the ext4 must be checked before it is mounted, and e2fsck is checking another \
-                 volume on this node; retry",
-            ));
+            return Err(Failure::busy(format!(
+                "the volume needs {what}, and that of another volume on this node is running; retry"
+            )));
         }
         if running.len() > STUCK_MAX {
             return Err(Failure::busy(format!(
-                "the ext4 must be checked before it is mounted, and {} e2fsck of other volumes do \
-                 not end, since their disks do not answer; reboot the node, or retry once the \
-                 disks answer",
+                "the volume needs {what}, and {} of other volumes do not end, since their disks do \
+                 not answer; reboot the node, or retry once the disks answer",
                 running.len()
             )));
         }
@@ -99,18 +98,23 @@ mod tests {
     #[test]
     fn one_check_runs_at_a_time_and_one_that_does_not_end_keeps_no_other_from_running() {
         let checks = Checks::default();
-        let refused = |checks: &Checks| checks.begin(HOUR).err().map(|failure| failure.kind);
-        let first = checks.begin(HOUR).unwrap();
+        let refused = |checks: &Checks| {
+            checks
+                .begin("e2fsck", HOUR)
+                .err()
+                .map(|failure| failure.kind)
+        };
+        let first = checks.begin("e2fsck", HOUR).unwrap();
         assert_eq!(refused(&checks), Some(Kind::Busy));
         drop(first);
         let stuck: Vec<_> = (0..=STUCK_MAX)
-            .map(|_| checks.begin(Duration::ZERO).unwrap())
+            .map(|_| checks.begin("e2fsck", Duration::ZERO).unwrap())
             .collect();
-        let failure = checks.begin(HOUR).err().unwrap();
-        assert!(failure.message.contains("3 e2fsck"), "{failure}");
+        let failure = checks.begin("e2fsck", HOUR).err().unwrap();
+        assert!(failure.message.contains("e2fsck, and 3 of"), "{failure}");
         drop(stuck);
-        let _stuck = checks.begin(Duration::ZERO).unwrap();
-        let second = checks.begin(HOUR).unwrap();
+        let _stuck = checks.begin("e2fsck", Duration::ZERO).unwrap();
+        let second = checks.begin("e2fsck", HOUR).unwrap();
         assert_eq!(refused(&checks), Some(Kind::Busy));
         drop(second);
         assert_eq!(refused(&checks), None);
@@ -121,17 +125,17 @@ mod tests {
         let checks = Checks::default();
         let killed: Vec<_> = (0..=STUCK_MAX)
             .map(|_| {
-                let check = checks.begin(HOUR).unwrap();
-                assert!(checks.begin(HOUR).is_err());
+                let check = checks.begin("e2fsck", HOUR).unwrap();
+                assert!(checks.begin("e2fsck", HOUR).is_err());
                 check.is_killed();
                 check
             })
             .collect();
-        let failure = checks.begin(HOUR).err().unwrap();
-        assert!(failure.message.contains("3 e2fsck"), "{failure}");
+        let failure = checks.begin("e2fsck", HOUR).err().unwrap();
+        assert!(failure.message.contains("e2fsck, and 3 of"), "{failure}");
         // One of the killed checks has exited.
         drop(killed.into_iter().next());
-        let _next = checks.begin(HOUR).unwrap();
-        assert!(checks.begin(HOUR).is_err());
+        let _next = checks.begin("e2fsck", HOUR).unwrap();
+        assert!(checks.begin("e2fsck", HOUR).is_err());
     }
 }

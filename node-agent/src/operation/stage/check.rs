@@ -28,7 +28,7 @@ pub(super) fn repair<K: Kernel>(
     under_test: &DeviceUnderTest<'_, K::Fd>,
 ) -> Result<(), Failure> {
     let volume = &spec.request.id;
-    let only = cx.shared.checks.begin(CHECK_DEADLINE)?;
+    let only = cx.shared.checks.begin("e2fsck", CHECK_DEADLINE)?;
     let checked = cx.phase(Phase::Repair, || {
         check(&cx.kernel, under_test, CHECK_DEADLINE, &|| only.is_killed())
     });

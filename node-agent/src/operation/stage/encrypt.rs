@@ -28,8 +28,10 @@ use crate::operation::plan::fit;
 use crate::operation::{Context, Node};
 use crate::work::{Lane, Phase};
 
-/// Maximum duration of all key derivations of one attempt.
-const DERIVATION_MAX: Duration = Duration::from_secs(240);
+/// Maximum duration of the key derivations of an attempt that opens a volume, and of one that also
+/// creates its header.
+const OPEN_MAX: Duration = Duration::from_secs(120);
+const CREATE_MAX: Duration = Duration::from_secs(240);
 /// Maximum time that an attempt waits until the key derivation of another volume is complete, and
 /// the pause between two checks.
 const TURN_MAX: Duration = Duration::from_secs(30);
@@ -127,7 +129,14 @@ fn open<K: Kernel>(
     };
     let permit = cx.phase(Phase::Probe, || to_format(cx, (spec, plan), &under_test))?;
     let key = kernel.sealed_file(passphrase.text.as_bytes())?;
-    let turn = turn(cx)?;
+    let turn = turn(
+        cx,
+        if permit.is_some() {
+            CREATE_MAX
+        } else {
+            OPEN_MAX
+        },
+    )?;
     let unfinished = match permit {
         Some(permit) => {
             encryption::refuse_for_new(passphrase.secret_key, passphrase.text)?;
@@ -161,27 +170,30 @@ fn open<K: Kernel>(
         crypt::open(kernel, outer, &name, (&key, passphrase.secret_key))
     });
     drop(turn);
-    let opened = opened.map_err(|failure| Failure {
-        message: format!("volume {id}: not opened: {}", failure.message),
-        ..failure
+    let opened = opened.map_err(|failure| {
+        let note = match unfinished.is_some() && failure.kind == Kind::Precondition {
+            true => "; the volume was never used, so it can be deleted",
+            false => "",
+        };
+        Failure {
+            message: format!("volume {id}: not opened: {}{note}", failure.message),
+            ..failure
+        }
     })?;
     Ok((opened, unfinished))
 }
 
 /// Waits until no other volume of the node derives a key, because a derivation needs much memory.
-/// Returns a guard, which is held during the derivation.
-fn turn<'a, K: Kernel>(cx: &'a Context<'_, K>) -> Result<Running<'a>, Failure> {
+/// Returns a guard, which is held during the derivations, for at most `at_most`.
+fn turn<'a, K: Kernel>(cx: &'a Context<'_, K>, at_most: Duration) -> Result<Running<'a>, Failure> {
     let begun = Instant::now();
     loop {
-        match cx.shared.derivations.begin(DERIVATION_MAX) {
+        match cx.shared.derivations.begin("a key derivation", at_most) {
             Err(failure) if failure.kind == Kind::Busy && begun.elapsed() < TURN_MAX => {
+                cx.progress().refuse_given_up()?;
                 cx.kernel.pause(TURN_PAUSE);
             }
-            Err(_) => {
-                let why = "other encrypted volumes of this node are being opened; retry";
-                return Err(Failure::busy(why));
-            }
-            Ok(turn) => return Ok(turn),
+            turn => return turn,
         }
     }
 }
@@ -220,7 +232,7 @@ fn to_format<K: Kernel>(
             Err(Failure::precondition(format!(
                 "volume {}: not mounted: the volume is encrypted by its StorageClass, but contains \
                  an unencrypted {}, as after a restore of a volume of another class; use a class \
-                 without encryption; nothing was changed",
+                 without encryption; its data was not changed",
                 spec.request.id, judged.fs
             )))
         }
@@ -277,11 +289,12 @@ pub(super) fn begin<K: Kernel>(
 }
 
 impl<K: Kernel> Node<K> {
-    /// Closes the mappers over a device that an earlier attempt has left open. Returns whether
-    /// there were any.
+    /// Closes the mapper over a device that an earlier attempt has left open. Returns whether there
+    /// was one.
     ///
     /// # Errors
-    /// Returns `FAILED_PRECONDITION` while a mapper is mounted or bound, `ABORTED` while it is in
+    /// Returns `FAILED_PRECONDITION` while a mapper is mounted or bound, or if it has another name
+    /// than the agent's, because an operator may be about to use it; `ABORTED` while it is in
     /// use in another way; otherwise the kernel's error.
     pub(in crate::operation) fn close_over(
         &self,
@@ -292,6 +305,13 @@ impl<K: Kernel> Node<K> {
         for mapper in &mappers {
             self.mounts().refuse_others(volume, mapper.dev)?;
             self.mounts().refuse_shown(volume, mapper.dev, &[])?;
+            if mapper.name != crypt::name(self.transport.driver(), volume) {
+                return Err(Failure::precondition(format!(
+                    "volume {volume}: another program has opened it as {0}; close it: cryptsetup \
+                     close {0}",
+                    mapper.name
+                )));
+            }
             crypt::close(&self.kernel, mapper)?;
             tracing::info!(id = volume.as_str(), "closed the mapper {}", mapper.name);
         }

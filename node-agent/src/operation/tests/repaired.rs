@@ -152,7 +152,11 @@ fn every_end_of_a_check_is_counted() {
 fn a_second_check_does_not_begin_on_a_node_and_holds_no_slot() {
     let (world, volume) = damaged(Media::Files, Damage::Slight);
     let node = world.start();
-    let other = node.shared.checks.begin(Duration::from_secs(3600)).unwrap();
+    let other = node
+        .shared
+        .checks
+        .begin("e2fsck", Duration::from_secs(3600))
+        .unwrap();
     world.machine.begin(None);
     let staged = volume.call(&node, Verb::Stage);
     let calls = world.machine.end();
