@@ -7,7 +7,7 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::{Context, KubeletDir, Shared};
-use crate::device::OpenDevice;
+use crate::device::{OpenDevice, crypt};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Patience, Stat, failed_busy, while_busy};
 use crate::mounts::Covered;
 use crate::work::Phase;
@@ -159,7 +159,7 @@ impl<K: Kernel> Context<'_, K> {
     /// Returns `FAILED_PRECONDITION` while the device is mounted; `ABORTED` while another process
     /// has the device open; otherwise the kernel's error.
     pub(super) fn detach_stale(&self, volume: &VolumeId) -> Result<(), Failure> {
-        let is_mounted = |dev| self.mounts().is_mounted(dev).unwrap_or(false);
+        let is_mounted = |dev| self.is_mounted_through(dev);
         let found = self.transport.stale(&self.kernel, volume, is_mounted)?;
         match found.into_held() {
             None => Ok(()),
@@ -177,12 +177,21 @@ impl<K: Kernel> Context<'_, K> {
         if self.kubelet_dir.is_none() {
             return Ok(false);
         }
-        let is_mounted = |dev| self.mounts().is_mounted(dev).unwrap_or(false);
+        let is_mounted = |dev| self.is_mounted_through(dev);
         let left = self.transport.left(&self.kernel, volume, is_mounted)?;
-        match left.held() {
-            Some(device) => self.unmount_orphans(volume, device.dev(&self.kernel)?),
-            None => Ok(false),
-        }
+        let Some(device) = left.held() else {
+            return Ok(false);
+        };
+        let dev = device.dev(&self.kernel)?;
+        let mapper = crypt::over(&self.kernel, dev)?.pop();
+        self.unmount_orphans(volume, mapper.map_or(dev, |mapper| mapper.dev))
+    }
+
+    /// Whether the device, or the mapper of an encrypted volume over it, is mounted.
+    fn is_mounted_through(&self, dev: Dev) -> bool {
+        let is_mounted = |dev| self.mounts().is_mounted(dev).unwrap_or(false);
+        let mappers = crypt::over(&self.kernel, dev).unwrap_or_default();
+        is_mounted(dev) || mappers.iter().any(|mapper| is_mounted(mapper.dev))
     }
 
     /// Unmounts bind mounts of a raw device that the kubelet made for pods that no longer exist. If
@@ -300,6 +309,8 @@ impl<K: Kernel> Context<'_, K> {
         let dev = device.dev(kernel)?;
         self.mounts().refuse_others(volume, dev)?;
         self.mounts().refuse_shown(volume, dev, &[])?;
+        // A killed agent may have left a mapper open over the device.
+        self.close_over(volume, dev)?;
         device.refuse_claimed(kernel)?;
         self.release_raw(volume, device)
     }

@@ -318,9 +318,9 @@ impl<K: Kernel> Node<K> {
         Ok(!mappers.is_empty())
     }
 
-    /// Closes the mapper of the volume, or the mapper with the number `dev`, if its disk was removed
-    /// and it is not mounted or bound anywhere. Otherwise, the mapper would keep its name, with
-    /// which the volume is opened the next time.
+    /// Closes the mapper of the volume, or the mapper with the number `dev`, if its disk was
+    /// removed and it is not mounted or bound anywhere. Otherwise, the mapper would keep its name,
+    /// with which the volume is opened the next time.
     pub(in crate::operation) fn close_removed(&self, volume: &VolumeId, dev: Dev) {
         if let Err(failure) = self.try_close_removed(volume, dev) {
             tracing::warn!(id = volume.as_str(), "its mapper stays open: {failure}");
