@@ -38,8 +38,8 @@ pub fn is_parameter(key: &str) -> bool {
 /// Whether the parameters of a class request encryption for a new volume.
 ///
 /// # Errors
-/// Returns the errors of [`is_requested`], and `Invalid`, naming the entry, for a cipher or key size
-/// that Belay does not use.
+/// Returns the errors of [`is_requested`], and `Invalid`, naming the entry, for a cipher or key
+/// size that Belay does not use.
 pub fn is_wanted(field: &str, parameters: &Context) -> Result<bool, Failure> {
     for (key, value) in parameters.iter() {
         match name(key) {

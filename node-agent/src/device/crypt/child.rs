@@ -12,8 +12,8 @@ const PROGRAM: &str = "cryptsetup";
 /// The path of the device in the child: its standard input.
 const DEVICE: &str = "/proc/self/fd/0";
 /// Options of all commands. The agent has a lock for each volume, and the directory for
-/// cryptsetup's locks may be read-only. Without its locks, cryptsetup does not repair a damaged copy
-/// of a header when it opens a device.
+/// cryptsetup's locks may be read-only. Without its locks, cryptsetup does not repair a damaged
+/// copy of a header when it opens a device.
 const ALWAYS: [&str; 2] = ["--batch-mode", "--disable-locks"];
 /// The format of a header. The cost of the key derivation is fixed, so it is the same on every node
 /// and needs 32 MiB: a benchmark would depend on the load of the node.

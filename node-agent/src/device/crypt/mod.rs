@@ -110,9 +110,9 @@ pub(crate) fn format<K: Kernel>(
 }
 
 /// Makes sure that both copies of the header are on the disk without the label of an unfinished
-/// format. `inside` is the opened device. An attempt that was killed may have removed the label from
-/// one copy only. A later repair of that copy by cryptsetup would bring the label back to both, so
-/// a device must not be used before this has returned.
+/// format. `inside` is the opened device. An attempt that was killed may have removed the label
+/// from one copy only. A later repair of that copy by cryptsetup would bring the label back to
+/// both, so a device must not be used before this has returned.
 ///
 /// # Errors
 /// Returns `FAILED_PRECONDITION` if a copy has the label and `read_only` is set; otherwise the

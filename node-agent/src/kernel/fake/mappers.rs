@@ -1,5 +1,5 @@
-//! The simulated machine has no device-mapper: tests in guests use the real driver. Of cryptsetup, it
-//! has only the command that removes the label of a LUKS2 header.
+//! The simulated machine has no device-mapper: tests in guests use the real driver. Of cryptsetup,
+//! it has only the command that removes the label of a LUKS2 header.
 
 use super::mkfs::end;
 use super::{Fake, Fd};

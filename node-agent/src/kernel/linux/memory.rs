@@ -1,8 +1,8 @@
 //! The memory that a child may use for a key derivation.
 //!
-//! A header of another program may ask for much memory, and a header that somebody has prepared for
-//! as much as he likes. Without a limit, the kernel would kill the agent and all its children at the
-//! limit of their control group, again at each retry.
+//! A header of another program may ask for much memory, and a header that somebody has prepared
+//! for as much as he likes. Without a limit, the kernel would kill the agent and all its children
+//! at the limit of their control group, again at each retry.
 
 use std::path::Path;
 
