@@ -2,7 +2,7 @@
 FROM scratch
 ARG VERSION
 LABEL org.opencontainers.image.title="belay-node" \
-      org.opencontainers.image.description="Belay's node agent with the filesystem tools it runs" \
+      org.opencontainers.image.description="Belay's node agent with the tools it runs" \
       org.opencontainers.image.version="$VERSION" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --chown=0:0 rootfs/ /

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Creates the root directory of one image: Belay's static programs, the filesystem tools of this
-# machine with only the libraries they load, and the licences of all of them.
+# Creates the root directory of one image: Belay's static programs, the tools of this machine that
+# the agent runs, with only the libraries they load, and the licences of all of them.
 #
 #   deploy/images/rootfs.sh node|controller DIRECTORY BINDIR
 #
@@ -16,9 +16,12 @@ here=$(dirname "$(readlink -f "$0")")
 [ "$#" = 3 ] || give_up "usage: rootfs.sh node|controller DIRECTORY BINDIR"
 image=$1 root=$2 bindir=$3
 
-# The agent runs the first four. docs/health.md recommends the others, on nodes
+# The agent runs the first five. docs/health.md recommends the others, on nodes
 # that may have no shell: kubectl exec finds them here.
-tools=(mkfs.ext4 mkfs.xfs mkfs.btrfs e2fsck xfs_repair btrfs)
+tools=(mkfs.ext4 mkfs.xfs mkfs.btrfs e2fsck cryptsetup xfs_repair btrfs)
+# Libraries that no other file names: pthread_exit(3) opens this one, and aborts without it.
+# libargon2 ends its threads so, for a header with a parallel key derivation.
+opened=(libgcc_s.so.1)
 # The agent detects the age of xfsprogs by the presence of these files.
 data=(/etc/mke2fs.conf /usr/share/xfsprogs/mkfs)
 
@@ -61,7 +64,13 @@ first() {
             return 0
         fi
     done
-    give_up "$name is missing in ${sysroot:-/}; please run: tests/setup/packages.sh filesystems"
+    give_up "$name is missing in ${sysroot:-/};" \
+        "please run: tests/setup/packages.sh filesystems images"
+}
+
+# Prints the path of a library.
+library() {
+    first "$1" "/lib/$triple" "/usr/lib/$triple" /lib /lib64
 }
 
 # Prints the libraries that a program or library loads, recursively. ldd cannot be used, since it
@@ -74,24 +83,32 @@ libraries_of() {
     {
         readelf --program-headers "$sysroot$1" |
             sed -n 's/.*interpreter: \(.*\)\]$/\1/p'
-        for name in $needed; do
-            first "$name" "/lib/$triple" "/usr/lib/$triple" /lib /lib64
-        done
+        for name in $needed; do library "$name"; done
     } | sort -u | while read -r path; do
         printf '%s\n' "$path"
         libraries_of "$path"
     done
 }
 
-tool() {
-    local path library libraries
-    path=$(first "$1" /usr/sbin /sbin /usr/bin /bin)
-    put 755 "$sysroot$path" "$(beneath_usr "$path")"
-    printf '%s\n' "$path"
-    libraries=$(libraries_of "$path" | sort -u)
-    for library in $libraries; do
-        put 755 "$sysroot$library" "$(beneath_usr "$library")"
-        printf '%s\n' "$library"
+# Copies a program or library and the libraries that it loads, and prints their paths.
+with_libraries() {
+    local path libraries
+    libraries=$(libraries_of "$1" | sort -u)
+    for path in "$1" $libraries; do
+        put 755 "$sysroot$path" "$(beneath_usr "$path")"
+        printf '%s\n' "$path"
+    done
+}
+
+files() {
+    local name path
+    for name in "${tools[@]}"; do
+        path=$(first "$name" /usr/sbin /sbin /usr/bin /bin)
+        with_libraries "$path"
+    done
+    for name in "${opened[@]}"; do
+        path=$(library "$name")
+        with_libraries "$path"
     done
 }
 
@@ -119,9 +136,9 @@ papers() {
     done
 }
 
-filesystem_tools() {
-    local name path package
-    for name in "${tools[@]}"; do tool "$name"; done | sort -u >"$root/.files"
+distribution_tools() {
+    local path package
+    files | sort -u >"$root/.files"
     while read -r path; do package_of "$path"; done <"$root/.files" | sort -u >"$root/.packages"
     while read -r package; do papers "$package"; done <"$root/.packages"
     rm "$root/.files" "$root/.packages"
@@ -159,7 +176,7 @@ program belayctl
 case $image in
     node)
         program belay-node
-        filesystem_tools
+        distribution_tools
         ;;
     controller)
         program belay-controller

@@ -9,7 +9,7 @@ here=$(dirname "$(readlink -f "$0")")
 
 [ "$#" = 2 ] || give_up "usage: sysroot.sh amd64|arm64 DIRECTORY"
 architecture=$1 root=$2
-packages=(e2fsprogs xfsprogs btrfs-progs ca-certificates)
+packages=(e2fsprogs xfsprogs btrfs-progs cryptsetup-bin libgcc-s1 ca-certificates)
 [ ! -e "$root" ] || give_up "$root exists already; please name a directory that does not exist"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

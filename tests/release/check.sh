@@ -99,6 +99,24 @@ layer() {
     done
 }
 
+# encrypts ARCHITECTURE ROOT: creates a header with cryptsetup of the image. Two threads need
+# libgcc_s.
+encrypts() {
+    local root=$2
+    mkdir -p "$root/dev"
+    mknod -m 666 "$root/dev/random" c 1 8
+    mknod -m 666 "$root/dev/urandom" c 1 9
+    truncate --size 32M "$root/volume"
+    printf 'passphrase' >"$root/key"
+    start "$1" "$root" /usr/sbin/cryptsetup luksFormat --batch-mode --disable-locks --type luks2 \
+        --pbkdf argon2id --pbkdf-memory 32768 --pbkdf-parallel 2 --pbkdf-force-iterations 4 \
+        /volume /key >"$work/said" 2>&1 ||
+        wrong "cryptsetup does not work on $1: $(cat "$work/said")"
+    [ "$(blkid -o value -s TYPE -p "$root/volume")" = crypto_LUKS ] || wrong "it made no header"
+    rm "$root/volume" "$root/key"
+    printf '  %-18s %s\n' cryptsetup "$1"
+}
+
 images_work() {
     local architecture root fs
     for architecture in amd64 arm64; do
@@ -117,6 +135,7 @@ images_work() {
             rm "$root/volume"
             printf '  %-18s %s\n' "mkfs.$fs" "$architecture"
         done
+        encrypts "$architecture" "$root"
     done
 }
 

@@ -67,6 +67,7 @@ need_for() {
             reason='to build container images'
             need buildah buildah
             need readelf binutils
+            need cryptsetup cryptsetup-bin
             [ -e /usr/share/ca-certificates/mozilla ] || packages+=(ca-certificates)
             ;;
         monitoring)
