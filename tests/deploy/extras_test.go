@@ -43,6 +43,31 @@ func TestResourcesOfOneSidecarReplaceOnlyWhatTheyName(t *testing.T) {
 	}
 }
 
+// The limit of the store, which opens no volume, stays.
+func TestEncryptionRaisesTheMemoryLimitOfTheAgent(t *testing.T) {
+	requests := map[string]any{"cpu": "10m", "memory": "32Mi"}
+	for limits, want := range map[string]map[string]any{
+		`{"memory":"256Mi"}`:            {"memory": "320Mi"},
+		`{"memory":"1Gi","cpu":"200m"}`: {"memory": "1088Mi", "cpu": "200m"},
+		`{"memory":null,"cpu":2}`:       {"cpu": 2.0},
+		`null`:                          nil,
+	} {
+		more := []string{"--set", "node.encryption.enabled=true", "--set-json", "node.resources.limits=" + limits}
+		all := rendered(t, chart+"/ci/local.yaml", more...)
+		found := podOf(t, all, "DaemonSet/belay-node").list("containers")[0].at("resources")
+		if !reflect.DeepEqual(found.at("requests"), object(requests)) || !reflect.DeepEqual(found.at("limits"), object(want)) {
+			t.Errorf("%s: %v, want %v", limits, found, want)
+		}
+		before := podOf(t, rendered(t, chart+"/ci/local.yaml"), store).list("containers")[0]["resources"]
+		if after := podOf(t, all, store).list("containers")[0]["resources"]; !reflect.DeepEqual(after, before) {
+			t.Errorf("%s: the store has %v, not %v", limits, after, before)
+		}
+	}
+	if limit := pod(t, "DaemonSet", "local.yaml").list("containers")[0].at("resources", "limits")["memory"]; limit != "256Mi" {
+		t.Errorf("without encryption: %v", limit)
+	}
+}
+
 // pod is the first one of that kind.
 func pod(t *testing.T, kind, values string) object {
 	t.Helper()

@@ -26,6 +26,22 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 belay-controller-{{ .shortName }}
 {{- end -}}
 
+{{/* The resources of the node agent, as JSON. With `encryption.enabled`, the memory limit is 64 MiB higher;
+     without a limit, there is nothing to raise. */}}
+{{- define "belay.agentResources" -}}
+{{- $resources := .Values.node.resources | default dict | deepCopy -}}
+{{- $limits := $resources.limits | default dict -}}
+{{- if and (.Values.node.encryption | default dict).enabled (hasKey $limits "memory") -}}
+{{- $limit := toString $limits.memory -}}
+{{- if not (regexMatch "^[1-9][0-9]*(Mi|Gi)$" $limit) -}}
+{{- fail (printf "node.resources.limits.memory %q: node.encryption.enabled adds 64Mi to it; use a whole number of Mi or Gi, such as 256Mi" $limit) -}}
+{{- end -}}
+{{- $unit := ternary 1024 1 (hasSuffix "Gi" $limit) -}}
+{{- $_ := set $limits "memory" (printf "%dMi" (add (mul (regexFind "^[0-9]+" $limit | int) $unit) 64)) -}}
+{{- end -}}
+{{- toJson $resources -}}
+{{- end -}}
+
 {{/* A container that needs nothing of the kernel. */}}
 {{- define "belay.unprivileged" -}}
 allowPrivilegeEscalation: false
