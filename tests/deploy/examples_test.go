@@ -15,10 +15,10 @@ const examples = "../../deploy/examples"
 // fields, and runs those for its drivers.
 var versions = map[string]string{
 	"PersistentVolumeClaim": "v1", "Pod": "v1", "Deployment": "apps/v1", "StatefulSet": "apps/v1",
-	"VolumeSnapshot": "snapshot.storage.k8s.io/v1",
+	"VolumeSnapshot": "snapshot.storage.k8s.io/v1", "Secret": "v1", "StorageClass": "storage.k8s.io/v1",
 }
 
-// classes is the names of the classes that the chart creates for all backends, by their kinds.
+// classes is the names of the classes and other objects that the chart creates for all backends, by their kinds.
 func classes(t *testing.T) map[string]bool {
 	found := map[string]bool{}
 	for _, backend := range backends(t) {
@@ -36,7 +36,7 @@ func classes(t *testing.T) map[string]bool {
 // They can all be applied at once; only expansion.yaml repeats an object.
 func TestTheExamplesNameClassesAndObjectsThatExist(t *testing.T) {
 	files, err := filepath.Glob(examples + "/*.yaml")
-	if err != nil || len(files) < 10 {
+	if err != nil || len(files) < 11 {
 		t.Fatalf("%v %q", err, files)
 	}
 	known := classes(t)
@@ -45,7 +45,7 @@ func TestTheExamplesNameClassesAndObjectsThatExist(t *testing.T) {
 			t.Errorf("no example for backend %s", backend)
 		}
 	}
-	needed := map[string][]string{}
+	needed, secrets := map[string][]string{}, map[string]bool{}
 	for _, file := range files {
 		text := read(t, file)
 		comment, _, _ := strings.Cut(text, "\n")
@@ -83,6 +83,14 @@ func TestTheExamplesNameClassesAndObjectsThatExist(t *testing.T) {
 			case "VolumeSnapshot":
 				needClass("VolumeSnapshotClass", one.text("spec", "volumeSnapshotClassName"))
 				need("PersistentVolumeClaim/" + one.text("spec", "source", "persistentVolumeClaimName"))
+			case "Secret":
+				secrets[one.text("metadata", "namespace")+"/"+one.text("metadata", "name")] = true
+			case "StorageClass":
+				need("CSIDriver/" + one.text("provisioner"))
+				const secret = "csi.storage.k8s.io/node-stage-secret-"
+				if name := one.text("parameters", secret+"namespace") + "/" + one.text("parameters", secret+"name"); !secrets[name] {
+					t.Errorf("%s: there is no Secret %s above the class", file, name)
+				}
 			}
 			for _, claim := range claims {
 				needClass("StorageClass", claim.text("spec", "storageClassName"))
