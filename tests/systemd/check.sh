@@ -47,6 +47,15 @@ clean() {
 trap clean EXIT
 trap 'clean; exit 130' INT TERM
 
+# Checks that the package of each tool that the agent runs is installed with it.
+expect_tools() {
+    local field=$1 name
+    for name in "${@:2}"; do
+        dpkg-deb --field "$packages"/belay-node_*.deb "$field" | grep -qwF -e "$name" ||
+            wrong "belay-node: no $name in $field"
+    done
+}
+
 # Checks that the program supports every variable of a unit and of its example.
 expect_known_settings() {
     local package=$1 name help
@@ -97,6 +106,8 @@ inside() {
 }
 
 unpack
+expect_tools Depends e2fsprogs xfsprogs btrfs-progs
+expect_tools Recommends cryptsetup-bin
 # These are the current results of systemd-analyze; more exposure needs a reason.
 judge belay-node 61
 judge belay-controller 19
