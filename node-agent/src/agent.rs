@@ -387,6 +387,7 @@ mod tests {
             "belay_format_refusals_total",
             "belay_filesystem_checks_total",
             "belay_grow_refusals_total",
+            "belay_passphrase_replacements_total",
             "belay_openers_unchecked_total",
             "belay_unflushed_unpublishes_total",
             "belay_helper_kills_total",
@@ -404,8 +405,8 @@ mod tests {
         ::metrics::histogram!("belay_operation_phase_duration_seconds").record(1.0);
         let page = recorder.handle().render();
         let lines = |begin: &str| page.lines().filter(|line| line.starts_with(begin)).count();
-        assert_eq!(lines("# TYPE "), 12, "{page}");
-        assert_eq!(lines("# HELP "), 12, "{page}");
+        assert_eq!(lines("# TYPE "), 13, "{page}");
+        assert_eq!(lines("# HELP "), 13, "{page}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::backend::{
     Backend, Clones, Order, Parameter, Phase, Sizes, Usage, Volume, answered, no_volume,
 };
 use belay_contract::drivers::ParameterPolicy;
-use belay_contract::encryption;
+use belay_contract::encryption::{self, Encryption};
 use belay_contract::format::{self, FormatOptions};
 use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::request::{
@@ -89,8 +89,8 @@ impl Operations {
         self.refuse_immutable(&request.mutable_parameters)?;
         let parameters = Self::merged(request.parameters, &request.mutable_parameters)?;
         let mut sizes = self.sizes(&parameters, &usage)?;
-        let encrypted = encryption::is_wanted(PARAMETERS, &parameters)?;
-        if encrypted {
+        let encryption = Encryption::wanted(PARAMETERS, &parameters)?;
+        if encryption.is_some() {
             sizes.min = sizes.min.max(support::smallest_encrypted(&usage));
         }
         self.warn_of_unknown(&request.name, &parameters);
@@ -135,7 +135,7 @@ impl Operations {
             source: request.source,
             mutable: request.mutable_parameters,
             format,
-            encrypted,
+            encryption,
         })
     }
 
@@ -154,7 +154,7 @@ impl Operations {
     fn known(&self) -> Vec<&'static str> {
         let own = self.backend().parameters();
         match self.rules.profile.has_device() {
-            true => [own, format::PARAMETERS, &[encryption::ENCRYPTED]].concat(),
+            true => [own, format::PARAMETERS, encryption::PARAMETERS].concat(),
             false => own.to_vec(),
         }
     }
@@ -175,7 +175,7 @@ impl Operations {
             }
         }
         FormatOptions::read(PARAMETERS, parameters)?;
-        encryption::is_wanted(PARAMETERS, parameters)?;
+        Encryption::wanted(PARAMETERS, parameters)?;
         self.backend().sizes_for(parameters, usage)
     }
 }
@@ -188,8 +188,8 @@ struct Wanted {
     source: Option<ContentSource>,
     mutable: Context,
     format: FormatOptions,
-    /// Whether the node encrypts the volume.
-    encrypted: bool,
+    /// How the node encrypts the volume; `None` if it does not.
+    encryption: Option<Encryption>,
 }
 
 impl Wanted {
@@ -286,11 +286,11 @@ impl Wanted {
     /// Adds the format options and the encryption for the node to the volume context. Backends do
     /// not store them, since a repeated request contains the same parameters.
     fn describe(&self, mut volume: Volume) -> Result<Volume, Failure> {
-        let encrypted = self.encrypted.then(encryption::entry);
-        if self.format == FormatOptions::default() && encrypted.is_none() {
+        if self.format == FormatOptions::default() && self.encryption.is_none() {
             return Ok(volume);
         }
-        let added = self.format.entries().chain(encrypted);
+        let encryption = self.encryption.into_iter().flat_map(Encryption::entries);
+        let added = self.format.entries().chain(encryption);
         let context = support::with_entries(volume.context.unwrap_or_default(), added)?;
         volume.context = Some(context);
         Ok(volume)

@@ -181,7 +181,7 @@ pub(super) fn refuse_encryption(
 /// Whether the key is one of the known keys, or another driver's name for one of them.
 fn is_known(known: &[&str], key: &str, is_same: fn(&str, &str) -> bool) -> bool {
     known.iter().any(|known| is_same(key, known))
-        || known.contains(&ENCRYPTED) && encryption::is_parameter(key)
+        || known.contains(&ENCRYPTED) && encryption::is_parameter_of_others(key)
 }
 
 fn refuse_others(

@@ -4,7 +4,7 @@
 use super::{Operations, create, lookup, support};
 use crate::backend::Usage;
 use belay_contract::drivers::VOLUME_NAME;
-use belay_contract::encryption;
+use belay_contract::encryption::{self, Encryption};
 use belay_contract::format::{self, FormatOptions};
 use belay_server::call::Failure;
 use belay_server::request::{Capability, Context, ValidateCapabilities};
@@ -59,11 +59,12 @@ const FIELD: &str = "volume_context";
 fn agrees(given: &Context, own: &Context) -> Result<(), Failure> {
     let keys = own.iter().map(|(key, _)| key);
     let keys = keys.chain(format::PARAMETERS.iter().copied());
-    let keys: Vec<_> = keys.chain([encryption::ENCRYPTED, VOLUME_NAME]).collect();
+    let keys = keys.chain(encryption::PARAMETERS.iter().copied());
+    let keys: Vec<_> = keys.chain([VOLUME_NAME]).collect();
     support::refuse_unknown(FIELD, given, &keys)?;
     // Check the format options separately, since backends do not store these options.
     FormatOptions::read(FIELD, given)?;
-    encryption::is_requested(FIELD, given)?;
+    Encryption::requested(FIELD, given)?;
     let differs = |(key, is): &(&str, &str)| given.get(key).is_some_and(|asked| asked != *is);
     match own.iter().find(differs) {
         None => Ok(()),

@@ -80,7 +80,7 @@ pub(crate) fn check<K: Kernel>(
         program: PROGRAM,
         args: ARGS.map(str::to_owned).to_vec(),
         device: Some(device.fd),
-        key: None,
+        keys: &[],
         deadline,
         is_given_up: &is_cancelled,
         is_fsck: true,

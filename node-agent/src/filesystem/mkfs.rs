@@ -240,7 +240,7 @@ fn run<K: Kernel>(
         program,
         args,
         device: Some(device.fd),
-        key: None,
+        keys: &[],
         deadline,
         is_given_up: &|| false,
         is_fsck: false,

@@ -319,8 +319,8 @@ pub(crate) trait Kernel:
     fn run(&self, child: &Child<'_, Self::Fd>) -> Result<ChildEnd>;
 }
 
-/// The path by which a child opens [`Child::key`].
-pub(crate) const KEY: &str = "/proc/self/fd/3";
+/// The paths by which a child opens [`Child::keys`].
+pub(crate) const KEYS: [&str; 2] = ["/proc/self/fd/3", "/proc/self/fd/4"];
 
 /// A program to run on a device, which the program opens as `/proc/self/fd/0`.
 pub(crate) struct Child<'a, Fd> {
@@ -331,8 +331,9 @@ pub(crate) struct Child<'a, Fd> {
     /// The device, passed as standard input so that no other device can be swapped in under its
     /// name. `None` if the program needs no device.
     pub(crate) device: Option<&'a Fd>,
-    /// A file with a key, which the program opens as [`KEY`]; the program then leaves no core file.
-    pub(crate) key: Option<&'a Fd>,
+    /// Files with keys, which the program opens as [`KEYS`]. A program with a key has a limit for
+    /// its memory.
+    pub(crate) keys: &'a [&'a Fd],
     /// The time after which the child is killed.
     pub(crate) deadline: Duration,
     /// Returns whether the child must be killed. Called about once a second while the child runs.

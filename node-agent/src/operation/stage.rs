@@ -11,6 +11,7 @@ mod block;
 mod check;
 mod encrypt;
 mod format;
+mod keys;
 mod mount;
 mod permit;
 mod spec;

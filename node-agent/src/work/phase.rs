@@ -71,6 +71,10 @@ pub(crate) enum Phase {
     Configure,
     /// Running mkfs, and checking before and afterwards that no data is overwritten.
     Format,
+    /// Creating the LUKS header of an encrypted volume (`cryptsetup luksFormat`).
+    Encrypt,
+    /// Opening an encrypted volume (`cryptsetup open`), and replacing its passphrase.
+    Unlock,
     /// Running e2fsck on an ext4 whose superblock requests a check.
     Repair,
     /// Mounting the filesystem, which includes reading it and replaying its journal.
@@ -97,12 +101,14 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    const ALL: [Phase; 16] = [
+    const ALL: [Phase; 18] = [
         Phase::Inspect,
         Phase::Attach,
         Phase::Probe,
         Phase::Configure,
         Phase::Format,
+        Phase::Encrypt,
+        Phase::Unlock,
         Phase::Repair,
         Phase::Mount,
         Phase::Check,
@@ -124,6 +130,8 @@ impl Phase {
             Phase::Probe => "probe",
             Phase::Configure => "configure",
             Phase::Format => "format",
+            Phase::Encrypt => "encrypt",
+            Phase::Unlock => "unlock",
             Phase::Repair => "repair",
             Phase::Mount => "mount",
             Phase::Check => "check",

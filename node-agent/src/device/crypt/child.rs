@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use belay_contract::encryption::UNFINISHED;
+use belay_contract::encryption::{Pbkdf, UNFINISHED};
 use belay_server::call::{Failure, Kind};
 
-use crate::kernel::{Child, ChildEnd, KEY, Kernel};
+use super::{Key, Opening};
+use crate::kernel::{Child, ChildEnd, KEYS, Kernel};
 
 const PROGRAM: &str = "cryptsetup";
 /// The path of the device in the child: its standard input.
@@ -15,9 +16,8 @@ const DEVICE: &str = "/proc/self/fd/0";
 /// cryptsetup's locks may be read-only. Without its locks, cryptsetup does not repair a damaged
 /// copy of a header when it opens a device.
 const ALWAYS: [&str; 2] = ["--batch-mode", "--disable-locks"];
-/// The format of a header. The cost of the key derivation is fixed, so it is the same on every node
-/// and needs 32 MiB: a benchmark would depend on the load of the node.
-const FORMAT: [&str; 17] = [
+/// The format of a header.
+const FORMAT: [&str; 9] = [
     "luksFormat",
     "--type",
     "luks2",
@@ -27,6 +27,11 @@ const FORMAT: [&str; 17] = [
     "512",
     "--hash",
     "sha256",
+];
+/// The key derivations of a key slot. Their cost is fixed, so it is the same on every node: a
+/// benchmark would depend on the load of the node. argon2id needs 32 MiB. 1000 iterations are the
+/// least that cryptsetup accepts.
+const ARGON2ID: [&str; 8] = [
     "--pbkdf",
     "argon2id",
     "--pbkdf-memory",
@@ -36,6 +41,7 @@ const FORMAT: [&str; 17] = [
     "--pbkdf-force-iterations",
     "4",
 ];
+const PBKDF2: [&str; 4] = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"];
 /// Maximum duration of a command that derives a key; another program's header may ask for much.
 const KEY_DEADLINE: Duration = Duration::from_secs(120);
 /// Maximum duration of the other commands.
@@ -49,115 +55,162 @@ const TOO_LITTLE_MEMORY: i32 = 3;
 /// A command, without the options in [`ALWAYS`].
 struct Command<'a, Fd> {
     device: Option<&'a Fd>,
-    key: Option<&'a Fd>,
+    keys: &'a [&'a Fd],
     args: &'a [&'a str],
 }
 
 pub(super) fn format<K: Kernel>(
     kernel: &K,
     device: &K::Fd,
-    key: &K::Fd,
+    (key, pbkdf): (&Key<K>, Pbkdf),
     label: &str,
 ) -> Result<(), Failure> {
-    let rest = [
-        "--label",
-        label,
-        "--subsystem",
-        UNFINISHED,
-        "--key-file",
-        KEY,
-        DEVICE,
-    ];
-    let args: Vec<&str> = FORMAT.into_iter().chain(rest).collect();
-    let command = Command {
-        device: Some(device),
-        key: Some(key),
-        args: &args,
-    };
-    succeeded(&run(kernel, &command)?, args[0])
+    let texts = ["--label", label, "--subsystem", UNFINISHED];
+    let rest = ["--key-file", KEYS[0], DEVICE];
+    let args = [&FORMAT, derivation(pbkdf), &texts, &rest].concat();
+    succeeded(&run(kernel, device, &[key], &args)?, args[0])
 }
 
+fn derivation(pbkdf: Pbkdf) -> &'static [&'static str] {
+    match pbkdf {
+        Pbkdf::Argon2id => &ARGON2ID,
+        Pbkdf::Pbkdf2 => &PBKDF2,
+    }
+}
+
+/// Opens the device. Returns the message of cryptsetup if the key opens no key slot.
 pub(super) fn open<K: Kernel>(
     kernel: &K,
     device: &K::Fd,
-    name: &str,
-    (key, secret_key): (&K::Fd, &str),
-    read_only: bool,
-) -> Result<(), Failure> {
+    key: &Key<K>,
+    opening: &Opening<'_>,
+) -> Result<Option<String>, Failure> {
     // With the volume key in the kernel's keyring, each later resize would need the passphrase.
-    let mut args = vec![
+    let mut args = vec!["open", "--type", "luks", "--disable-keyring"];
+    if opening.read_only {
+        args.push("--readonly");
+    }
+    if opening.discards {
+        args.push("--allow-discards");
+    }
+    args.extend(["--key-file", KEYS[0], DEVICE, opening.name]);
+    unlocked(&run(kernel, device, &[key], &args)?, args[0])
+}
+
+/// Checks that the key opens a key slot, without a mapper. Returns the message of cryptsetup if it
+/// does not.
+pub(super) fn test_key<K: Kernel>(
+    kernel: &K,
+    device: &K::Fd,
+    key: &Key<K>,
+) -> Result<Option<String>, Failure> {
+    let args = [
         "open",
         "--type",
         "luks",
-        "--disable-keyring",
+        "--test-passphrase",
         "--key-file",
-        KEY,
+        KEYS[0],
+        DEVICE,
     ];
-    if read_only {
-        args.push("--readonly");
-    }
-    args.extend([DEVICE, name]);
+    unlocked(
+        &run(kernel, device, &[key], &args)?,
+        "open --test-passphrase",
+    )
+}
+
+/// Adds a key slot for `new`. `pbkdf` is `None` for a header of the first version, which has its
+/// own key derivation.
+pub(super) fn add_key<K: Kernel>(
+    kernel: &K,
+    device: &K::Fd,
+    (known, new): (&Key<K>, &Key<K>),
+    pbkdf: Option<Pbkdf>,
+) -> Result<(), Failure> {
+    let derivation = pbkdf.map_or(&[][..], derivation);
+    let args = [
+        &["luksAddKey"],
+        derivation,
+        &["--key-file", KEYS[0], DEVICE, KEYS[1]],
+    ]
+    .concat();
+    succeeded(&run(kernel, device, &[known, new], &args)?, args[0])
+}
+
+/// Removes a key slot that the key opens, even if it is the last one. Returns the message of
+/// cryptsetup if the key opens none.
+pub(super) fn remove_key<K: Kernel>(
+    kernel: &K,
+    device: &K::Fd,
+    key: &Key<K>,
+) -> Result<Option<String>, Failure> {
+    let args = ["luksRemoveKey", DEVICE, KEYS[0]];
+    unlocked(&run(kernel, device, &[key], &args)?, args[0])
+}
+
+pub(super) fn close<K: Kernel>(kernel: &K, name: &str) -> Result<(), Failure> {
+    let command = Command {
+        device: None,
+        keys: &[],
+        args: &["close", name],
+    };
+    succeeded(&run_command(kernel, &command)?, "close")
+}
+
+pub(super) fn resize<K: Kernel>(kernel: &K, device: &K::Fd, name: &str) -> Result<(), Failure> {
+    let args = ["resize", "--disable-keyring", name];
+    succeeded(&run(kernel, device, &[], &args)?, args[0])
+}
+
+pub(super) fn clear_label<K: Kernel>(kernel: &K, device: &K::Fd) -> Result<(), Failure> {
+    let args = ["config", "--label", "", "--subsystem", "", DEVICE];
+    succeeded(&run(kernel, device, &[], &args)?, args[0])
+}
+
+fn run<K: Kernel>(
+    kernel: &K,
+    device: &K::Fd,
+    keys: &[&Key<K>],
+    args: &[&str],
+) -> Result<ChildEnd, Failure> {
+    let keys: Vec<_> = keys.iter().map(|key| &key.file).collect();
     let command = Command {
         device: Some(device),
-        key: Some(key),
-        args: &args,
+        keys: &keys,
+        args,
     };
-    let end = run(kernel, &command)?;
+    run_command(kernel, &command)
+}
+
+fn run_command<K: Kernel>(kernel: &K, command: &Command<'_, K::Fd>) -> Result<ChildEnd, Failure> {
+    let args = ALWAYS.iter().chain(command.args);
+    let end = kernel.run(&Child {
+        program: PROGRAM,
+        args: args.map(|arg| (*arg).to_owned()).collect(),
+        device: command.device,
+        keys: command.keys,
+        deadline: match command.keys.is_empty() {
+            true => DEADLINE,
+            false => KEY_DEADLINE,
+        },
+        is_given_up: &|| false,
+        is_fsck: false,
+    })?;
+    Ok(end)
+}
+
+/// Returns the message of cryptsetup if the passphrase opens no key slot.
+fn unlocked(end: &ChildEnd, action: &str) -> Result<Option<String>, Failure> {
     match end.code {
-        Some(WRONG_PASSPHRASE) => Err(Failure::precondition(format!(
-            "the passphrase of the Secret's key {secret_key} opens no key slot of the volume's \
-             LUKS header; nothing was changed: {}",
-            end.stderr
-        ))),
+        Some(WRONG_PASSPHRASE) => Ok(Some(end.stderr.clone())),
         Some(TOO_LITTLE_MEMORY) => Err(Failure::quota(format!(
             "the LUKS header's key derivation needs more than half of the agent's memory limit; \
              raise the limit, or lower the cost of the key slot (cryptsetup luksConvertKey \
              --pbkdf-memory): {}",
             end.stderr
         ))),
-        _ => succeeded(&end, "open"),
+        _ => succeeded(end, action).map(|()| None),
     }
-}
-
-pub(super) fn close<K: Kernel>(kernel: &K, name: &str) -> Result<(), Failure> {
-    succeeded(&run(kernel, &Command::of(None, &["close", name]))?, "close")
-}
-
-pub(super) fn resize<K: Kernel>(kernel: &K, device: &K::Fd, name: &str) -> Result<(), Failure> {
-    let args = ["resize", "--disable-keyring", name];
-    succeeded(&run(kernel, &Command::of(Some(device), &args))?, args[0])
-}
-
-pub(super) fn clear_label<K: Kernel>(kernel: &K, device: &K::Fd) -> Result<(), Failure> {
-    let args = ["config", "--label", "", "--subsystem", "", DEVICE];
-    succeeded(&run(kernel, &Command::of(Some(device), &args))?, args[0])
-}
-
-impl<'a, Fd> Command<'a, Fd> {
-    fn of(device: Option<&'a Fd>, args: &'a [&'a str]) -> Self {
-        Command {
-            device,
-            key: None,
-            args,
-        }
-    }
-}
-
-fn run<K: Kernel>(kernel: &K, command: &Command<'_, K::Fd>) -> Result<ChildEnd, Failure> {
-    let args = ALWAYS.iter().chain(command.args);
-    let end = kernel.run(&Child {
-        program: PROGRAM,
-        args: args.map(|arg| (*arg).to_owned()).collect(),
-        device: command.device,
-        key: command.key,
-        deadline: match command.key {
-            Some(_) => KEY_DEADLINE,
-            None => DEADLINE,
-        },
-        is_given_up: &|| false,
-        is_fsck: false,
-    })?;
-    Ok(end)
 }
 
 fn succeeded(end: &ChildEnd, action: &str) -> Result<(), Failure> {

@@ -39,6 +39,8 @@ pub(crate) struct Header {
     is_finished: bool,
     /// Whether a copy of a LUKS2 header does not begin as a copy does.
     lacks_copy: bool,
+    /// Whether this is a LUKS2 header.
+    is_second_version: bool,
 }
 
 impl Header {
@@ -81,6 +83,7 @@ impl Header {
         let labels = [Some(first), second].map(|block| block.and_then(unfinished));
         Header {
             lacks_copy,
+            is_second_version: second.is_some() || version(first) == VERSION,
             is_finished: labels == [None, None],
             unfinished: match labels {
                 [Some(one), Some(other)] if one == other => Some(one),
@@ -98,6 +101,10 @@ impl Header {
     /// Whether the label of an unfinished format was removed from both copies.
     pub(super) fn is_finished(&self) -> bool {
         self.is_finished
+    }
+
+    pub(super) fn is_second_version(&self) -> bool {
+        self.is_second_version
     }
 
     /// Whether a copy of a LUKS2 header is destroyed. The checksums are not verified.
@@ -207,6 +214,7 @@ pub(super) mod tests {
             assert_eq!(header.unfinished(), None, "{header:?}");
             assert_eq!(header.is_finished(), is_finished, "{header:?}");
             assert_eq!(header.lacks_copy(), blocks.len() < 2, "{header:?}");
+            assert!(header.is_second_version());
         }
     }
 
@@ -215,7 +223,7 @@ pub(super) mod tests {
         let mut old = copy(FIRST, "", "");
         old[VERSION_AT + 1] = 1;
         let old = read(&[(0, old)]).unwrap();
-        assert!(old.is_finished() && !old.lacks_copy());
+        assert!(old.is_finished() && !old.lacks_copy() && !old.is_second_version());
         assert!(read(&[(0x40_0000, copy(SECOND, "", ""))]).is_some());
         assert_eq!(read(&[]), None);
         assert_eq!(read(&[(0x5000, copy(SECOND, "", ""))]), None);

@@ -8,9 +8,11 @@
 
 mod child;
 mod header;
+mod keys;
 
 use std::path::{Path, PathBuf};
 
+use belay_contract::encryption::Pbkdf;
 use belay_server::call::{Failure, Kind};
 use belay_server::identity::DriverName;
 use belay_server::request::VolumeId;
@@ -20,6 +22,7 @@ use super::{Guard, OpenDevice};
 use crate::kernel::{self, Cause, Dev, Kernel, Mapper, Open};
 
 pub(crate) use header::{Header, label};
+pub(crate) use keys::{Key, Wrong, remove, replace};
 
 /// The beginning of the UUID of each mapper of an encrypted device.
 const UUID: &str = "CRYPT-";
@@ -103,7 +106,7 @@ fn name_in(path: &Path) -> Option<&str> {
 pub(crate) fn format<K: Kernel>(
     kernel: &K,
     device: &K::Fd,
-    key: &K::Fd,
+    key: (&Key<K>, Pbkdf),
     label: &str,
 ) -> Result<(), Failure> {
     child::format(kernel, device, key, label)
@@ -157,46 +160,55 @@ pub(crate) fn finish<K: Kernel>(
     }
 }
 
-/// Opens the LUKS device, and returns its mapper.
+/// How to open a LUKS device.
+pub(crate) struct Opening<'a> {
+    /// The name of the mapper.
+    pub(crate) name: &'a str,
+    pub(crate) read_only: bool,
+    /// Whether discards reach the device.
+    pub(crate) discards: bool,
+}
+
+/// Opens the LUKS device, and returns its mapper, or [`Wrong`] if the key opens no key slot.
 ///
 /// # Errors
-/// Returns `FAILED_PRECONDITION` if the passphrase, which the Secret has as `secret_key`, opens no
-/// key slot, or if the node lacks device-mapper; otherwise the message of cryptsetup.
+/// Returns `FAILED_PRECONDITION` if the node lacks device-mapper; otherwise the message of
+/// cryptsetup.
 pub(crate) fn open<K: Kernel>(
     kernel: &K,
     device: &OpenDevice<K>,
-    name: &str,
-    (key, secret_key): (&K::Fd, &str),
-) -> Result<(Mapper, K::Fd), Failure> {
+    key: &Key<K>,
+    opening: &Opening<'_>,
+) -> Result<Result<(Mapper, K::Fd), Wrong>, Failure> {
     if kernel.look(Path::new(CONTROL))?.is_none() {
         return Err(Failure::precondition(format!(
             "{CONTROL} does not exist, and encrypted volumes need it: load the driver on the node \
              (modprobe dm-crypt)"
         )));
     }
-    let read_only = kernel.refuses_writes(device.fd())?;
-    let opened = child::open(kernel, device.fd(), name, (key, secret_key), read_only);
+    let opened = child::open(kernel, device.fd(), key, opening);
     // The mapper may exist although the child was killed or has failed.
-    let found = over(kernel, device.dev(kernel)?)?.into_iter();
-    let mapper = found.into_iter().find(|mapper| mapper.name == name);
+    let mut found = over(kernel, device.dev(kernel)?)?.into_iter();
+    let mapper = found.find(|mapper| mapper.name == opening.name);
     match (opened, mapper) {
-        (Ok(()), Some(mapper)) => match open_node(kernel, &mapper) {
-            Ok(Some(fd)) => Ok((mapper, fd)),
+        (Ok(None), Some(mapper)) => match open_node(kernel, &mapper) {
+            Ok(Some(fd)) => Ok(Ok((mapper, fd))),
             failed => {
                 close(kernel, &mapper)?;
                 failed?;
                 Err(Failure::busy("the mapper was closed meanwhile; retry"))
             }
         },
-        (Ok(()), None) => Err(Failure::new(
+        (Ok(None), None) => Err(Failure::new(
             Kind::System,
             "cryptsetup reported success, but the device has no mapper",
         )),
-        (Err(failure), Some(mapper)) => {
-            close(kernel, &mapper)?;
-            Err(failure)
+        (failed, mapper) => {
+            if let Some(mapper) = mapper {
+                close(kernel, &mapper)?;
+            }
+            Ok(Err(Wrong(failed?.unwrap_or_default())))
         }
-        (Err(failure), None) => Err(failure),
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct DiskRules {
 /// Whether an entry of the volume context requests encryption in a way that the agent does not
 /// know.
 fn is_encrypted_otherwise(key: &str, value: &str) -> bool {
-    format::is_encryption_by_driver(key, value) && !encryption::is_parameter(key)
+    format::is_encryption_by_driver(key, value) && !encryption::is_parameter_of_others(key)
 }
 
 impl DiskVolumes {

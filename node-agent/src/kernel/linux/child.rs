@@ -13,7 +13,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,16 +21,19 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal};
 
-use super::memory;
 use crate::kernel::{Child, ChildEnd, Error, Result};
 
+/// The control groups, in the mount namespace of the agent.
+const GROUPS: &str = "/sys/fs/cgroup";
 /// The directories in which the agent searches for a tool, in this order.
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 /// The variable that makes device-mapper not wait for udev, which may not run in the namespaces of
 /// the agent. Other tools ignore it.
 const NO_UDEV: (&str, &str) = ("DM_DISABLE_UDEV", "1");
-/// The descriptor of the child's key, which [`crate::kernel::KEY`] names.
-const KEY_FD: i32 = 3;
+/// The descriptors of the child's keys, which [`crate::kernel::KEYS`] names.
+const KEY_FDS: [RawFd; 2] = [3, 4];
+/// The least number of a descriptor that is not one of [`KEY_FDS`].
+const OTHER_FD: RawFd = 5;
 /// The value of `PATH`, in the child's environment. Tools search these
 /// directories for their helper programs.
 const PATH: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
@@ -103,13 +106,17 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
 
     let parent = rustix::process::getpid();
     let is_fsck = child.is_fsck;
-    let key = child.key.map(|key| (key.as_raw_fd(), memory::share()));
-    // Occupy the number of the key, so that the standard library does not open its own pipe there,
-    // which the child would close.
-    let occupied = child
-        .key
-        .map(|key| rustix::io::fcntl_dupfd_cloexec(key, KEY_FD));
-    let occupied = occupied.transpose()?;
+    let duplicates = |from: RawFd| -> rustix::io::Result<Vec<OwnedFd>> {
+        let keys = child.keys.iter();
+        keys.map(|key| rustix::io::fcntl_dupfd_cloexec(key, from))
+            .collect()
+    };
+    // Occupy the numbers of the keys, so that the standard library does not open its own pipe
+    // there, which the child would replace.
+    let occupied = duplicates(KEY_FDS[0])?;
+    let keys = duplicates(OTHER_FD)?;
+    let numbers: Vec<RawFd> = keys.iter().map(AsRawFd::as_raw_fd).collect();
+    let memory = (!keys.is_empty()).then(memory_share);
     let prepare = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // If the parent exited before the call above, the kernel sends no signal.
@@ -123,8 +130,15 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
                 return Err(io::Error::last_os_error());
             }
         }
-        if let Some((key, memory)) = key {
-            inherit_key(key, memory)?;
+        if let Some(memory) = memory {
+            limit_memory(memory)?;
+        }
+        for (from, to) in numbers.iter().zip(KEY_FDS) {
+            // SAFETY: `from` is open until the program starts, and no object of this process owns
+            // the number `to` in the child.
+            if unsafe { libc::dup2(*from, to) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
         }
         Ok(())
     };
@@ -132,7 +146,7 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
     // makes system calls, allocates no memory and takes no lock.
     unsafe { command.pre_exec(prepare) };
     let spawned = command.spawn().map(Running).map_err(errno_of);
-    drop(occupied);
+    drop((occupied, keys));
     // ENOENT for a tool that exists means that its loader is missing. The caller reports ENOENT as
     // a tool that is not installed, so convert the errno.
     spawned.map_err(|errno| match errno {
@@ -141,26 +155,39 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
     })
 }
 
-/// Gives the key its number in the child, and limits the memory of the child, which derives another
-/// key from it. Makes only system calls.
-fn inherit_key(key: RawFd, memory: u64) -> io::Result<()> {
+/// Limits the memory of a child that derives a key. Makes only system calls.
+fn limit_memory(bytes: u64) -> rustix::io::Result<()> {
     let limit = Rlimit {
-        current: Some(memory),
-        maximum: Some(memory),
+        current: Some(bytes),
+        maximum: Some(bytes),
     };
-    rustix::process::setrlimit(Resource::As, limit)?;
-    let copied = match key == KEY_FD {
-        // dup2 would leave the flag FD_CLOEXEC set.
-        // SAFETY: `key` is open until the program starts.
-        true => unsafe { libc::fcntl(key, libc::F_SETFD, 0) },
-        // SAFETY: `key` is open until the program starts, and no object of this process owns the
-        // number KEY_FD in the child.
-        false => unsafe { libc::dup2(key, KEY_FD) },
-    };
-    match copied < 0 {
-        true => Err(io::Error::last_os_error()),
-        false => Ok(()),
-    }
+    rustix::process::setrlimit(Resource::As, limit)
+}
+
+/// Returns the size in bytes to which the address space of a child that derives a key is limited:
+/// half of the memory of the node, or of the control group of this process. The other half is for
+/// the agent and its other children.
+///
+/// The header of another program may ask for any amount of memory. Without a limit, the kernel
+/// would kill the agent and all its children at the limit of their control group, again at each
+/// retry.
+fn memory_share() -> u64 {
+    let node = rustix::system::sysinfo();
+    let node = node.totalram.saturating_mul(u64::from(node.mem_unit));
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    least_limit(Path::new(GROUPS), &own).map_or(node, |group| group.min(node)) / 2
+}
+
+/// Returns the least limit of the control group that `own` names, in the format of
+/// /proc/self/cgroup, and of the groups that contain it; `None` if there is no limit, or if the
+/// groups are not those of the second version.
+fn least_limit(root: &Path, own: &str) -> Option<u64> {
+    let group = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let limits = Path::new(group).ancestors().filter_map(|group| {
+        let limit = std::fs::read_to_string(root.join(group).join("memory.max"));
+        limit.ok()?.trim().parse().ok()
+    });
+    limits.min()
 }
 
 /// The event that ended a wait for a child.
@@ -291,7 +318,7 @@ fn errno_of(error: io::Error) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::KEY;
+    use crate::kernel::KEYS;
 
     fn run_sh(script: &str, deadline: Duration) -> ChildEnd {
         run_as(script, deadline, false)
@@ -316,7 +343,7 @@ mod tests {
             program: "sh",
             args,
             device: Some(&device),
-            key: None,
+            keys: &[],
             deadline,
             is_given_up,
             is_fsck,
@@ -376,21 +403,49 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_the_third_descriptor_and_the_memory_is_limited() {
-        let key = OwnedFd::from(tempfile::tempfile().unwrap());
-        rustix::io::write(&key, b"secret").unwrap();
-        let script = format!("cat {KEY} >&2; echo >&2; ulimit -Hv >&2");
+    fn keys_have_their_descriptors_and_the_memory_is_limited() {
+        let key = |text: &[u8]| {
+            let key = OwnedFd::from(tempfile::tempfile().unwrap());
+            rustix::io::write(&key, text).unwrap();
+            key
+        };
+        let keys = [key(b"one"), key(b"two")];
+        let script = format!("cat {} {} >&2; echo >&2; ulimit -Hv >&2", KEYS[0], KEYS[1]);
         let child = Child {
             program: "sh",
             args: vec!["-c".to_owned(), script],
             device: None,
-            key: Some(&key),
+            keys: &[&keys[0], &keys[1]],
             deadline: LONG,
             is_given_up: &|| false,
             is_fsck: false,
         };
-        let kib = memory::share() / 1024;
-        assert_eq!(run(&child).unwrap(), ended(0, &format!("secret; {kib}")));
+        let kib = memory_share() / 1024;
+        assert_eq!(run(&child).unwrap(), ended(0, &format!("onetwo; {kib}")));
+    }
+
+    #[test]
+    fn the_least_limit_of_the_groups_around_the_process_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let limit = |group: &str, limit: &str| {
+            let group = root.join(group);
+            std::fs::create_dir_all(&group).unwrap();
+            std::fs::write(group.join("memory.max"), format!("{limit}\n")).unwrap();
+        };
+        limit("pod/agent", "max");
+        let own = "1:name=systemd:/other\n0::/pod/agent\n";
+        assert_eq!(least_limit(root, own), None);
+        limit("pod", "268435456");
+        assert_eq!(least_limit(root, own), Some(256 << 20));
+        limit("pod/agent", "1048576");
+        assert_eq!(least_limit(root, own), Some(1 << 20));
+        // The root group has no limit, unless it is that of a container.
+        assert_eq!(least_limit(root, "0::/\n"), None);
+        limit("", "4096");
+        assert_eq!(least_limit(root, "0::/\n"), Some(4096));
+        assert_eq!(least_limit(root, "1:memory:/pod/agent\n"), None);
+        assert!(memory_share() > 0);
     }
 
     #[test]
@@ -451,7 +506,7 @@ mod tests {
                 program: "sleep",
                 args,
                 device: Some(&device),
-                key: None,
+                keys: &[],
                 deadline: LONG,
                 is_given_up: &|| false,
                 is_fsck: false,

@@ -20,7 +20,6 @@ pub(crate) mod helper;
 mod lease;
 mod loopdev;
 mod mappers;
-mod memory;
 mod mount;
 mod mountinfo;
 pub(crate) mod privileges;

@@ -54,10 +54,10 @@ pub(super) fn stage<K: Kernel>(
         flags: &MountFlags::default(),
         read_only,
     };
-    let passphrase = encrypt::passphrase(request, lane)?;
-    let device = attach(cx, &request.id, storage, purpose, passphrase.is_some())?;
-    if let Some(passphrase) = &passphrase {
-        let (device, _) = encrypt::unlock(cx, (&spec, plan), device, passphrase)?;
+    let encrypted = encrypt::encrypted(request, lane)?;
+    let device = attach(cx, &request.id, storage, purpose, encrypted.is_some())?;
+    if let Some(encrypted) = &encrypted {
+        let (device, _) = encrypt::unlock(cx, (&spec, plan), device, encrypted)?;
         let bound = encrypt::begin(cx, &request.id, &device, read_only)
             .and_then(|()| cx.bind_raw(&request.id, &path, &device));
         return ended(cx, request, device, bound);

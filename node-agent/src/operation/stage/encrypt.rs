@@ -6,13 +6,12 @@
 //! header, which luksFormat writes with the header itself, shows that the content has not been
 //! used. A header without that label is only opened, and nothing inside is ever formatted.
 
-use std::time::{Duration, Instant};
-
-use belay_contract::encryption;
+use belay_contract::encryption::{Encryption, Passphrases};
 use belay_contract::publish_context::{Content, PublishContext};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Stage, VolumeId};
 
+use super::keys::{Encrypted, Keys, Mapped};
 use super::permit::{Need, judge};
 use super::spec::MountSpec;
 use super::tally::Refusal;
@@ -22,41 +21,31 @@ use crate::device::crypt::{self, Header};
 use crate::filesystem::{
     DeviceUnderTest, FsType, Permit, Probed, Unfinished, begin_use, encrypt, examine, examine_ends,
 };
-use crate::kernel::{Descriptors, Dev, Kernel, Mapper};
-use crate::operation::checks::Running;
+use crate::kernel::{Dev, Kernel};
 use crate::operation::plan::fit;
 use crate::operation::{Context, Node};
 use crate::work::{Lane, Phase};
 
-/// Maximum duration of the key derivations of an attempt that opens a volume, and of one that also
-/// creates its header.
-const OPEN_MAX: Duration = Duration::from_secs(120);
-const CREATE_MAX: Duration = Duration::from_secs(240);
-/// Maximum time that an attempt waits until the key derivation of another volume is complete, and
-/// the pause between two checks.
-const TURN_MAX: Duration = Duration::from_secs(30);
-const TURN_PAUSE: Duration = Duration::from_millis(50);
-
-/// The passphrase of an encrypted volume.
-pub(super) struct Passphrase<'a> {
-    /// The key of the Secret that contains the passphrase.
-    secret_key: &'static str,
-    text: &'a str,
+fn requested(request: &Stage) -> Result<Option<Encryption>, Failure> {
+    Encryption::requested("volume_context", &request.volume_context)
 }
 
-/// Returns the passphrase if the volume is encrypted; `None` if it is not. The commands that use it
+/// Returns the encryption of the volume; `None` if it has none. The commands that use a passphrase
 /// run on the lane for formats.
 ///
 /// # Errors
 /// Returns `INVALID_ARGUMENT` if the volume context is malformed, or if the secrets do not contain
 /// exactly one passphrase; [`Obstacle::NoSlot`] on another lane.
-pub(super) fn passphrase(request: &Stage, lane: Lane) -> Result<Option<Passphrase<'_>>, Obstacle> {
-    if !encryption::is_requested("volume_context", &request.volume_context)? {
+pub(super) fn encrypted(request: &Stage, lane: Lane) -> Result<Option<Encrypted<'_>>, Obstacle> {
+    let Some(encryption) = requested(request)? else {
         return Ok(None);
-    }
-    let (secret_key, text) = encryption::passphrase(&request.secrets)?;
+    };
+    let passphrases = Passphrases::read(&request.secrets)?;
     match lane {
-        Lane::Format => Ok(Some(Passphrase { secret_key, text })),
+        Lane::Format => Ok(Some(Encrypted {
+            encryption,
+            passphrases,
+        })),
         Lane::Change | Lane::Read => Err(Obstacle::NoSlot),
     }
 }
@@ -70,7 +59,7 @@ pub(super) fn refuse_other<K: Kernel>(
     request: &Stage,
     device: &OpenDevice<K>,
 ) -> Result<(), Failure> {
-    if encryption::is_requested("volume_context", &request.volume_context)? == device.is_mapper() {
+    if requested(request)?.is_some() == device.is_mapper() {
         return Ok(());
     }
     let is = if device.is_mapper() {
@@ -95,9 +84,9 @@ pub(super) fn unlock<K: Kernel>(
     cx: &Context<'_, K>,
     (spec, plan): (&MountSpec<'_>, &PublishContext),
     outer: OpenDevice<K>,
-    passphrase: &Passphrase<'_>,
+    encrypted: &Encrypted<'_>,
 ) -> Result<(OpenDevice<K>, Option<Unfinished>), Failure> {
-    match open(cx, (spec, plan), &outer, passphrase) {
+    match open(cx, (spec, plan), &outer, encrypted) {
         Ok((opened, unfinished)) => Ok((outer.under(opened), unfinished)),
         Err(failure) => Err(match outer.release(&cx.kernel) {
             Ok(()) => failure,
@@ -106,14 +95,11 @@ pub(super) fn unlock<K: Kernel>(
     }
 }
 
-/// An opened mapper, and the descriptor of its node.
-type Mapped<K> = (Mapper, <K as Descriptors>::Fd);
-
 fn open<K: Kernel>(
     cx: &Context<'_, K>,
     (spec, plan): (&MountSpec<'_>, &PublishContext),
     outer: &OpenDevice<K>,
-    passphrase: &Passphrase<'_>,
+    encrypted: &Encrypted<'_>,
 ) -> Result<(Mapped<K>, Option<Unfinished>), Failure> {
     let (kernel, id) = (&cx.kernel, &spec.request.id);
     refuse_in_use(outer)?;
@@ -128,22 +114,15 @@ fn open<K: Kernel>(
         progress: cx.progress(),
     };
     let permit = cx.phase(Phase::Probe, || to_format(cx, (spec, plan), &under_test))?;
-    let key = kernel.sealed_file(passphrase.text.as_bytes())?;
-    let turn = turn(
-        cx,
-        if permit.is_some() {
-            CREATE_MAX
-        } else {
-            OPEN_MAX
-        },
-    )?;
+    let keys = Keys::new(cx, encrypted)?;
+    let turn = keys.turn(permit.is_some())?;
     let unfinished = match permit {
         Some(permit) => {
-            encryption::refuse_for_new(passphrase.secret_key, passphrase.text)?;
             cx.progress().refuse_given_up()?;
+            let key = keys.for_new()?;
             let create =
-                |attempt: &str| crypt::format(kernel, outer.fd(), &key, &crypt::label(attempt));
-            Some(cx.phase(Phase::Format, || {
+                |attempt: &str| crypt::format(kernel, outer.fd(), key, &crypt::label(attempt));
+            Some(cx.phase(Phase::Encrypt, || {
                 encrypt(kernel, &under_test, &permit, create)
             })?)
         }
@@ -165,9 +144,9 @@ fn open<K: Kernel>(
         )));
     }
     let name = crypt::name(cx.transport.driver(), id);
-    let opened = cx.phase(Phase::Attach, || {
+    let opened = cx.phase(Phase::Unlock, || {
         cx.close_removed(id, outer.dev(kernel)?);
-        crypt::open(kernel, outer, &name, (&key, passphrase.secret_key))
+        keys.open(id, outer, &name)
     });
     drop(turn);
     let opened = opened.map_err(|failure| {
@@ -181,21 +160,6 @@ fn open<K: Kernel>(
         }
     })?;
     Ok((opened, unfinished))
-}
-
-/// Waits until no other volume of the node derives a key, because a derivation needs much memory.
-/// Returns a guard, which is held during the derivations, for at most `at_most`.
-fn turn<'a, K: Kernel>(cx: &'a Context<'_, K>, at_most: Duration) -> Result<Running<'a>, Failure> {
-    let begun = Instant::now();
-    loop {
-        match cx.shared.derivations.begin("a key derivation", at_most) {
-            Err(failure) if failure.kind == Kind::Busy && begun.elapsed() < TURN_MAX => {
-                cx.progress().refuse_given_up()?;
-                cx.kernel.pause(TURN_PAUSE);
-            }
-            turn => return turn,
-        }
-    }
 }
 
 /// Returns the permission to create a LUKS header; `None` if the device has a header that can be
@@ -224,7 +188,18 @@ fn to_format<K: Kernel>(
     }
     // The filesystem that the request names is inside of the encrypted device.
     let outer = MountSpec { fs: None, ..*spec };
-    let judged = judge(cx, &outer, plan, under_test, found)?;
+    let is_foreign = matches!(found, Probed::Foreign(_));
+    let judged =
+        judge(cx, &outer, plan, under_test, found).map_err(|failure| match is_foreign {
+            false => failure,
+            true => Failure {
+                message: format!(
+                    "{}; it has no LUKS header: if both copies were damaged, see cryptsetup repair",
+                    failure.message
+                ),
+                ..failure
+            },
+        })?;
     match judged.need {
         Need::Format(permit) => Ok(Some(permit)),
         Need::Check | Need::Nothing => {

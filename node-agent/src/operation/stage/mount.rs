@@ -56,15 +56,15 @@ pub(super) fn stage<K: Kernel>(
     }
     let purpose = Purpose::Filesystem;
     let contexts = (plan, &request.volume_context);
-    let passphrase = encrypt::passphrase(request, lane)?;
+    let encrypted = encrypt::encrypted(request, lane)?;
     let storage = match cx.transport.find(kernel, &request.id, contexts, purpose)? {
         Search::Found(storage) => storage,
         Search::Missing(missing) => return Err(Obstacle::NoDisk(missing)),
     };
-    let mut device = attach(cx, &request.id, storage, purpose, passphrase.is_some())?;
+    let mut device = attach(cx, &request.id, storage, purpose, encrypted.is_some())?;
     let mut unfinished = None;
-    if let Some(passphrase) = &passphrase {
-        (device, unfinished) = encrypt::unlock(cx, (&spec, plan), device, passphrase)?;
+    if let Some(encrypted) = &encrypted {
+        (device, unfinished) = encrypt::unlock(cx, (&spec, plan), device, encrypted)?;
     }
     let staged = on_device(cx, (&spec, plan), &device, unfinished, lane);
     if staged.is_ok() {

@@ -10,6 +10,7 @@ const FORMATS: &str = "belay_formats_total";
 const FORMAT_REFUSALS: &str = "belay_format_refusals_total";
 const CHECKS: &str = "belay_filesystem_checks_total";
 const GROW_REFUSALS: &str = "belay_grow_refusals_total";
+const PASSPHRASES: &str = "belay_passphrase_replacements_total";
 const OPENERS_UNCHECKED: &str = "belay_openers_unchecked_total";
 
 /// The reason why a volume was not formatted, which is the value of the metric's label `reason`.
@@ -120,6 +121,18 @@ pub(super) fn not_grown(fs: FsType) {
     metrics::counter!(GROW_REFUSALS, "fs" => fs.name()).increment(1);
 }
 
+/// Counts an attempt to replace the passphrase of a volume.
+pub(super) fn replaced_passphrase(is_done: bool) {
+    metrics::counter!(PASSPHRASES, "result" => replacement(is_done)).increment(1);
+}
+
+fn replacement(is_done: bool) -> &'static str {
+    match is_done {
+        true => "done",
+        false => "failed",
+    }
+}
+
 /// Counts an attachment for which the agent could not check whether another process had the
 /// volume's file open. Logs a warning only once, because the cause is the type of the filesystem of
 /// `folder`.
@@ -153,10 +166,17 @@ pub(in crate::operation) fn announce() {
         "Stages of a volume whose filesystem the kernel refused to grow to its device."
     );
     metrics::describe_counter!(
+        PASSPHRASES,
+        "Attempts to replace the passphrase of an encrypted volume when it was staged."
+    );
+    metrics::describe_counter!(
         OPENERS_UNCHECKED,
         "Stages without a check whether another process had the volume's file open."
     );
     metrics::counter!(OPENERS_UNCHECKED).increment(0);
+    for is_done in [true, false] {
+        metrics::counter!(PASSPHRASES, "result" => replacement(is_done)).increment(0);
+    }
     for fs in FsType::ALL {
         metrics::counter!(FORMATS, "fs" => fs.name()).increment(0);
         metrics::counter!(GROW_REFUSALS, "fs" => fs.name()).increment(0);

@@ -132,7 +132,7 @@ impl<'a> Loop<'a> {
             device: Some(&self.fd),
             deadline,
             is_given_up: &|| false,
-            key: None,
+            keys: &[],
             is_fsck: false,
         };
         self.kernel.run(&child).unwrap()
