@@ -8,7 +8,7 @@ use crate::disks;
 use crate::rig::{MIB, boot, kernels_or, machine_with_state, medium, newest_kernel, until};
 
 /// Loads the drivers, as a node does at boot, and defines the calls of the tests.
-const PREPARE: &str = "\
+pub(crate) const PREPARE: &str = "\
 modprobe -a dm-crypt xts
 umask 077
 printf 'canary-passphrase' >/run/key
@@ -17,6 +17,7 @@ cat >/run/calls.sh <<'END'
 volume() { mkdir -p /pods/$1; stages=/pods/$1/staging targets=/pods/$1/target; mkdir -p $stages; }
 stage() { volume $1; node stage $1 --staging $stages \\
     --secret-file encryptionPassphrase=${KEY:-/run/key} \\
+    ${OLD:+--secret-file encryptionPassphrasePrevious=$OLD} \\
     --volume-context encrypted=true \"${@:2}\"; }
 publish() { volume $1; node publish $1 --staging $stages --target $targets \"${@:2}\"; }
 unpublish() { volume $1; node unpublish $1 --target $targets; }
@@ -34,37 +35,37 @@ mkdir -p /state/belay /pods
 setsid belay-controller --endpoint /run/controller.sock --node-id guest \\
     --state-dir /state/belay >>/run/controller.log 2>&1 3>&- &
 ready /run/controller.sock >/dev/null 2>&1 || { cat /run/controller.log; exit 1; }";
-const START_AGENT: &str = "\
+pub(crate) const START_AGENT: &str = "\
 setsid belay-node --endpoint /run/node.sock --node-id guest --log-level debug \\
     --loop-dir /state/belay/volumes >>/run/node.log 2>&1 3>&- &
 echo $! >/run/node.pid
 ready /run/node.sock >/dev/null 2>&1 || { cat /run/node.log; exit 1; }";
 /// Kills the agent, and waits until its process 1 has reaped it.
-const KILL_AGENT: &str = "\
+pub(crate) const KILL_AGENT: &str = "\
 kill -9 $(cat /run/node.pid); while kill -0 $(cat /run/node.pid) 2>/dev/null; do sleep 0.1; done";
 
 /// Checks that a stage has not changed the disk, and has left no mapper.
-const KEPT: &str = "\
+pub(crate) const KEPT: &str = "\
 sha256sum --check --status /run/whole <$D
 [ $(mappers) = 0 ]";
 
 /// Runs a script with the calls of [`PREPARE`].
 #[track_caller]
-fn run(guest: &mut Guest<'_>, script: &str) -> String {
+pub(crate) fn run(guest: &mut Guest<'_>, script: &str) -> String {
     let script = format!(". /run/calls.sh\n{script}");
     call(guest, &script).expect("power")
 }
 
 /// Runs a script that must fail, and returns its output.
 #[track_caller]
-fn refused(guest: &mut Guest<'_>, script: &str) -> String {
+pub(crate) fn refused(guest: &mut Guest<'_>, script: &str) -> String {
     let script = format!(". /run/calls.sh\n{script}");
     let output = try_call(guest, &script).expect("power");
     assert_ne!(output.code, 0, "{script}: {}", output.text);
     output.text
 }
 
-fn local(machine: &Machine) -> Guest<'_> {
+pub(crate) fn local(machine: &Machine) -> Guest<'_> {
     let mut guest = boot(machine);
     guest.run(PREPARE);
     let setup = format!("{SETUP}{START_LOCAL}\n{START_AGENT}");
@@ -73,7 +74,7 @@ fn local(machine: &Machine) -> Guest<'_> {
 }
 
 /// Creates a volume of `local`, and returns its ID.
-fn create(guest: &mut Guest<'_>, name: &str, mib: u64, how: &str) -> String {
+pub(crate) fn create(guest: &mut Guest<'_>, name: &str, mib: u64, how: &str) -> String {
     let create =
         format!("controller create {name} --size {mib}MiB --parameter encrypted=true {how}");
     let created: serde_json::Value = serde_json::from_str(&run(guest, &create)).expect("JSON");
@@ -142,6 +143,27 @@ fn live(guest: &mut Guest<'_>, filesystem: &str, mib: u64, grown: u64) {
              detached {id}"
         ),
     );
+    refuse_otherwise(guest, &id, &how);
+    run(
+        guest,
+        &format!(
+            "stage {id} {how}; publish {id} {how}
+             yes 'known plaintext' | head -c 4M | cmp - {target}/before
+             sha256sum --check --status /run/sum <{target}/after
+             unpublish {id}; unstage {id}
+             [ $(mappers) = 0 ]
+             detached {id}
+             dmesg >/run/dmesg
+             absent canary /run/node.log /run/controller.log /run/dmesg
+             cat /run/node.log /run/key >/run/planted
+             if absent canary /run/planted; then exit 1; fi
+             controller delete {id}"
+        ),
+    );
+}
+
+/// A volume that is not staged is refused without its passphrase, and without its encryption.
+fn refuse_otherwise(guest: &mut Guest<'_>, id: &str, how: &str) {
     let wrong = refused(guest, &format!("KEY=/run/other stage {id} {how}"));
     assert!(
         wrong.contains("encryptionPassphrase opens no key slot"),
@@ -159,22 +181,6 @@ fn live(guest: &mut Guest<'_>, filesystem: &str, mib: u64, grown: u64) {
         &format!("node stage {id} --staging /pods/{id}/staging {how}"),
     );
     assert!(plain.contains("a LUKS2 header"), "{plain}");
-    run(
-        guest,
-        &format!(
-            "stage {id} {how}; publish {id} {how}
-             yes 'known plaintext' | head -c 4M | cmp - {target}/before
-             sha256sum --check --status /run/sum <{target}/after
-             unpublish {id}; unstage {id}
-             [ $(mappers) = 0 ]
-             detached {id}
-             dmesg >/run/dmesg
-             absent canary /run/node.log /run/controller.log /run/dmesg
-             cat /run/node.log /run/key >/run/planted
-             if absent canary /run/planted; then exit 1; fi
-             controller delete {id}"
-        ),
-    );
 }
 
 fn live_raw(guest: &mut Guest<'_>) {
@@ -207,7 +213,7 @@ fn live_raw(guest: &mut Guest<'_>) {
 }
 
 /// Boots with a disk of 256 MiB, and the agent of the driver `openstack`.
-fn with_disk<'a>(machine: &'a Machine) -> Guest<'a> {
+pub(crate) fn with_disk<'a>(machine: &'a Machine) -> Guest<'a> {
     let mut guest = disks::boot_after(machine, PREPARE);
     run(
         &mut guest,
@@ -217,7 +223,7 @@ fn with_disk<'a>(machine: &'a Machine) -> Guest<'a> {
 }
 
 /// The arguments of a stage of the disk.
-fn disk(content: &str) -> String {
+pub(crate) fn disk(content: &str) -> String {
     let (id, bytes) = (disks::ID, 256 * MIB);
     let mark = format!(
         "{{\"publish_context\":{{\"mark\":\"{}\"}}}}",
@@ -229,7 +235,7 @@ fn disk(content: &str) -> String {
     )
 }
 
-fn machine_with_disk(kernel: Kernel) -> (Machine, std::sync::Arc<belay_guest::Medium>) {
+pub(crate) fn machine_with_disk(kernel: Kernel) -> (Machine, std::sync::Arc<belay_guest::Medium>) {
     let machine = disks::machine(kernel);
     let medium = medium(&machine, "disk", 256);
     machine.slot(0).insert(Disk::block(disks::ID, &medium));

@@ -25,6 +25,8 @@ mod local;
 #[cfg(test)]
 mod luks;
 #[cfg(test)]
+mod luks_keys;
+#[cfg(test)]
 mod marks;
 #[cfg(test)]
 mod metadata;
