@@ -1,7 +1,7 @@
 //! Rules about existing storage that must remain usable: volumes, classes, snapshots, and
 //! attachments that the driver has not completed.
 
-use belay_contract::{format, mount_flags};
+use belay_contract::{encryption, format, mount_flags};
 use serde_json::Value;
 
 use super::peer::{FILESYSTEMS, FORMATTING, Sharing};
@@ -15,6 +15,8 @@ const OLD_FS_TYPE: &str = "fstype";
 /// The annotation of a snapshot that names the Secret for its deletion.
 const DELETION_SECRET: &str =
     "/metadata/annotations/snapshot.storage.kubernetes.io~1deletion-secret-name";
+/// The reference of a PersistentVolume to the Secret with its passphrase.
+const STAGE_SECRET: &str = "/spec/csi/nodeStageSecretRef";
 /// The remedy for Secrets that Belay's controller does not use.
 const NO_SECRETS: &str = "the sidecars of Belay's chart may not read them: use a class without, or \
                           give their ServiceAccount the right to get them";
@@ -145,10 +147,18 @@ const VOLUME_RULES: &[Rule] = &[
         "move their data to volumes with ext4, xfs or btrfs; Belay changes nothing on them"),
     wrong(VOLUMES, Test::Is(|it, _| {
         let mut attributes = it.entries("/spec/csi/volumeAttributes");
-        attributes.any(|(key, value)| format::is_encryption_by_driver(key, value))
+        attributes.any(|(key, value)| {
+            format::is_encryption_by_driver(key, value) && !encryption::is_parameter_of_others(key)
+        })
     }),
-        "encrypted by the driver",
-        "keep them with the old driver: Belay does not decrypt, and does not mount them"),
+        "encrypted in a way that Belay does not know",
+        "keep them with the old driver: Belay does not mount them"),
+    wrong(VOLUMES, Test::Is(|it, _| {
+        let mut attributes = it.entries("/spec/csi/volumeAttributes");
+        attributes.any(encryption::is_request) && it.at(STAGE_SECRET).is_none()
+    }),
+        "encrypted, without a Secret for NodeStageVolume",
+        "create each PersistentVolume again, with nodeStageSecretRef: the passphrase is in it"),
     wrong(VOLUMES,
         Test::Is(|it, case| case.peer.sharing == Sharing::None && is_on_several_nodes(it)),
         "access modes for several nodes",
@@ -219,17 +229,28 @@ const CLASS_RULES: &[Rule] = &[
                 || key == OLD_FS_TYPE
                 || peer.parameters.contains(&key)
                 || FORMATTING.contains(&key)
+                || is_known_encryption(key)
         })
     }),
         "Belay refuses parameter {0}",
         OTHER_CLASS),
     warning(CLASSES, Test::Finds(|class, _| {
         let mut parameters = class.object.entries("/parameters");
-        let asking = parameters.find(|(key, value)| format::is_encryption_requested(key, value));
+        let asking = parameters.find(|(key, value)| {
+            !is_known_encryption(key) && format::is_encryption_requested(key, value)
+        });
         asking.map(|(key, _)| vec![key.to_owned()])
     }),
-        "{0} asks for encryption, which Belay does not do",
+        "{0} asks for encryption, in a way that Belay does not know",
         OTHER_CLASS),
+    warning(CLASSES, Test::Is(|class, _| {
+        let mut parameters = class.entries("/parameters");
+        let secret = format!("{PROVISIONER}node-stage-secret-name");
+        parameters.any(encryption::is_request) && parameter(class, &secret).is_empty()
+    }),
+        "encrypted, without a Secret for NodeStageVolume",
+        "use a class with csi.storage.k8s.io/node-stage-secret-name and -namespace: the passphrase \
+         is in it"),
     warning(CLASSES, Test::Finds(|class, _| {
         let keys = [PROVISIONER.to_owned() + OLD_FS_TYPE, OLD_FS_TYPE.to_owned()];
         let types = keys.iter().map(|key| parameter(class.object, key));
@@ -240,6 +261,10 @@ const CLASS_RULES: &[Rule] = &[
         "Belay does not create {0}",
         OTHER_CLASS),
 ];
+
+fn is_known_encryption(key: &str) -> bool {
+    encryption::PARAMETERS.contains(&key) || encryption::is_parameter_of_others(key)
+}
 
 fn is_true(object: Object<'_>, pointer: &str) -> bool {
     object.at(pointer).and_then(Value::as_bool) == Some(true)
@@ -306,8 +331,12 @@ fn is_on_several_nodes(volume: Object<'_>) -> bool {
 }
 
 fn has_secrets(volume: Object<'_>) -> bool {
+    // The passphrase of an encrypted volume is used.
+    let is_encrypted = volume
+        .entries("/spec/csi/volumeAttributes")
+        .any(encryption::is_request);
     let mut keys = volume.keys("/spec/csi");
-    keys.any(|key| key.ends_with("SecretRef"))
+    keys.any(|key| key.ends_with("SecretRef") && !(is_encrypted && key == "nodeStageSecretRef"))
 }
 
 #[cfg(test)]

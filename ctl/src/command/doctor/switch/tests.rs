@@ -412,10 +412,25 @@ fn a_cluster_without_the_driver_is_wrong() {
 #[test]
 fn encrypted_volumes_and_their_classes_are_named() {
     let class = |all: &mut Vec<Value>| {
-        all[6]["parameters"] = json!({"luks-encrypted": "true"});
+        all[6]["parameters"] = json!({"luksEncrypted": "true"});
     };
-    let part = "fast: luks-encrypted asks for encryption";
+    let part = "fast: luksEncrypted asks for encryption, in a way";
     expect("warn", "storage classes", part, class);
+    expect(
+        "warn",
+        "storage classes",
+        "fast: encrypted, without a Secret",
+        |all| {
+            all[6]["parameters"] = json!({"luks-encrypted": "true"});
+        },
+    );
+    expect("ok", "storage classes", "", |all| {
+        all[6]["parameters"] = json!({
+            "luks-encrypted": "true",
+            "luks-key-size": "512",
+            "csi.storage.k8s.io/node-stage-secret-name": "volume-key",
+        });
+    });
     // A driver may ignore the parameter, so the volumes of the class need not be encrypted.
     expect("ok", "volumes", "2 can be taken over", |all| {
         class(all);
@@ -423,14 +438,31 @@ fn encrypted_volumes_and_their_classes_are_named() {
             it["spec"]["storageClassName"] = json!("fast");
         }));
     });
-    for (verdict, part, value) in [
-        ("NO", "static: encrypted by the driver", "true"),
-        ("ok", "2 can be taken over", "false"),
+    for (verdict, part, key, value, secret) in [
+        ("NO", "static: encrypted in a way", "luksMode", "true", None),
+        (
+            "NO",
+            "static: encrypted, without",
+            "luks-encrypted",
+            "true",
+            None,
+        ),
+        (
+            "ok",
+            "2 can be taken over",
+            "luks-encrypted",
+            "true",
+            Some("volume-key"),
+        ),
+        ("ok", "2 can be taken over", "luks-encrypted", "false", None),
     ] {
         expect(verdict, "volumes", part, |all| {
             all.push(volume("static", |it| {
-                it["spec"]["csi"]["volumeAttributes"] =
-                    json!({"example.com/luks-encrypted": value});
+                let csi = &mut it["spec"]["csi"];
+                csi["volumeAttributes"][format!("example.com/{key}")] = json!(value);
+                if let Some(name) = secret {
+                    csi["nodeStageSecretRef"] = json!({"name": name, "namespace": "n"});
+                }
             }));
         });
     }
