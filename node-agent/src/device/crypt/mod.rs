@@ -186,15 +186,19 @@ pub(crate) fn open<K: Kernel>(
              (modprobe dm-crypt)"
         )));
     }
+    let dev = device.dev(kernel)?;
     let opened = child::open(kernel, device.fd(), key, opening);
     // The mapper may exist although the child was killed or has failed.
-    let mut found = over(kernel, device.dev(kernel)?)?.into_iter();
+    let left = |failure: Failure| failure.may_be_running();
+    let mut found = over(kernel, dev)
+        .map_err(|error| left(error.into()))?
+        .into_iter();
     let mapper = found.find(|mapper| mapper.name == opening.name);
     match (opened, mapper) {
         (Ok(None), Some(mapper)) => match open_node(kernel, &mapper) {
             Ok(Some(fd)) => Ok(Ok((mapper, fd))),
             failed => {
-                close(kernel, &mapper)?;
+                close(kernel, &mapper).map_err(left)?;
                 failed?;
                 Err(Failure::busy("the mapper was closed meanwhile; retry"))
             }
@@ -205,7 +209,7 @@ pub(crate) fn open<K: Kernel>(
         )),
         (failed, mapper) => {
             if let Some(mapper) = mapper {
-                close(kernel, &mapper)?;
+                close(kernel, &mapper).map_err(left)?;
             }
             Ok(Err(Wrong(failed?.unwrap_or_default())))
         }

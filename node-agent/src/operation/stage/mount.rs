@@ -76,7 +76,10 @@ pub(super) fn stage<K: Kernel>(
         Ok(()) => staged,
         Err(left) => {
             tracing::warn!(id = request.id.as_str(), "its mapper stays open: {left}");
-            staged
+            Err(match staged {
+                Err(Obstacle::Failure(failure)) => failure.may_be_running().into(),
+                _ => left.may_be_running().into(),
+            })
         }
     }
 }
