@@ -37,7 +37,15 @@ pub(crate) fn unstage<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Resu
         Err(_) if cx.unmount_orphans_of(&request.id).unwrap_or(false) => cx.detach(&request.id)?,
         detached => detached?,
     }
-    match staging.is_some() || was_bound {
+    if staging.is_some() {
+        return Ok(());
+    }
+    // An earlier call, or the loop over stacked bind mounts, may have left the mapper over a
+    // removed disk open. Neither a mount nor a disk leads to this mapper.
+    if cx.may_lose_devices() {
+        cx.try_close_removed(&request.id, None)?;
+    }
+    match was_bound {
         true => Ok(()),
         false => cx.detach_stale(&request.id),
     }
@@ -54,8 +62,7 @@ fn unstage_mount<K: Kernel>(
         .verdict(&request.id, staging, stat, Intent::TakeDown)?;
     if matches!(verdict, Verdict::Removed) {
         unmount_removed(cx, request, stat)?;
-        cx.close_removed(&request.id, dev);
-        return Ok(());
+        return cx.try_close_removed(&request.id, Some(dev));
     }
     let Some(device) = verdict.into_held() else {
         return Err(Failure::precondition(format!(

@@ -293,19 +293,28 @@ impl<K: Kernel> Node<K> {
         Ok(!mappers.is_empty())
     }
 
-    /// Closes the mapper of the volume, or the mapper with the number `dev`, if its disk was
-    /// removed and it is not mounted or bound anywhere. Otherwise, the mapper would keep its name,
-    /// with which the volume is opened the next time.
+    /// Calls [`Node::try_close_removed`], and only logs a failure.
     pub(in crate::operation) fn close_removed(&self, volume: &VolumeId, dev: Dev) {
-        if let Err(failure) = self.try_close_removed(volume, dev) {
+        if let Err(failure) = self.try_close_removed(volume, Some(dev)) {
             tracing::warn!(id = volume.as_str(), "its mapper stays open: {failure}");
         }
     }
 
-    fn try_close_removed(&self, volume: &VolumeId, dev: Dev) -> Result<(), Failure> {
+    /// Closes the mapper of the volume, or the mapper with the number `dev`, if its disk was
+    /// removed. Otherwise, the mapper would keep its name, with which the volume is opened the next
+    /// time.
+    ///
+    /// # Errors
+    /// Returns `FAILED_PRECONDITION` while the mapper is mounted or bound; `ABORTED` while it is in
+    /// use in another way; otherwise the kernel's error.
+    pub(in crate::operation) fn try_close_removed(
+        &self,
+        volume: &VolumeId,
+        dev: Option<Dev>,
+    ) -> Result<(), Failure> {
         let name = crypt::name(self.transport.driver(), volume);
         for mapper in crypt::removed(&self.kernel)? {
-            if mapper.dev == dev || mapper.name == name {
+            if Some(mapper.dev) == dev || mapper.name == name {
                 self.mounts().refuse_others(volume, mapper.dev)?;
                 self.mounts().refuse_shown(volume, mapper.dev, &[])?;
                 crypt::close(&self.kernel, &mapper)?;
