@@ -50,7 +50,7 @@ const ERRNOS: [(&str, Errno); 17] = [
 pub(super) const CACHED: &str = "openat2 RESOLVE_CACHED";
 
 /// The calls that may wait for a disk or a server, as documented in [`crate::kernel::Kernel`].
-const WAITING: [&str; 34] = [
+const WAITING: [&str; 40] = [
     "open",
     "openat2",
     "openat",
@@ -75,6 +75,12 @@ const WAITING: [&str; 34] = [
     "e2fsck open",
     "e2fsck read",
     "e2fsck write",
+    "cryptsetup open",
+    "cryptsetup read",
+    "cryptsetup write",
+    "DM_TABLE_LOAD",
+    "DM_DEV_SUSPEND",
+    "DM_DEV_REMOVE",
     "EXT4_IOC_RESIZE_FS",
     "XFS_IOC_FSGROWFSDATA",
     "BTRFS_IOC_FS_INFO",

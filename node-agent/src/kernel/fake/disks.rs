@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::answers::GONE;
 use super::leftovers::Left;
-use super::loops::{Binding, Loop};
-use super::state::{Answer, InodeKind, State, loop_dev};
-use super::{Fake, Machine};
+use super::loops::{Binding, Loop, loop_dev};
+use super::state::{Answer, InodeKind, State};
+use super::{Fake, Machine, mappers};
 use crate::kernel::{Dev, Disk, DiskAt, DiskFacts, Disks, Result};
 
 /// The first disk number; loop devices have lower numbers.
@@ -45,8 +45,12 @@ pub(super) struct Plugged {
     is_divided: bool,
 }
 
-/// Returns the device number of a loop device or disk.
+/// Returns the device number of a loop device, disk or mapper.
 pub(super) fn device_dev(number: u32) -> Dev {
+    if let Some(minor) = number.checked_sub(mappers::MAPPERS) {
+        let major = mappers::MAJOR;
+        return Dev { major, minor };
+    }
     match number.checked_sub(DISKS) {
         None => loop_dev(number),
         Some(disk) => Dev {
@@ -131,6 +135,11 @@ impl State {
             is_divided: false,
         };
         self.disks.insert(number, disk);
+        self.add_node(number);
+    }
+
+    /// Creates the node of a device in `/dev`.
+    pub(super) fn add_node(&mut self, number: u32) {
         let (&mount, _) = self.mounts.iter().nth(1).unwrap();
         let (root, superblock) = (self.mounts[&mount].root, self.mounts[&mount].superblock);
         let node = self.make_inode(superblock, InodeKind::Loop(number));
@@ -140,6 +149,9 @@ impl State {
 
     /// Returns the name of a device in `/dev`.
     pub(super) fn device_name(&self, number: u32) -> String {
+        if let Some(minor) = number.checked_sub(mappers::MAPPERS) {
+            return format!("dm-{minor}");
+        }
         match number.checked_sub(DISKS) {
             None => format!("loop{number}"),
             Some(disk) => format!("vd{}", char::from(b'a' + u8::try_from(disk).unwrap())),
@@ -251,7 +263,9 @@ impl Disks for Fake {
     fn disk_is_divided(&self, disk: &Disk) -> Result<bool> {
         self.call("getdents", attribute(disk, "holders"), GONE, |state| {
             let number = state.same(disk);
-            Ok(number.is_some_and(|number| state.disks[&number].is_divided))
+            Ok(number.is_some_and(|number| {
+                state.disks[&number].is_divided || state.mapper_over(number).is_some()
+            }))
         })
     }
 

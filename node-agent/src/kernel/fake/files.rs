@@ -248,7 +248,7 @@ impl State {
     /// Simulates fsync(2). An fsync of a loop device writes the device's cache to the file, and the
     /// file's data to the disk, but not the file's attributes: the kernel does not promise this
     /// (drivers/block/loop.c, `lo_req_flush`). An fsync of a file writes all data and attributes of
-    /// the file, but no device's cache.
+    /// the file, but no device's cache. A mapper passes the flush to the device below.
     pub(super) fn fsync(&mut self, fd: u64) -> Answer<()> {
         let (ino, _) = match *self.object(fd)? {
             Object::File { .. } | Object::Device { .. } => self.bytes_of(fd)?,
@@ -257,7 +257,9 @@ impl State {
         match self.object(fd)?.device() {
             Ok(number) => {
                 self.flush_cache(number, 0..u64::MAX);
-                self.file(ino)?.contents.sync();
+                for ino in self.files_of(number) {
+                    self.file(ino)?.contents.sync();
+                }
             }
             Err(_) => self.file(ino)?.sync(),
         }

@@ -42,7 +42,8 @@ impl Machine {
     /// mounted.
     pub(crate) fn damage(&self, path: &Path, damage: Damage) {
         let mut state = self.lock();
-        let contents = &mut state.file_at(path).contents;
+        let ino = state.user_inode(path);
+        let contents = &mut state.file(ino).unwrap().contents;
         contents.change(move |to| {
             let what = match damage {
                 Damage::Slight => SLIGHT,

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::leftovers::Left;
 use super::sparse::Sparse;
 use super::state::{Answer, InodeKind, Location, Object, State};
-use crate::kernel::{LoopFile, LoopMode, LoopStatus, Open};
+use crate::kernel::{Dev, LoopFile, LoopMode, LoopStatus, Open};
 
 #[derive(Default)]
 pub(super) struct Loop {
@@ -58,6 +58,13 @@ struct Cached {
 /// A change of a file's content.
 pub(super) type Change = Box<dyn Fn(&mut Sparse) + Send>;
 
+pub(super) fn loop_dev(number: u32) -> Dev {
+    Dev {
+        major: 7,
+        minor: number,
+    }
+}
+
 impl State {
     /// Returns the lowest number of an unbound device; creates the device if it does not exist.
     pub(super) fn loop_get_free(&mut self) -> u32 {
@@ -77,28 +84,26 @@ impl State {
             return false;
         };
         vacant.insert(Loop::default());
-        let (&mount, _) = self.mounts.iter().nth(1).unwrap();
-        let root = self.mounts[&mount].root;
-        let superblock = self.mounts[&mount].superblock;
-        let node = self.make_inode(superblock, InodeKind::Loop(number));
-        self.add_name(root, &format!("loop{number}"), node);
+        self.add_node(number);
         true
     }
 
-    /// Returns the number of the device's openers: descriptions, mounted filesystems and open
-    /// partitions.
+    /// Returns the number of the device's openers: descriptions, mounted filesystems, open
+    /// partitions and mappers.
     pub(super) fn openers(&self, number: u32) -> usize {
         let descriptions = self.open.values().filter(|d| d.owner.is_some());
         let by_name = descriptions.filter(|d| d.object.device() == Ok(number));
         let of_partition = self.loops.get(&number).is_some_and(|l| l.left.is_open);
-        by_name.count() + usize::from(self.is_mounted(number)) + usize::from(of_partition)
+        let others = [self.is_mounted(number), of_partition];
+        let others = others.map(usize::from).iter().sum::<usize>();
+        by_name.count() + others + usize::from(self.mapper_over(number).is_some())
     }
 
     fn is_mounted(&self, number: u32) -> bool {
         self.superblocks.values().any(|s| s.on == Some(number))
     }
 
-    /// Whether a mounted filesystem or an exclusive descriptor has claimed the device.
+    /// Whether a mounted filesystem, a mapper or an exclusive descriptor has claimed the device.
     pub(super) fn is_claimed(&self, number: u32) -> bool {
         let is_exclusive = |object: &Object| match object {
             Object::Device {
@@ -109,7 +114,9 @@ impl State {
             _ => false,
         };
         let mut open = self.open.values().filter(|d| d.owner.is_some());
-        self.is_mounted(number) || open.any(|d| is_exclusive(&d.object))
+        self.is_mounted(number)
+            || self.mapper_over(number).is_some()
+            || open.any(|d| is_exclusive(&d.object))
     }
 
     pub(super) fn open_device(&self, location: Location, number: u32, how: Open) -> Answer<Object> {
@@ -251,19 +258,28 @@ impl State {
             return;
         };
         let binding = self.loops.get(&number).and_then(|l| l.binding.as_ref());
-        let shown = binding.filter(|binding| !binding.mode.read_only);
-        if let Some(ino) = shown.map(|binding| binding.ino)
-            && let Ok(file) = self.file(ino)
-        {
-            file.used = true;
+        if binding.is_some_and(|binding| !binding.mode.read_only) {
+            self.note_use(number);
         }
     }
 
-    /// Returns the device's binding; `None` while the device is not bound or is running down.
+    /// Records that the files of the device may contain a user's data.
+    pub(super) fn note_use(&mut self, number: u32) {
+        for ino in self.files_of(number) {
+            if let Ok(file) = self.file(ino) {
+                file.used = true;
+            }
+        }
+    }
+
+    /// Returns the device's binding; `None` while the device is not bound or is running down, and
+    /// for a mapper whose disk was removed.
     pub(super) fn binding(&mut self, device: u64) -> Answer<Option<&mut Binding>> {
         let number = self.object(device)?.device()?;
+        let below = self.below(number).and_then(|below| self.loops.get(&below));
+        let is_cut_off = below.is_some_and(|below| below.running_down);
         let device = self.loops.get_mut(&number).ok_or(Errno::NXIO)?;
-        Ok(match device.running_down {
+        Ok(match device.running_down || is_cut_off {
             true => None,
             false => device.binding.as_mut(),
         })

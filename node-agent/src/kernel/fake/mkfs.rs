@@ -6,7 +6,7 @@ use super::loops::Change;
 use super::sparse::Sparse;
 use super::state::{Answer, Object, State};
 use super::superblock::BLOCK_BYTES;
-use super::{Fake, Fd, btrfs, ext4, fsck, mappers, xfs};
+use super::{Fake, Fd, btrfs, cryptsetup, ext4, fsck, xfs};
 use crate::kernel::{Child, ChildEnd, Open, Result};
 
 /// The offset of the agent's format mark. The agent relies on the measured fact that no mkfs writes
@@ -70,7 +70,7 @@ enum Step {
 pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
     let fs_type = match child.program {
         "e2fsck" => return fsck::run(fake, child),
-        "cryptsetup" => return mappers::run(fake, child),
+        "cryptsetup" => return cryptsetup::run(fake, child),
         "mkfs.ext4" => "ext4",
         "mkfs.xfs" => "xfs",
         "mkfs.btrfs" => "btrfs",

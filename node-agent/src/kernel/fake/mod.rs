@@ -7,6 +7,7 @@
 mod answers;
 mod btrfs;
 mod clean;
+mod cryptsetup;
 mod disks;
 mod ext4;
 mod files;

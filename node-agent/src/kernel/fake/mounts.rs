@@ -335,7 +335,6 @@ impl State {
         }
         let halts = fs_type == "ext4" && ext4::halts(&file.contents, &parameters)?;
         let is_whole = file.formats == 0 || file.cut || mkfs::is_whole(&file.contents, &fs_type);
-        file.used = true;
         if fs_type == "xfs" && !read_only {
             file.contents.change(xfs::log);
         }
@@ -344,6 +343,7 @@ impl State {
             file.contents.sync();
         }
         let is_damaged = !may_be_damaged && fsck::is_damaged(&file.contents);
+        self.note_use(number);
         let wrong = [
             (is_damaged, "was mounted with errors"),
             (halts, "was mounted and halts the machine after an error"),

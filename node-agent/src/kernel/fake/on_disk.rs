@@ -52,12 +52,14 @@ impl State {
         let Some(number) = number else {
             return Ok(());
         };
-        let ino = self.behind(number).ok_or(Errno::IO)?;
+        self.behind(number).ok_or(Errno::IO)?;
         if is_shut_down {
             return Err(Errno::IO);
         }
         self.flush_cache(number, 0..u64::MAX);
-        self.file(ino)?.contents.sync();
+        for ino in self.files_of(number) {
+            self.file(ino)?.contents.sync();
+        }
         Ok(())
     }
 

@@ -25,10 +25,14 @@ impl Machine {
         self.lock().make_dir(path);
     }
 
-    /// Writes to a file as a user of the volume does, and then syncs only these bytes.
+    /// Writes to a volume as its user does, and then syncs only these bytes. An encrypted volume is
+    /// written inside.
     pub(crate) fn write_file(&self, path: &Path, at: u64, bytes: &[u8]) {
         self.put(path, at, bytes);
-        self.lock().file_at(path).used = true;
+        let mut state = self.lock();
+        state.file_at(path).used = true;
+        let ino = state.user_inode(path);
+        state.file(ino).unwrap().used = true;
     }
 
     /// Writes zeros to a file, which do not count as a user's data.
@@ -89,7 +93,8 @@ impl Machine {
 
     fn put(&self, path: &Path, at: u64, bytes: &[u8]) {
         let mut state = self.lock();
-        let contents = &mut state.file_at(path).contents;
+        let ino = state.user_inode(path);
+        let contents = &mut state.file(ino).unwrap().contents;
         let bytes: Box<[u8]> = bytes.into();
         contents.change(move |contents| contents.write(at, &bytes));
         contents.sync();
@@ -100,10 +105,12 @@ impl Machine {
         self.lock().walk(path).is_ok()
     }
 
-    /// Reads from a file.
+    /// Reads from a file; from an encrypted volume, what its user reads.
     pub(crate) fn read_file(&self, path: &Path, at: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
-        self.lock().file_at(path).contents.read(at, &mut bytes);
+        let mut state = self.lock();
+        let ino = state.user_inode(path);
+        state.file(ino).unwrap().contents.read(at, &mut bytes);
         bytes
     }
 

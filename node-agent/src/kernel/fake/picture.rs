@@ -66,6 +66,7 @@ impl Machine {
         lines.extend(state.mount_lines(&names));
         lines.extend(state.loop_lines(&names));
         lines.extend(state.disk_lines(&names));
+        lines.extend(state.mapper_lines(|number| names.of_file_behind(&state, number)));
         for ino in state.locks.keys() {
             lines.insert(format!("lock of {}", names.of(*ino)));
         }
@@ -84,10 +85,11 @@ impl Machine {
         Picture(lines)
     }
 
-    /// Returns the kind of a file's content.
+    /// Returns the kind of a file's content; of an encrypted volume, of the content inside.
     pub(crate) fn holds(&self, path: &Path) -> Holds {
         let mut state = self.lock();
-        let file = state.file_at(path);
+        let ino = state.user_inode(path);
+        let file = state.file(ino).unwrap();
         match superblock::read(&file.contents) {
             Some(Whole { fs_type, bytes }) => Holds::Filesystem(fs_type, bytes, file.formats),
             None if file.contents.is_blank() => Holds::Nothing,
@@ -108,6 +110,9 @@ impl Names<'_> {
     }
 
     fn of_file_behind(&self, state: &State, number: u32) -> String {
+        if let Some(below) = state.below(number) {
+            return format!("the inside of {}", self.of_file_behind(state, below));
+        }
         let ino = state.behind(number);
         ino.map_or_else(|| "nothing".to_owned(), |ino| self.of(ino))
     }

@@ -105,6 +105,7 @@ impl State {
                 file.contents.sync();
             }
         }
+        self.load_device_mapper();
         // A disk that is plugged in remains plugged in during the power loss.
         for disk in disks.into_values().filter(|disk| !disk.is_removed) {
             self.plug(disk.plug);

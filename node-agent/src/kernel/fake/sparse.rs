@@ -9,6 +9,8 @@ const BLOCK: u64 = 4096;
 pub(super) struct Sparse {
     bytes: u64,
     blocks: BTreeMap<u64, Box<[u8]>>,
+    /// The value of the bytes that were never written.
+    unwritten: u8,
 }
 
 impl Sparse {
@@ -41,7 +43,7 @@ impl Sparse {
             let into = &mut buffer[done..done + part];
             match self.blocks.get(&index) {
                 Some(block) => into.copy_from_slice(&block[within..within + part]),
-                None => into.fill(0),
+                None => into.fill(self.unwritten),
             }
             done += part;
         }
@@ -58,7 +60,7 @@ impl Sparse {
             let block = self
                 .blocks
                 .entry(index)
-                .or_insert_with(|| vec![0; usize::try_from(BLOCK).unwrap()].into());
+                .or_insert_with(|| vec![self.unwritten; usize::try_from(BLOCK).unwrap()].into());
             block[within..within + part].copy_from_slice(&bytes[done..done + part]);
             done += part;
         }
@@ -91,9 +93,13 @@ impl Sparse {
 
     /// Whether the contents are only zeros.
     pub(super) fn is_blank(&self) -> bool {
-        self.blocks
-            .values()
-            .all(|b| b.iter().all(|byte| *byte == 0))
+        let is_zero = |b: &[u8]| b.iter().all(|byte| *byte == 0);
+        self.unwritten == 0 && self.blocks.values().all(|b| is_zero(b))
+    }
+
+    /// Makes all bytes that were never written noise, as in a new encrypted device.
+    pub(super) fn fill(&mut self) {
+        self.unwritten = 0xc5;
     }
 }
 

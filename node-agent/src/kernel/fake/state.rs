@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::disks::{Plugged, device_dev};
 use super::kept::Kept;
 use super::loops::Loop;
+use super::mappers::DeviceMapper;
 use super::meanwhile::Meanwhile;
 use super::servers::{Served, Servers};
 use super::sparse::Sparse;
@@ -25,6 +26,7 @@ pub(super) struct State {
     /// Loop devices and disks. The numbers of disks begin with [`super::disks::DISKS`].
     pub(super) loops: BTreeMap<u32, Loop>,
     pub(super) disks: BTreeMap<u32, Plugged>,
+    pub(super) mapped: DeviceMapper,
     pub(super) open: BTreeMap<u64, Description>,
     /// The description that holds the flock(2) lock of an inode.
     pub(super) locks: BTreeMap<u64, u64>,
@@ -208,6 +210,7 @@ impl State {
             mounts: BTreeMap::new(),
             loops: BTreeMap::new(),
             disks: BTreeMap::new(),
+            mapped: DeviceMapper::default(),
             open: BTreeMap::new(),
             locks: BTreeMap::new(),
             calls: Vec::new(),
@@ -251,6 +254,7 @@ impl State {
         let mount = state.make_mount(dev, MountAttrs::default());
         let onto = state.walk(Path::new("/dev")).unwrap();
         state.attach(mount, onto, Path::new("/dev")).unwrap();
+        state.load_device_mapper();
         state
     }
 
@@ -389,12 +393,5 @@ impl State {
             found.push((path, ino));
         }
         found
-    }
-}
-
-pub(super) fn loop_dev(number: u32) -> Dev {
-    Dev {
-        major: 7,
-        minor: number,
     }
 }

@@ -8,7 +8,8 @@ use rustix::io::Errno;
 
 use super::answers::{CACHED, GONE, NONE, NOT_MOUNTED, named, text};
 use super::disks::DISKS;
-use super::state::{Context, File, InodeKind, Names, Object, State, loop_dev};
+use super::loops::loop_dev;
+use super::state::{Context, File, InodeKind, Names, Object, State};
 use super::{Fake, Fd, mkfs};
 use crate::kernel::{
     Cause, Child, ChildEnd, Dev, Kernel, LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry,

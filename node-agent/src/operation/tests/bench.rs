@@ -22,6 +22,10 @@ use crate::work::{Lane, Operation, Progress};
 /// The name of the driver in tests with only one driver.
 pub(crate) const DRIVER: &str = "local.csi.belay.dev";
 
+/// The volume context of an encrypted volume, and the passphrase in its Secret.
+pub(super) const ENCRYPTED: &[(&str, &str)] = &[("encrypted", "true")];
+pub(super) const PASSPHRASE: &str = "correct horse battery staple";
+
 pub(crate) const MIB: u64 = 1 << 20;
 /// The size of a volume in bytes, which is large enough for every filesystem type.
 pub(crate) const BYTES: u64 = 512 * MIB;
@@ -130,6 +134,7 @@ pub(crate) trait World {
             mark: None,
             attached_at: None,
             options: &[],
+            passphrase: None,
             flags: &[],
             staged_at: None,
         };
@@ -231,6 +236,8 @@ pub(crate) struct Volume {
     pub(crate) attached_at: Option<u64>,
     /// The volume context of the volume.
     pub(crate) options: &'static [(&'static str, &'static str)],
+    /// The passphrase in the secrets of NodeStageVolume.
+    pub(crate) passphrase: Option<&'static str>,
     /// The mount flags of the volume.
     pub(crate) flags: &'static [&'static str],
     /// The staging path of the volume; `None` for the usual path of the tests.
@@ -316,7 +323,7 @@ impl Volume {
             publish_context: self.context(),
             staging: path(&self.staging()),
             capability: self.capability(),
-            secrets: Secrets::default(),
+            secrets: self.secrets(),
             volume_context: self.volume_context(),
         }
     }
@@ -509,6 +516,21 @@ impl Volume {
         let entries = self.options.iter();
         let entries = entries.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         Context::new("volume_context", entries).unwrap()
+    }
+
+    /// Returns the volume with the parameters and the passphrase of an encrypted volume.
+    pub(super) fn encrypted(self) -> Volume {
+        Volume {
+            options: ENCRYPTED,
+            passphrase: Some(PASSPHRASE),
+            ..self
+        }
+    }
+
+    fn secrets(&self) -> Secrets {
+        let text = self.passphrase.into_iter();
+        let entries = text.map(|text| ("encryptionPassphrase".to_owned(), text.to_owned()));
+        Secrets::new(entries.collect()).unwrap()
     }
 
     /// Returns the entries of the volume's publish context.

@@ -12,7 +12,7 @@ use super::simulated::{DISK_DRIVER, Media, Simulated};
 use super::suite::all_ok;
 use crate::device::{DiskIndex, DiskRules, DiskVolumes, Transport};
 use crate::kernel::fake::{Fake, Plug};
-use crate::kernel::{DiskFacts, ScsiFacts};
+use crate::kernel::{DiskFacts, ScsiFacts, Surroundings};
 use crate::mounts::MountIndex;
 use crate::operation::{KubeletDir, Node};
 
@@ -80,6 +80,21 @@ fn a_volume_of_the_driver_does_not_lower_its_limit_at_any_time() {
         assert_eq!(volumes_max(&node, 26), 26, "{form:?}, restarted");
         all_ok(&node, &volume, &[Verb::Stage]);
         assert_eq!(volumes_max(&node, 26), 26, "{form:?}, staged again");
+    }
+}
+
+/// The mapper of an encrypted volume uses its disk, as the mapper of an operator does.
+#[test]
+fn an_encrypted_volume_does_not_lower_the_limit_after_a_restart() {
+    for form in FORMS {
+        let world = world();
+        let mut volume = world.volume_of_kubelet("vol", form).encrypted();
+        world.machine.discard(&volume.file());
+        volume.attached_at = Some(world.kernel().realtime());
+        all_ok(&world.start(), &volume, &[Verb::Stage]);
+        let node = world.start();
+        hear(&node).unwrap();
+        assert_eq!(settled_max(&node, 26), 26, "{form:?}");
     }
 }
 

@@ -34,6 +34,7 @@ mod cost;
 mod counted;
 mod covered;
 mod disks;
+mod encrypted;
 mod errnos;
 mod flat;
 mod foreign_disk;

@@ -187,6 +187,7 @@ impl World for Simulated {
         left.extend(self.machine.picture().beginning_with(&[
             "mount /base",
             "mount :",
+            "mapper",
             "loop",
             "lock of inode",
             "lock of /base/volumes/",
