@@ -50,6 +50,19 @@ impl Machine {
         let number = state.load_table(name, below, key, false).unwrap();
         state.measure_mapper(number).unwrap();
     }
+
+    /// Whether the text is in a file, or in an opened encrypted device.
+    pub(crate) fn has_text(&self, text: &str) -> bool {
+        let mut state = self.lock();
+        let named = state.host_names().into_iter().map(|(_, ino)| ino);
+        let inside = state.mapped.insides.values().copied();
+        let all: Vec<u64> = named.chain(inside).collect();
+        let mut files = all.into_iter();
+        files.any(|ino| {
+            let file = state.file(ino);
+            file.is_ok_and(|file| file.contents.contains(text.as_bytes()))
+        })
+    }
 }
 
 impl State {

@@ -101,6 +101,12 @@ impl Sparse {
     pub(super) fn fill(&mut self) {
         self.unwritten = 0xc5;
     }
+
+    /// Whether a block contains the text.
+    pub(super) fn contains(&self, text: &[u8]) -> bool {
+        let is_in = |b: &[u8]| b.windows(text.len()).any(|part| part == text);
+        self.blocks.values().any(|b| is_in(b))
+    }
 }
 
 /// Returns the index of the block, the offset in the block, and the length.

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::AccessMode;
 
-use super::bench::{Form, GROWN_BYTES, MIB, Verb, Volume, World, hear};
+use super::bench::{Form, GROWN_BYTES, MIB, PASSPHRASE, Verb, Volume, World, hear};
 use super::is_nightly;
 use super::power::{SURVIVE, lose_power};
 use super::simulated::{Media, Simulated};
@@ -56,6 +56,7 @@ pub(super) struct Case {
     pub(super) media: Media,
     name: &'static str,
     form: Form,
+    is_encrypted: bool,
     pub(super) before: &'static [Before],
     pub(super) verb: Verb,
     /// The calls that undo the operation.
@@ -96,6 +97,9 @@ const BOUND_ONLY: &[Before] = &[Before::Died(Verb::Stage, "LOOP_CONFIGURE")];
 /// The time of the machine's clock in cases that depend on the time, in seconds since 1970.
 const NOW: u64 = 1_800_000_000;
 const HALF_FORMATTED: &[Before] = &[Before::Died(Verb::Stage, "mkfs write")];
+const HALF_ENCRYPTED: &[Before] = &[Before::Died(Verb::Stage, "cryptsetup write")];
+/// A killed agent has opened the encrypted device, but not used it.
+const HALF_OPENED: &[Before] = &[Before::Died(Verb::Stage, "DM_TABLE_LOAD")];
 const HALF_PUBLISHED: &[Before] = &[STAGED, DATA_IN, Before::Died(Verb::Publish(1), "mkdir")];
 const HALF_UNPUBLISHED: &[Before] = &[
     STAGED,
@@ -125,9 +129,24 @@ const fn case(
         media: Media::Files,
         name,
         form,
+        is_encrypted: false,
         before,
         verb,
         undo,
+    }
+}
+
+/// Returns a case of an encrypted volume.
+const fn luks(
+    name: &'static str,
+    form: Form,
+    before: &'static [Before],
+    verb: Verb,
+    undo: &'static [Verb],
+) -> Case {
+    Case {
+        is_encrypted: true,
+        ..case(name, form, before, verb, undo)
     }
 }
 
@@ -204,6 +223,24 @@ const CASES: &[Case] = &[
     case("health", Form::Ext4, IN_USE, Verb::Health, ALL_BACK),
     case("health", Form::Btrfs, IN_USE_RESTARTED, Verb::Health, ALL_BACK),
     case("health", Form::Block, IN_USE, Verb::Health, ALL_BACK),
+    luks("stage, blank", Form::Ext4, &[], Verb::Stage, &[Verb::Unstage]),
+    luks("stage, half a header", Form::Block, HALF_ENCRYPTED, Verb::Stage, &[Verb::Unstage]),
+    luks("stage, header only", Form::Xfs, HALF_OPENED, Verb::Stage, &[Verb::Unstage]),
+    luks("stage, half formatted", Form::Ext4, HALF_FORMATTED, Verb::Stage, &[Verb::Unstage]),
+    luks("stage, formatted", Form::Btrfs, FORMATTED, Verb::Stage, &[Verb::Unstage]),
+    luks("stage, with data", Form::Block, FORMATTED, Verb::Stage, &[Verb::Unstage]),
+    luks("stage, grown", Form::Ext4, FORMATTED_GROWN, Verb::Stage, &[Verb::Unstage]),
+    luks("stage, reader", Form::Ext4, FORMATTED_READ, Verb::Stage, &[Verb::Unstage]),
+    luks("stage, half unstaged", Form::Ext4, HALF_UNSTAGED, Verb::Stage, &[Verb::Unstage]),
+    luks("stage again", Form::Ext4, STAGED_RESTARTED, Verb::Stage, &[Verb::Unstage]),
+    luks("stage again", Form::Block, STAGED_RESTARTED, Verb::Stage, &[Verb::Unstage]),
+    luks("publish", Form::Block, &[STAGED, DATA_IN], Verb::Publish(1), ALL_BACK),
+    luks("expand", Form::Ext4, IN_USE_GROWN, Verb::Expand, ALL_BACK),
+    luks("expand", Form::Block, IN_USE_GROWN, Verb::Expand, ALL_BACK),
+    luks("unstage", Form::Ext4, &[STAGED, DATA_IN], Verb::Unstage, ALL_BACK),
+    luks("unstage, restarted", Form::Block, STAGED_RESTARTED, Verb::Unstage, ALL_BACK),
+    luks("unstage, half done", Form::Ext4, HALF_UNSTAGED, Verb::Unstage, &[Verb::Unstage]),
+    luks("unstage, mapper only", Form::Ext4, HALF_OPENED, Verb::Unstage, &[Verb::Unstage]),
 ];
 
 /// Cases of volumes whose disk was removed.
@@ -226,6 +263,10 @@ const OF_DISKS: &[Case] = &[
     case("stage, disk back", Form::Block, BACK_RESTARTED, Verb::Stage, ALL_BACK),
     case("unpublish, disk removed", Form::Btrfs, IN_USE_LOST, Verb::Unpublish(1), ALL_BACK),
     case("unpublish, disk removed", Form::Block, IN_USE_LOST, Verb::Unpublish(1), ALL_BACK),
+    luks("unstage, disk removed", Form::Ext4, LOST, Verb::Unstage, ALL_BACK),
+    luks("unstage, disk removed", Form::Block, LOST, Verb::Unstage, ALL_BACK),
+    luks("stage, disk back", Form::Ext4, BACK, Verb::Stage, ALL_BACK),
+    luks("stage, disk back", Form::Block, BACK_RESTARTED, Verb::Stage, ALL_BACK),
 ];
 
 /// Returns all cases for files and for disks. Cases that require a bound loop device exist only for
@@ -260,9 +301,15 @@ pub(super) struct Run<'a> {
 type View = (Picture, Holds);
 
 impl Case {
+    /// Returns the name of the case in the table.
+    fn title(&self) -> String {
+        let suffix = if self.is_encrypted { ", luks" } else { "" };
+        format!("{}{suffix}", self.name)
+    }
+
     /// Whether the volume has no filesystem yet.
     fn is_format(&self) -> bool {
-        self.before == HALF_FORMATTED || self.name == "stage, blank"
+        self.is_encrypted || self.before == HALF_FORMATTED || self.name == "stage, blank"
     }
 }
 
@@ -273,6 +320,9 @@ impl<'a> Run<'a> {
             true => world.volume_of_kubelet("vol", case.form),
             false => world.volume("vol", case.form),
         };
+        if case.is_encrypted {
+            volume = volume.encrypted();
+        }
         if case.media == Media::Disks && case.is_format() {
             world.machine.discard(&volume.file());
             world.machine.set_clock(NOW);
@@ -320,6 +370,11 @@ impl<'a> Run<'a> {
         let call = || self.volume.call(&self.node, self.case.verb);
         let ended = catch_unwind(AssertUnwindSafe(call));
         let calls = self.world.machine.end();
+        let has_passphrase = |call: &Call| call.object.contains(PASSPHRASE);
+        assert!(!calls.iter().any(has_passphrase), "{calls:?}");
+        if let Ok(Err(failure)) = &ended {
+            assert!(!failure.message.contains(PASSPHRASE), "{failure}");
+        }
         match ended {
             Ok(result) => (Some(result), calls),
             Err(payload) if payload.is::<Died>() => (None, calls),
@@ -404,6 +459,7 @@ impl Good {
         run.undo().unwrap();
         run.check().unwrap();
         assert_eq!(run.world.left(), Vec::<String>::new(), "{}", case.name);
+        assert!(!run.world.machine.has_text(PASSPHRASE), "{}", case.name);
         let undone = run.view().0;
         Good {
             before,
@@ -547,7 +603,7 @@ pub(super) fn take_back(run: &Run<'_>, good: &Good) -> Result<(), String> {
 fn no_failure_death_or_power_loss_at_any_call_leaves_a_hole() {
     let mut holes = Vec::new();
     let mut table = vec![format!(
-        "{:<5} {:<22} {:<5} {:>5} {:>6} {:>9} {:>14} {:>6} {:>9}",
+        "{:<5} {:<28} {:<5} {:>5} {:>6} {:>9} {:>14} {:>6} {:>9}",
         "on",
         "operation",
         "form",
@@ -575,7 +631,7 @@ fn no_failure_death_or_power_loss_at_any_call_leaves_a_hole() {
                     _ => fail(case, &good, fault, &mut row),
                 };
                 if let Err(why) = outcome {
-                    let (name, form, media) = (case.name, case.form, case.media);
+                    let (name, form, media) = (case.title(), case.form, case.media);
                     let (call, object) = (call.name, &call.object);
                     holes.push(format!(
                         "{media:?}: {name} {form:?}, {fault:?} {call} {object}: {why}"
@@ -584,9 +640,9 @@ fn no_failure_death_or_power_loss_at_any_call_leaves_a_hole() {
             }
         }
         table.push(format!(
-            "{:<5} {:<22} {:<5} {:>5} {:>6} {:>9} {:>14} {:>6} {:>9}",
+            "{:<5} {:<28} {:<5} {:>5} {:>6} {:>9} {:>14} {:>6} {:>9}",
             format!("{:?}", case.media),
-            case.name,
+            case.title(),
             format!("{:?}", case.form),
             good.calls.len(),
             row.done,
@@ -654,7 +710,7 @@ fn death_while_recovering_from_death_leaves_no_hole() {
                 let outcome =
                     settle(&recovered(), &good).and_then(|()| take_back(&recovered(), &good));
                 if let Err(why) = outcome {
-                    let (media, name, form) = (case.media, case.name, case.form);
+                    let (media, name, form) = (case.media, case.title(), case.form);
                     panic!("{media:?}: {name} {form:?}, {deaths:?}: {why}");
                 }
             }
@@ -703,7 +759,8 @@ fn a_call_that_hangs_holds_up_no_other_volume() {
                 machine.let_go();
                 (hung.join().unwrap(), lived, unstaged)
             });
-            let what = format!("{:?}: {} {:?}, call {at}", case.media, case.name, case.form);
+            let (media, name, form) = (case.media, case.title(), case.form);
+            let what = format!("{media:?}: {name} {form:?}, call {at}");
             assert!(hung.is_ok() && lived.is_ok(), "{what}: {hung:?}, {lived:?}");
             let may_wait = call.object.starts_with("/dev/loop");
             match unstaged {

@@ -28,7 +28,9 @@ const PARTS: u64 = 8;
 const PARTS_NIGHTLY: u64 = 100;
 /// The media, the filesystem type to format, and the system call at which an earlier format was
 /// killed.
-const BEGUN: [(Media, Form, Killed); 11] = [
+type Begun = (Media, Form, Killed);
+
+const BEGUN: [Begun; 11] = [
     (Media::Files, Form::Ext4, Killed::Never),
     (Media::Files, Form::Xfs, Killed::Never),
     (Media::Files, Form::Btrfs, Killed::Never),
@@ -40,6 +42,14 @@ const BEGUN: [(Media, Form, Killed); 11] = [
     (Media::Disks, Form::Btrfs, Killed::Never),
     (Media::Disks, Form::Xfs, Killed::AtFirst("mkfs write")),
     (Media::Disks, Form::Xfs, Killed::AtLast("mkfs write")),
+];
+/// The formats of encrypted volumes.
+const BEGUN_ENCRYPTED: [Begun; 5] = [
+    (Media::Files, Form::Ext4, Killed::Never),
+    (Media::Files, Form::Xfs, Killed::AtFirst("cryptsetup write")),
+    (Media::Files, Form::Xfs, Killed::AtFirst("mkfs write")),
+    (Media::Disks, Form::Ext4, Killed::AtLast("mkfs write")),
+    (Media::Disks, Form::Xfs, Killed::AtFirst("cryptsetup write")),
 ];
 
 /// The system call of NodeStageVolume after which an earlier agent was killed.
@@ -210,9 +220,12 @@ fn what_a_broken_stage_has_not_synced_the_next_one_does() {
 
 /// Returns a blank volume. If the volume is a disk, it was attached recently, so that only samples
 /// of it are read.
-fn blank(media: Media, form: Form) -> (Simulated, Volume) {
+fn blank(media: Media, form: Form, is_encrypted: bool) -> (Simulated, Volume) {
     let world = Simulated::of(media);
     let mut volume = world.volume("vol", form);
+    if is_encrypted {
+        volume = volume.encrypted();
+    }
     if media == Media::Disks {
         world.machine.discard(&volume.file());
         world.machine.set_clock(NOW);
@@ -230,13 +243,13 @@ fn calls_of_stage(world: &Simulated, volume: &Volume) -> Vec<Call> {
 }
 
 /// Returns a blank volume after an agent was killed during NodeStageVolume.
-fn begun(media: Media, form: Form, killed: Killed) -> (Simulated, Volume) {
-    let (world, volume) = blank(media, form);
+fn begun((media, form, killed): Begun, is_encrypted: bool) -> (Simulated, Volume) {
+    let (world, volume) = blank(media, form, is_encrypted);
     let fault = match killed {
         Killed::Never => return (world, volume),
         Killed::AtFirst(name) => Fault::DieAfter(name),
         Killed::AtLast(name) => {
-            let (world, volume) = blank(media, form);
+            let (world, volume) = blank(media, form, is_encrypted);
             let node = world.start();
             let stage = || volume.call(&node, Verb::Stage).unwrap();
             Fault::Die(world.last_call(stage, |call| call.name == name))
@@ -260,17 +273,18 @@ fn changes(calls: Vec<Call>) -> impl Iterator<Item = usize> {
 /// Repeats this after an earlier agent was killed during the same call.
 #[test]
 fn a_format_that_lost_its_power_comes_to_its_end_whatever_part_of_it_survives() {
-    for (media, form, killed) in BEGUN {
-        let (world, volume) = begun(media, form, killed);
+    let encrypted = BEGUN_ENCRYPTED.map(|it| (it, true));
+    for (begin, is_encrypted) in BEGUN.map(|it| (it, false)).into_iter().chain(encrypted) {
+        let (world, volume) = begun(begin, is_encrypted);
         for at in changes(calls_of_stage(&world, &volume)) {
             let parts = if is_nightly() { PARTS_NIGHTLY } else { PARTS };
             for part in 0..parts {
-                let (world, volume) = begun(media, form, killed);
+                let (world, volume) = begun(begin, is_encrypted);
                 let node = world.start();
                 let fault = Fault::PowerOff(at, Survives::Some(part));
                 assert!(ends_in_stage(&world, &node, &volume, fault));
                 drop(node);
-                let what = format!("{media:?}: {form:?}, killed {killed:?}, {fault:?}");
+                let what = format!("{begin:?}, encrypted {is_encrypted}, {fault:?}");
                 for verb in [Verb::Stage, Verb::Publish(1), Verb::Stats] {
                     let done = volume.call(&world.start(), verb);
                     assert!(done.is_ok(), "{what}, {verb:?}: {done:?}");
@@ -286,9 +300,9 @@ fn a_format_that_lost_its_power_comes_to_its_end_whatever_part_of_it_survives() 
 #[test]
 fn no_mark_of_a_disk_outlives_what_its_first_user_synced() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
-        let (world, volume) = blank(Media::Disks, form);
+        let (world, volume) = blank(Media::Disks, form, false);
         for at in changes(calls_of_stage(&world, &volume)) {
-            let (world, mut volume) = blank(Media::Disks, form);
+            let (world, mut volume) = blank(Media::Disks, form, false);
             ends_in_stage(&world, &world.start(), &volume, Fault::Die(at));
             volume.call(&world.start(), Verb::Stage).unwrap();
             // A pod syncs data.
