@@ -27,10 +27,9 @@ const ALGORITHM_AT: usize = 72;
 const SUBSYSTEM_AT: usize = 208;
 const CHECKSUM_AT: usize = 448;
 const TEXT_BYTES: usize = 48;
-/// The offset of the volume key and of the hash of the passphrase. The hash is 0 before there is a
-/// key slot.
+/// The offset of the volume key, and those of the hashes of the passphrases: 0 for a free slot.
 const KEY_AT: usize = 0x1000;
-const SLOT_AT: usize = 0x1008;
+const SLOTS: [usize; 2] = [0x1008, 0x1010];
 /// The area of the key slots, and its content.
 const SLOTS_AT: u64 = 2 * COPY_BYTES;
 const NOISE: [u8; 4096] = [0xc5; 4096];
@@ -86,9 +85,18 @@ fn new_header(key: u64, slot: u64, texts: [&str; 2]) -> Vec<u8> {
     header[SIZE_AT..SIZE_AT + 8].copy_from_slice(&COPY_BYTES.to_be_bytes());
     header[ALGORITHM_AT] = b'c';
     header[KEY_AT..KEY_AT + 8].copy_from_slice(&key.to_be_bytes());
-    header[SLOT_AT..SLOT_AT + 8].copy_from_slice(&slot.to_be_bytes());
+    set_slot(&mut header, SLOTS[0], slot);
     set_texts(&mut header, texts);
     header
+}
+
+fn set_slot(header: &mut [u8], at: usize, slot: u64) {
+    header[at..at + 8].copy_from_slice(&slot.to_be_bytes());
+}
+
+/// Returns the offset of the slot with this hash.
+fn slot_of(header: &[u8], hash: u64) -> Option<usize> {
+    SLOTS.into_iter().find(|at| number_at(header, *at) == hash)
 }
 
 /// Sets the label and the subsystem.
@@ -136,6 +144,8 @@ pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
         "luksFormat" => format(fake, child),
         "open" => open(fake, child),
         "config" => config(fake, child),
+        "luksAddKey" => change_slots(fake, child, Change::Add),
+        "luksRemoveKey" => change_slots(fake, child, Change::Remove),
         "resize" => resize(fake, child),
         "close" => close(fake, child),
         other => panic!("the simulated cryptsetup has no {other}"),
@@ -159,9 +169,9 @@ fn value_of<'a>(child: &'a Child<'_, Fd>, option: &str) -> &'a str {
 }
 
 /// Reads the passphrase, and returns its hash.
-fn read_key(fake: &Fake, child: &Child<'_, Fd>) -> Result<u64> {
+fn read_key(fake: &Fake, child: &Child<'_, Fd>, number: usize) -> Result<u64> {
     fake.call("cryptsetup read", "key", &[], |state| {
-        let key = child.key.ok_or(Errno::BADF)?.id;
+        let key = child.keys.get(number).ok_or(Errno::BADF)?.id;
         let mut text = [0; 1024];
         let length = state.pread(key, &mut text, 0)?;
         Ok(hash(&text[..length]))
@@ -188,7 +198,7 @@ fn write_header(fake: &Fake, device: &Fd, header: &[u8]) -> Result<()> {
 /// the key slot.
 fn format(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
     let device = claim(fake, child, "cryptsetup open")?;
-    let slot = read_key(fake, child)?;
+    let slot = read_key(fake, child, 0)?;
     let key = fake.call("cryptsetup write", "header area", &[], |state| {
         state.wipe(device.id)?;
         Ok(state.number())
@@ -205,15 +215,60 @@ fn format(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
     Ok(end(0, String::new()))
 }
 
-/// `config`: changes the label and the subsystem.
-fn config(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
-    let device = fake.open_by("cryptsetup open", "device", &[], |state| {
+/// Opens the device for writing, as several programs may.
+fn open_shared(fake: &Fake, child: &Child<'_, Fd>) -> Result<Fd> {
+    fake.open_by("cryptsetup open", "device", &[], |state| {
         let location = state.object(child.device.ok_or(Errno::BADF)?.id)?;
         let location = location.location()?;
         state.open_location(location, Open::DeviceWrite)
-    })?;
+    })
+}
+
+fn no_header() -> ChildEnd {
+    end(1, "not a valid LUKS device".to_owned())
+}
+
+fn no_key() -> ChildEnd {
+    end(2, "No key available with this passphrase.".to_owned())
+}
+
+/// A change of the key slots.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Add,
+    Remove,
+}
+
+/// `luksAddKey` and `luksRemoveKey`: write the area of a key slot, and then the header.
+fn change_slots(fake: &Fake, child: &Child<'_, Fd>, change: Change) -> Result<ChildEnd> {
+    let device = open_shared(fake, child)?;
+    let known = read_key(fake, child, 0)?;
     let Some(mut header) = read_header(fake, &device)? else {
-        return Ok(end(1, "not a valid LUKS device".to_owned()));
+        return Ok(no_header());
+    };
+    let Some(at) = slot_of(&header, known) else {
+        return Ok(no_key());
+    };
+    let (at, slot) = match change {
+        Change::Remove => (at, 0),
+        Change::Add => match slot_of(&header, 0) {
+            None => return Ok(end(1, "all key slots are full".to_owned())),
+            Some(free) => (free, read_key(fake, child, 1)?),
+        },
+    };
+    fake.call("cryptsetup write", "key slot", &[], |state| {
+        state.pwrite(device.id, &NOISE, SLOTS_AT)
+    })?;
+    set_slot(&mut header, at, slot);
+    write_header(fake, &device, &header)?;
+    Ok(end(0, String::new()))
+}
+
+/// `config`: changes the label and the subsystem.
+fn config(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
+    let device = open_shared(fake, child)?;
+    let Some(mut header) = read_header(fake, &device)? else {
+        return Ok(no_header());
     };
     let texts = [value_of(child, "--label"), value_of(child, "--subsystem")];
     set_texts(&mut header, texts);
@@ -237,14 +292,18 @@ fn read_header(fake: &Fake, device: &Fd) -> Result<Option<Vec<u8>>> {
 fn open(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
     let name = child.args.last().map_or("", String::as_str);
     let device = child.device.expect("the device is standard input");
-    let slot = read_key(fake, child)?;
+    let slot = read_key(fake, child, 0)?;
     let Some(header) = read_header(fake, device)? else {
-        return Ok(end(1, "not a valid LUKS device".to_owned()));
+        return Ok(no_header());
     };
-    if number_at(&header, SLOT_AT) != slot {
-        return Ok(end(2, "No key available with this passphrase.".to_owned()));
+    if slot_of(&header, slot).is_none() {
+        return Ok(no_key());
     }
-    let is_read_only = child.args.iter().any(|arg| arg == "--readonly");
+    let has = |option: &str| child.args.iter().any(|arg| arg == option);
+    if has("--test-passphrase") {
+        return Ok(end(0, String::new()));
+    }
+    let is_read_only = has("--readonly");
     let number = fake.call("DM_TABLE_LOAD", name, &[], |state| {
         let below = state.object(device.id)?.device()?;
         state.load_table(name, below, number_at(&header, KEY_AT), is_read_only)

@@ -146,7 +146,7 @@ fn open<K: Kernel>(
     let name = crypt::name(cx.transport.driver(), id);
     let opened = cx.phase(Phase::Unlock, || {
         cx.close_removed(id, outer.dev(kernel)?);
-        keys.open(id, outer, &name)
+        keys.open(spec, outer, &name)
     });
     drop(turn);
     let opened = opened.map_err(|failure| {

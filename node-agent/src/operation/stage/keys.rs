@@ -7,6 +7,7 @@ use belay_contract::encryption::{Encryption, Passphrases, Pbkdf};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
+use super::spec::MountSpec;
 use super::tally;
 use crate::device::OpenDevice;
 use crate::device::crypt::{self, Key, Opening};
@@ -88,66 +89,64 @@ impl<'a, K: Kernel> Keys<'a, K> {
     }
 
     /// Opens the device with the current passphrase, or else with the previous one, which the
-    /// current one then replaces. A failure to replace it is logged and counted, because the volume
-    /// can be used.
+    /// current one then replaces, unless the volume is used read-only: other nodes may use it too.
+    /// A failure to replace it is logged and counted, because the volume can be used.
     ///
     /// # Errors
     /// Returns `FAILED_PRECONDITION` if no passphrase is right; otherwise the errors of
     /// [`crypt::open`].
     pub(super) fn open(
         &self,
-        id: &VolumeId,
+        spec: &MountSpec<'_>,
         device: &OpenDevice<K>,
         name: &str,
     ) -> Result<Mapped<K>, Failure> {
-        let (kernel, passphrases) = (&self.cx.kernel, &self.encrypted.passphrases);
+        let (kernel, id) = (&self.cx.kernel, &spec.request.id);
         let opening = Opening {
             name,
             read_only: kernel.refuses_writes(device.fd())?,
             discards: self.encrypted.encryption.discards,
         };
-        let wrong = match crypt::open(kernel, device, &self.current, &opening)? {
+        let may_replace = !spec.read_only && !opening.read_only;
+        let (current, previous) = (&self.current, self.previous.as_ref());
+        let wrong = match crypt::open(kernel, device, current, &opening)? {
             Ok(mapped) => {
-                self.remove_previous(id, device, &opening);
+                // An attempt to replace it may have been cut off.
+                if let Some(previous) = previous.filter(|_| may_replace) {
+                    report(id, crypt::remove(kernel, device.fd(), previous));
+                }
                 return Ok(mapped);
             }
             Err(wrong) => wrong,
         };
-        let current = passphrases.current.key;
-        let (Some(previous), Some(key)) = (passphrases.previous, &self.previous) else {
-            return Err(wrong.failure(current));
+        let passphrases = &self.encrypted.passphrases;
+        let key = passphrases.current.key;
+        let (Some(previous), Some(other)) = (previous, passphrases.previous) else {
+            return Err(wrong.failure(key));
         };
-        let mapped = crypt::open(kernel, device, key, &opening)?
-            .map_err(|wrong| wrong.failure(&format!("{current}, and of {}", previous.key)))?;
-        if !opening.read_only {
-            let replaced = self
-                .for_new()
-                .and_then(|(new, pbkdf)| crypt::replace(kernel, device.fd(), (key, new), pbkdf));
-            Self::report(id, replaced.map(|()| true));
+        let mapped = crypt::open(kernel, device, previous, &opening)?
+            .map_err(|wrong| wrong.failure(&format!("{key}, and of {}", other.key)))?;
+        if may_replace {
+            let replaced = self.for_new().and_then(|(current, pbkdf)| {
+                crypt::replace(kernel, device.fd(), (previous, current), pbkdf)
+            });
+            report(id, replaced.map(|()| true));
         }
         Ok(mapped)
     }
+}
 
-    /// Removes the previous passphrase from a header that has both: an attempt to replace it was
-    /// cut off. The device was opened with the current passphrase.
-    fn remove_previous(&self, id: &VolumeId, device: &OpenDevice<K>, opening: &Opening<'_>) {
-        if let Some(previous) = self.previous.as_ref().filter(|_| !opening.read_only) {
-            Self::report(id, crypt::remove(&self.cx.kernel, device.fd(), previous));
-        }
+/// Logs and counts an attempt to replace the passphrase, which returned whether there was one
+/// to remove.
+fn report(id: &VolumeId, replaced: Result<bool, Failure>) {
+    let id = id.as_str();
+    match &replaced {
+        Ok(false) => return,
+        Ok(true) => tracing::info!(id, "its previous passphrase was replaced"),
+        Err(failure) => tracing::warn!(
+            id,
+            "its previous passphrase was not replaced, and still opens it: {failure}"
+        ),
     }
-
-    /// Logs and counts an attempt to replace the passphrase, which returned whether there was one
-    /// to remove.
-    fn report(id: &VolumeId, replaced: Result<bool, Failure>) {
-        let id = id.as_str();
-        match &replaced {
-            Ok(false) => return,
-            Ok(true) => tracing::info!(id, "its previous passphrase was replaced"),
-            Err(failure) => tracing::warn!(
-                id,
-                "its previous passphrase was not replaced, and still opens it: {failure}"
-            ),
-        }
-        tally::replaced_passphrase(replaced.is_ok());
-    }
+    tally::replaced_passphrase(replaced.is_ok());
 }

@@ -25,6 +25,8 @@ pub(crate) const DRIVER: &str = "local.csi.belay.dev";
 /// The volume context of an encrypted volume, and the passphrase in its Secret.
 pub(super) const ENCRYPTED: &[(&str, &str)] = &[("encrypted", "true")];
 pub(super) const PASSPHRASE: &str = "correct horse battery staple";
+/// The passphrase that replaces the other one.
+pub(super) const NEXT_PASSPHRASE: &str = "another passphrase of the tests";
 
 pub(crate) const MIB: u64 = 1 << 20;
 /// The size of a volume in bytes, which is large enough for every filesystem type.
@@ -135,6 +137,7 @@ pub(crate) trait World {
             attached_at: None,
             options: &[],
             passphrase: None,
+            previous: None,
             flags: &[],
             staged_at: None,
         };
@@ -238,6 +241,7 @@ pub(crate) struct Volume {
     pub(crate) options: &'static [(&'static str, &'static str)],
     /// The passphrase in the secrets of NodeStageVolume.
     pub(crate) passphrase: Option<&'static str>,
+    pub(crate) previous: Option<&'static str>,
     /// The mount flags of the volume.
     pub(crate) flags: &'static [&'static str],
     /// The staging path of the volume; `None` for the usual path of the tests.
@@ -527,9 +531,18 @@ impl Volume {
         }
     }
 
+    /// Makes the current passphrase the previous one.
+    pub(super) fn replace_passphrase(&mut self) {
+        self.previous = self.passphrase.replace(NEXT_PASSPHRASE);
+    }
+
     fn secrets(&self) -> Secrets {
-        let text = self.passphrase.into_iter();
-        let entries = text.map(|text| ("encryptionPassphrase".to_owned(), text.to_owned()));
+        let entries = [
+            ("encryptionPassphrase", self.passphrase),
+            ("encryptionPassphrasePrevious", self.previous),
+        ];
+        let entries = entries.into_iter();
+        let entries = entries.filter_map(|(key, text)| Some((key.to_owned(), text?.to_owned())));
         Secrets::new(entries.collect()).unwrap()
     }
 

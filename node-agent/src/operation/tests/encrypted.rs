@@ -7,7 +7,7 @@ use std::path::Path;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::AccessMode;
 
-use super::bench::{Form, MIB, PASSPHRASE, Verb, Volume, World};
+use super::bench::{Form, MIB, NEXT_PASSPHRASE, PASSPHRASE, Verb, Volume, World};
 use super::simulated::{Media, Simulated};
 use crate::kernel::fake::{Fault, Holds};
 use crate::kernel::{AlignedBuf, Kernel, Open};
@@ -97,6 +97,39 @@ fn a_wrong_passphrase_is_refused_and_changes_nothing() {
         volume.passphrase = Some(PASSPHRASE);
         volume.call(&world.start(), Verb::Stage).unwrap();
         assert_eq!(data(&world, &volume), DATA, "{media:?}, {form:?}");
+    }
+}
+
+#[test]
+fn the_previous_passphrase_is_replaced_and_opens_the_volume_no_longer() {
+    for (media, form) in MEDIA.map(|media| FORMS.map(|form| (media, form))).concat() {
+        let (world, mut volume) = used(media, form);
+        volume.replace_passphrase();
+        volume.mode = AccessMode::MultiNodeReaderOnly;
+        let stage = |volume: &Volume| volume.call(&world.start(), Verb::Stage);
+        let unstage = |volume: &Volume| volume.call(&world.start(), Verb::Unstage).unwrap();
+        stage(&volume).unwrap();
+        unstage(&volume);
+        volume.previous = None;
+        // It was used read-only, so its header was not changed.
+        expect(&refused(&world, &volume), Kind::Precondition, "no key slot");
+        volume.mode = AccessMode::SingleNodeMultiWriter;
+        for previous in [Some(PASSPHRASE), Some(PASSPHRASE), None] {
+            volume.previous = previous;
+            stage(&volume).unwrap();
+            assert_eq!(data(&world, &volume), DATA, "{media:?}, {form:?}");
+            unstage(&volume);
+        }
+        volume.passphrase = Some(PASSPHRASE);
+        expect(&refused(&world, &volume), Kind::Precondition, "no key slot");
+        volume.previous = Some("a third one");
+        let failure = refused(&world, &volume);
+        expect(
+            &failure,
+            Kind::Precondition,
+            "and of encryptionPassphrasePrevious",
+        );
+        assert!(!failure.message.contains(NEXT_PASSPHRASE), "{failure}");
     }
 }
 

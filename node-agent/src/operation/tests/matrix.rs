@@ -38,6 +38,8 @@ pub(super) enum Before {
     Grow,
     /// A pod writes data.
     Data,
+    /// The Secret has another passphrase, and the previous one.
+    Passphrase,
     /// From now on, the volume is attached read-only.
     Reader,
     /// The ext4 has errors, and its superblock records that it has errors.
@@ -98,6 +100,14 @@ const BOUND_ONLY: &[Before] = &[Before::Died(Verb::Stage, "LOOP_CONFIGURE")];
 const NOW: u64 = 1_800_000_000;
 const HALF_FORMATTED: &[Before] = &[Before::Died(Verb::Stage, "mkfs write")];
 const HALF_ENCRYPTED: &[Before] = &[Before::Died(Verb::Stage, "cryptsetup write")];
+const NEW_PASSPHRASE: &[Before] = &[STAGED, DATA_IN, UNSTAGED, Before::Passphrase];
+const HALF_REPLACED: &[Before] = &[
+    STAGED,
+    DATA_IN,
+    UNSTAGED,
+    Before::Passphrase,
+    Before::Died(Verb::Stage, "cryptsetup write"),
+];
 /// A killed agent has opened the encrypted device, but not used it.
 const HALF_OPENED: &[Before] = &[Before::Died(Verb::Stage, "DM_TABLE_LOAD")];
 const HALF_PUBLISHED: &[Before] = &[STAGED, DATA_IN, Before::Died(Verb::Publish(1), "mkdir")];
@@ -232,6 +242,8 @@ const CASES: &[Case] = &[
     luks("stage, grown", Form::Ext4, FORMATTED_GROWN, Verb::Stage, &[Verb::Unstage]),
     luks("stage, reader", Form::Ext4, FORMATTED_READ, Verb::Stage, &[Verb::Unstage]),
     luks("stage, half unstaged", Form::Ext4, HALF_UNSTAGED, Verb::Stage, &[Verb::Unstage]),
+    luks("stage, new passphrase", Form::Ext4, NEW_PASSPHRASE, Verb::Stage, &[Verb::Unstage]),
+    luks("stage, new passphrase", Form::Block, HALF_REPLACED, Verb::Stage, &[Verb::Unstage]),
     luks("stage again", Form::Ext4, STAGED_RESTARTED, Verb::Stage, &[Verb::Unstage]),
     luks("stage again", Form::Block, STAGED_RESTARTED, Verb::Stage, &[Verb::Unstage]),
     luks("publish", Form::Block, &[STAGED, DATA_IN], Verb::Publish(1), ALL_BACK),
@@ -341,6 +353,7 @@ impl<'a> Run<'a> {
                 Before::Restart => node = world.start(),
                 Before::Grow => world.grow(&volume, GROWN_BYTES),
                 Before::Reader => volume.mode = AccessMode::MultiNodeReaderOnly,
+                Before::Passphrase => volume.replace_passphrase(),
                 Before::Damaged => world.machine.damage(&volume.file(), Damage::Slight),
                 Before::Data => world.write_file(&volume.file(), DATA_AT, DATA),
                 Before::Unplug => world.machine.unplug(&volume.file()),
