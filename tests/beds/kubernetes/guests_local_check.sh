@@ -154,7 +154,81 @@ check_volumes_survive_a_power_cut() {
     done
 }
 
+# passphrases CURRENT [PREVIOUS]: writes the Secret of the encrypted class.
+passphrases() {
+    k create secret generic volume-key --dry-run=client --output yaml \
+        --from-literal="encryptionPassphrase=$1" \
+        ${2:+--from-literal="encryptionPassphrasePrevious=$2"} | k apply --filename - >/dev/null
+}
+
+make_encrypted_class() {
+    k apply --filename - >/dev/null <<YAML
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: belay-encrypted}
+provisioner: $guests_driver
+allowVolumeExpansion: true
+volumeBindingMode: WaitForFirstConsumer
+parameters:
+  encrypted: "true"
+  csi.storage.k8s.io/node-stage-secret-name: volume-key
+  csi.storage.k8s.io/node-stage-secret-namespace: $namespace
+YAML
+}
+
+has_grown() {
+    [ "$(k exec vault -- df -m /data | awk 'END { print $(NF - 4) }')" -gt 1500 ]
+}
+
+# opens CLAIM PASSPHRASE: whether the passphrase opens the file of the claim's volume.
+opens() {
+    run_on "$first" <<<"printf %s '$2' | cryptsetup open --test-passphrase --disable-locks \
+        --key-file - /var/lib/belay/volumes/$(volume_of "$1")"
+}
+
+check_encrypted_volumes_grow_and_get_another_passphrase() {
+    local sum name
+    run_on "$first" <<<'modprobe --all dm-crypt xts'
+    passphrases one
+    make_encrypted_class
+    await_room "$first" belay-encrypted
+    request vault belay-encrypted ReadWriteOnce
+    free_pod vault vault 'dd if=/dev/urandom of=/data/file bs=1M count=8 && sync &&
+        exec sleep 3600' "$(only "$first")"
+    await_pod vault
+    await 60 "the data" sum_of vault
+    sum=$(sum_of vault)
+    [ "$(run_on "$first" <<<"head -c 4 /var/lib/belay/volumes/$(volume_of vault)")" = LUKS ]
+    snapshot moment vault
+    k patch persistentvolumeclaim vault --type merge \
+        --patch '{"spec": {"resources": {"requests": {"storage": "2Gi"}}}}' >/dev/null
+    await "$seconds_max" "the growth of the encrypted volume" has_grown
+    # The restore has the passphrase of its source, which the Secret has as the previous one.
+    passphrases two one
+    request again belay-encrypted ReadWriteOnce "$(from_snapshot moment)"
+    free_pod again again 'exec sleep 3600'
+    await_pod again
+    [ "$(sum_of again)" = "$sum" ]
+    opens vault one
+    k delete pod vault --timeout="${seconds_max}s" >/dev/null
+    free_pod vault vault 'exec sleep 3600'
+    await_pod vault
+    [ "$(sum_of vault)" = "$sum" ]
+    for name in vault again; do
+        opens "$name" two
+        if opens "$name" one; then
+            echo "$name is still opened by its previous passphrase" >&2
+            return 1
+        fi
+    done
+    remove_all
+    [ -z "$(run_on "$first" <<<'ls /sys/block | grep ^dm- || true')" ]
+    k delete storageclass belay-encrypted >/dev/null
+    k delete secret volume-key >/dev/null
+}
+
 checks=("$@")
 [ $# -gt 0 ] || checks=(three_pods_are_on_three_nodes restores_and_clones_follow_their_source
-    a_restore_for_another_node_waits a_silent_node_is_passed_over volumes_survive_a_power_cut)
+    a_restore_for_another_node_waits encrypted_volumes_grow_and_get_another_passphrase
+    a_silent_node_is_passed_over volumes_survive_a_power_cut)
 run_checks local "${checks[@]}"
