@@ -52,6 +52,9 @@ const WRONG_PASSPHRASE: i32 = 2;
 /// The exit code of cryptsetup for ENOMEM.
 const TOO_LITTLE_MEMORY: i32 = 3;
 
+/// The exit code of cryptsetup for EEXIST and EBUSY.
+const EXISTS: i32 = 5;
+
 /// A command, without the options in [`ALWAYS`].
 struct Command<'a, Fd> {
     device: Option<&'a Fd>,
@@ -94,7 +97,16 @@ pub(super) fn open<K: Kernel>(
         args.push("--allow-discards");
     }
     args.extend(["--key-file", KEYS[0], DEVICE, opening.name]);
-    unlocked(&run(kernel, device, &[key], &args)?, args[0])
+    let end = run(kernel, device, &[key], &args)?;
+    match end.code {
+        // sysfs does not show a device without a table, so the agent cannot close it.
+        Some(EXISTS) => Err(Failure::precondition(format!(
+            "device-mapper has a device {0} already, or the volume's device is in use; if a killed cryptsetup left \
+             the device without a table, remove it on the node: dmsetup remove {0}: {1}",
+            opening.name, end.stderr
+        ))),
+        _ => unlocked(&end, args[0]),
+    }
 }
 
 /// Checks that the key opens a key slot, without a mapper. Returns the message of cryptsetup if it

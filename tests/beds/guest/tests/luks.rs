@@ -334,6 +334,17 @@ fn live_despite_left_mappers(guest: &mut Guest<'_>, used: &str) {
     let open = refused(guest, &format!("stage {used} --fs-type ext4"));
     assert!(open.contains("cryptsetup close byhand"), "{open}");
     run(guest, "[ $(mappers) = 1 ]; cryptsetup close byhand");
+    // A cryptsetup that is killed between two requests leaves a device that sysfs does not show.
+    run(
+        guest,
+        &format!("dmsetup create --notable {own}; [ $(mappers) = 0 ]"),
+    );
+    let named = refused(guest, &format!("stage {used} --fs-type ext4"));
+    assert!(named.contains(&format!("dmsetup remove {own}")), "{named}");
+    run(
+        guest,
+        &format!("dmsetup remove {own}; stage {used} --fs-type ext4; unstage {id}"),
+    );
 }
 
 #[test]
