@@ -11,7 +11,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
+
+/// Maximum time that a call waits until the objects are listed again.
+const RELIST_MAX: Duration = Duration::from_secs(2);
 
 /// A kind whose objects are in a cache.
 pub(super) trait Cached: Resource {
@@ -99,6 +102,20 @@ impl<R: Cached> Cache<R> {
             None => Ok(()),
             Some(failure) => Err(Failure::new(Kind::Unreachable, &*failure.message)),
         }
+    }
+
+    /// Waits until [`Self::current`] succeeds, for at most [`RELIST_MAX`]: under a burst of changes,
+    /// the API server ends slow watches, and the objects are then listed again.
+    ///
+    /// # Errors
+    /// Returns the error of [`Self::current`].
+    pub(super) async fn ready(&self) -> Result<(), Failure> {
+        // Subscribe first, so that no change is missed.
+        let mut changes = self.changes();
+        let listed = async { while self.current().is_err() && changes.changed().await.is_ok() {} };
+        // A timeout is the error of the next line.
+        timeout(RELIST_MAX, listed).await.ok();
+        self.current()
     }
 
     pub(super) fn named(&self, name: &str) -> Option<Seen<R>> {
@@ -226,6 +243,23 @@ mod tests {
     use super::super::examples::{changed, volume};
     use super::*;
     use tokio::time::advance;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_waits_for_the_next_list_but_not_for_long() {
+        let cache = Arc::new(Cache::<LocalVolume>::new());
+        let begun = Instant::now();
+        assert_eq!(cache.ready().await.unwrap_err().kind, Kind::Unreachable);
+        assert_eq!(begun.elapsed(), RELIST_MAX);
+        let waiting = tokio::spawn({
+            let cache = Arc::clone(&cache);
+            async move { cache.ready().await }
+        });
+        advance(RELIST_MAX / 2).await;
+        cache.apply(Err(Failure::bug("down")));
+        cache.apply(Ok(Event::Listed(Vec::new())));
+        waiting.await.unwrap().unwrap();
+        assert_eq!(begun.elapsed(), RELIST_MAX + RELIST_MAX / 2);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn ages_survive_a_new_list_and_end_with_the_object() {

@@ -43,7 +43,7 @@ impl Front {
     /// Returns the complete volume with this name. Waits while a store creates the volume. If the
     /// order of an earlier call was refused or not accepted, removes it.
     pub(super) async fn found(&self, name: &Name) -> Result<Option<Volume>, Failure> {
-        self.volumes.current()?;
+        self.volumes.ready().await?;
         // The cache may still contain a volume that was just deleted.
         let object = self.client.get(&object_name(name)).await?;
         let Some(object) = object.map(Arc::new) else {
@@ -142,7 +142,7 @@ impl Front {
         refused: &HashMap<String, String>,
     ) -> Result<Target, Failure> {
         let disk = disk(&order.parameters)?;
-        self.disks.current()?;
+        self.disks.ready().await?;
         let mut offers = self.offers(disk);
         if let Some(source) = source {
             let origin = self.origin(source).await?;

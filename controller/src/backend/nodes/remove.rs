@@ -23,7 +23,7 @@ impl Front {
         id: &str,
     ) -> Result<Option<Arc<Object<R>>>, Failure> {
         let cache = R::cache(self);
-        cache.current()?;
+        cache.ready().await?;
         if let Some(seen) = cache.identified(id) {
             return Ok(Some(seen.object));
         }

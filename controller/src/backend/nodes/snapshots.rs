@@ -24,7 +24,8 @@ impl Front {
     /// Returns `NotFound` if the volume does not exist, `Unreachable` if the store of its disk is
     /// silent or does not accept the order, and the errors of [`Self::settle`].
     async fn cut(&self, order: &SnapshotOrder) -> Result<Snapshot, Failure> {
-        self.snapshots.current().map_err(Failure::may_be_running)?;
+        let ready = self.snapshots.ready().await;
+        ready.map_err(Failure::may_be_running)?;
         let (name, until) = (object_name(&order.name), self.until());
         let known = self.client.get::<LocalSnapshot>(&name).await;
         let mut known = known.map_err(Failure::may_be_running)?.map(Arc::new);
