@@ -180,10 +180,16 @@ has_grown() {
     [ "$(k exec vault -- df -m /data | awk 'END { print $(NF - 4) }')" -gt 1500 ]
 }
 
+# file_of CLAIM: prints the file of the claim's volume on its node.
+file_of() {
+    printf '/var/lib/belay/volumes/'
+    kubectl get persistentvolume "$(volume_of "$1")" --output jsonpath='{.spec.csi.volumeHandle}'
+}
+
 # opens CLAIM PASSPHRASE: whether the passphrase opens the file of the claim's volume.
 opens() {
     run_on "$first" <<<"printf %s '$2' | cryptsetup open --test-passphrase --disable-locks \
-        --key-file - /var/lib/belay/volumes/$(volume_of "$1")"
+        --key-file - $(file_of "$1")"
 }
 
 check_encrypted_volumes_grow_and_get_another_passphrase() {
@@ -198,7 +204,7 @@ check_encrypted_volumes_grow_and_get_another_passphrase() {
     await_pod vault
     await 60 "the data" sum_of vault
     sum=$(sum_of vault)
-    [ "$(run_on "$first" <<<"head -c 4 /var/lib/belay/volumes/$(volume_of vault)")" = LUKS ]
+    [ "$(run_on "$first" <<<"head -c 4 $(file_of vault)")" = LUKS ]
     snapshot moment vault
     k patch persistentvolumeclaim vault --type merge \
         --patch '{"spec": {"resources": {"requests": {"storage": "2Gi"}}}}' >/dev/null
