@@ -192,6 +192,11 @@ opens() {
         --key-file - $(file_of "$1")"
 }
 
+# has_mappers NUMBER: whether this number of encrypted volumes is staged on the first guest.
+has_mappers() {
+    [ "$(run_on "$first" <<<'ls /sys/block | grep -c ^dm- || true')" = "$1" ]
+}
+
 check_encrypted_volumes_grow_and_get_another_passphrase() {
     local sum name
     run_on "$first" <<<'modprobe --all dm-crypt xts'
@@ -217,6 +222,8 @@ check_encrypted_volumes_grow_and_get_another_passphrase() {
     [ "$(sum_of again)" = "$sum" ]
     opens vault one
     k delete pod vault --timeout="${seconds_max}s" >/dev/null
+    # Until the volume is unstaged, a new pod would use it as it is staged.
+    await 120 "the unstage" has_mappers 1
     free_pod vault vault 'exec sleep 3600'
     await_pod vault
     [ "$(sum_of vault)" = "$sum" ]
@@ -228,7 +235,7 @@ check_encrypted_volumes_grow_and_get_another_passphrase() {
         fi
     done
     remove_all
-    [ -z "$(run_on "$first" <<<'ls /sys/block | grep ^dm- || true')" ]
+    has_mappers 0
     k delete storageclass belay-encrypted >/dev/null
     k delete secret volume-key >/dev/null
 }

@@ -238,8 +238,11 @@ fn a_bad_header_is_a_clear_error_and_one_good_copy_is_enough() {
         "No usable keyslot",
     );
     let costly = "\
-printf x >/run/x
-cryptsetup luksFormat -q --type luks2 --pbkdf-memory 450000 --pbkdf-parallel 1 \
+mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null || true
+echo +memory >/sys/fs/cgroup/cgroup.subtree_control
+mkdir /sys/fs/cgroup/agent; echo 256M >/sys/fs/cgroup/agent/memory.max
+pgrep -x belay-node >/sys/fs/cgroup/agent/cgroup.procs
+cryptsetup luksFormat -q --type luks2 --pbkdf-memory 250000 --pbkdf-parallel 1 \
     --pbkdf-force-iterations 4 --key-file /run/key $D";
     refuse_header(&mut guest, costly, "needs more than half");
     run(
