@@ -104,8 +104,8 @@ impl<R: Cached> Cache<R> {
         }
     }
 
-    /// Waits until [`Self::current`] succeeds, for at most [`RELIST_MAX`]: under a burst of changes,
-    /// the API server ends slow watches, and the objects are then listed again.
+    /// Waits until [`Self::current`] succeeds, for at most [`RELIST_MAX`]: under a burst of
+    /// changes, the API server ends slow watches, and the objects are then listed again.
     ///
     /// # Errors
     /// Returns the error of [`Self::current`].

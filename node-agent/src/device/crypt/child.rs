@@ -101,8 +101,9 @@ pub(super) fn open<K: Kernel>(
     match end.code {
         // sysfs does not show a device without a table, so the agent cannot close it.
         Some(EXISTS) => Err(Failure::precondition(format!(
-            "device-mapper has a device {0} already, or the volume's device is in use; if a killed cryptsetup left \
-             the device without a table, remove it on the node: dmsetup remove {0}: {1}",
+            "device-mapper has a device {0} already, or the volume's device is in use; if a killed \
+             cryptsetup left the device without a table, remove it on the node: dmsetup remove \
+             {0}: {1}",
             opening.name, end.stderr
         ))),
         _ => unlocked(&end, args[0]),
