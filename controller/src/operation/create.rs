@@ -89,7 +89,7 @@ impl Operations {
         self.refuse_immutable(&request.mutable_parameters)?;
         let parameters = Self::merged(request.parameters, &request.mutable_parameters)?;
         let mut sizes = self.sizes(&parameters, &usage)?;
-        let encryption = Encryption::wanted(PARAMETERS, &parameters)?;
+        let encryption = support::encryption(PARAMETERS, &parameters, &request.capabilities)?;
         if encryption.is_some() {
             sizes.min = sizes.min.max(support::smallest_encrypted(&usage));
         }

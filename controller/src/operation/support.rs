@@ -3,7 +3,7 @@
 
 use crate::backend::Usage;
 use belay_contract::drivers::Profile;
-use belay_contract::encryption::{self, ENCRYPTED};
+use belay_contract::encryption::{self, ENCRYPTED, Encryption};
 use belay_contract::format;
 use belay_server::call::Failure;
 use belay_server::request::{Access, Capability, Context, MountFlags};
@@ -99,6 +99,26 @@ pub(super) fn smallest_encrypted(usage: &Usage) -> u64 {
         Usage::Filesystem(fs_type) => smallest(fs_type),
     };
     inside.unwrap_or(format::MARK_AT) + encryption::HEADER_BYTES
+}
+
+/// Returns the encryption of a new volume. Refuses an encrypted volume that several nodes may
+/// write: they would create its header, or replace its passphrase, at the same time.
+pub(super) fn encryption(
+    field: &str,
+    parameters: &Context,
+    capabilities: &[Capability],
+) -> Result<Option<Encryption>, Failure> {
+    let encryption = Encryption::wanted(field, parameters)?;
+    let modes = capabilities.iter().map(|it| it.mode);
+    let mut modes = modes.filter(|mode| mode.is_multi_node() && !mode.is_read_only());
+    match encryption.and(modes.next()) {
+        None => Ok(encryption),
+        Some(_) => Err(Failure::invalid(
+            "volume_capabilities",
+            "an encrypted volume cannot be written on several nodes; use the access mode \
+             ReadWriteOnce, or a class without encryption",
+        )),
+    }
 }
 
 /// Returns the usage that the capabilities of a request specify. The capabilities must not
@@ -303,6 +323,29 @@ mod tests {
         let parameters = Context::new("parameters", entry).unwrap();
         refuse_encryption("parameters", &parameters, &[ENCRYPTED]).unwrap();
         refuse_unknown("parameters", &parameters, &[ENCRYPTED]).unwrap();
+    }
+
+    #[test]
+    fn an_encrypted_volume_has_one_writing_node() {
+        use belay_server::request::AccessMode;
+        for (mode, is_refused) in [
+            (AccessMode::SingleNodeMultiWriter, false),
+            (AccessMode::MultiNodeReaderOnly, false),
+            (AccessMode::MultiNodeSingleWriter, true),
+            (AccessMode::MultiNodeMultiWriter, true),
+        ] {
+            let capability = Capability {
+                access: Access::Block,
+                mode,
+            };
+            for is_encrypted in [true, false] {
+                let entry = [(ENCRYPTED.to_owned(), is_encrypted.to_string())];
+                let parameters = Context::new("parameters", entry).unwrap();
+                let read = encryption("parameters", &parameters, std::slice::from_ref(&capability));
+                let is_error = is_refused && is_encrypted;
+                assert_eq!(read.is_err(), is_error, "{mode:?}, {is_encrypted}");
+            }
+        }
     }
 
     #[test]

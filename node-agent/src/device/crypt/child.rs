@@ -42,6 +42,9 @@ const ARGON2ID: [&str; 8] = [
     "4",
 ];
 const PBKDF2: [&str; 4] = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"];
+/// Opens a header of any version, and never with a token of the header instead of the key:
+/// cryptsetup tries tokens first, so a wrong key would seem right.
+const OPEN: [&str; 5] = ["open", "--type", "luks", "--token-type", "none"];
 /// Maximum duration of a command that derives a key; another program's header may ask for much.
 const KEY_DEADLINE: Duration = Duration::from_secs(120);
 /// Maximum duration of the other commands.
@@ -89,7 +92,8 @@ pub(super) fn open<K: Kernel>(
     opening: &Opening<'_>,
 ) -> Result<Option<String>, Failure> {
     // With the volume key in the kernel's keyring, each later resize would need the passphrase.
-    let mut args = vec!["open", "--type", "luks", "--disable-keyring"];
+    let mut args = OPEN.to_vec();
+    args.push("--disable-keyring");
     if opening.read_only {
         args.push("--readonly");
     }
@@ -117,15 +121,8 @@ pub(super) fn test_key<K: Kernel>(
     device: &K::Fd,
     key: &Key<K>,
 ) -> Result<Option<String>, Failure> {
-    let args = [
-        "open",
-        "--type",
-        "luks",
-        "--test-passphrase",
-        "--key-file",
-        KEYS[0],
-        DEVICE,
-    ];
+    let rest = ["--test-passphrase", "--key-file", KEYS[0], DEVICE];
+    let args = [&OPEN[..], &rest].concat();
     unlocked(
         &run(kernel, device, &[key], &args)?,
         "open --test-passphrase",

@@ -55,25 +55,30 @@ impl Header {
             Ok(buffer.get(..length).unwrap_or_default().to_vec())
         };
         let first = block(0)?;
-        if !first.starts_with(FIRST) {
-            // cryptsetup opens a device by its second copy as well.
+        // cryptsetup opens a device by its second copy as well.
+        let search = || -> Result<Option<Vec<u8>>> {
             for at in SECOND_AT {
                 let second = block(at)?;
                 if is_second(&second) {
-                    return Ok(Some(Self::of(&[], &second)));
+                    return Ok(Some(second));
                 }
             }
-            return Ok(None);
+            Ok(None)
+        };
+        if !first.starts_with(FIRST) {
+            return Ok(search()?.map(|second| Self::of(&[], &second)));
+        }
+        if version(&first) != VERSION {
+            return Ok(Some(Self::of(&first, &[])));
         }
         let size = first.get(SIZE_AT..SIZE_AT + 8);
         let size = size
             .and_then(|size| size.try_into().ok())
             .map(u64::from_be_bytes);
-        let second =
-            match size.filter(|size| version(&first) == VERSION && SECOND_AT.contains(size)) {
-                Some(at) => block(at)?,
-                None => Vec::new(),
-            };
+        let second = match size.filter(|size| SECOND_AT.contains(size)) {
+            Some(at) => block(at)?,
+            None => search()?.unwrap_or_default(),
+        };
         Ok(Some(Self::of(&first, &second)))
     }
 
@@ -194,6 +199,11 @@ pub(super) mod tests {
         let label = label("0123");
         let first = |label: &str, subsystem: &str| (0, copy(FIRST, label, subsystem));
         let second = |label: &str, subsystem: &str| (0x4000, copy(SECOND, label, subsystem));
+        // The size of the first copy, which is the offset of the second one, is damaged.
+        let damaged = |(at, mut copy): (u64, Vec<u8>)| {
+            copy[SIZE_AT] = 0xff;
+            (at, copy)
+        };
         let both = read(&[first(&label, UNFINISHED), second(&label, UNFINISHED)]).unwrap();
         assert_eq!(both.unfinished(), Some("belay-0123"));
         assert!(!both.is_finished());
@@ -209,6 +219,10 @@ pub(super) mod tests {
             ),
             // The first copy is damaged.
             (vec![second(&label, UNFINISHED)], false),
+            (
+                vec![damaged(first("", "")), second(&label, UNFINISHED)],
+                false,
+            ),
         ] {
             let header = read(&blocks).unwrap();
             assert_eq!(header.unfinished(), None, "{header:?}");

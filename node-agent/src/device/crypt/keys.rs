@@ -10,6 +10,9 @@ use belay_server::call::{Failure, Kind};
 use super::{Header, child};
 use crate::kernel::Kernel;
 
+/// Maximum number of the key slots of a header (LUKS2 On-Disk Format Specification 1.1).
+const SLOTS_MAX: u8 = 32;
+
 /// A passphrase in a sealed file in memory.
 pub(crate) struct Key<K: Kernel> {
     pub(super) file: K::Fd,
@@ -67,11 +70,18 @@ pub(crate) fn replace<K: Kernel>(
     }
 }
 
-/// Removes a key slot that the key opens. Another key must have opened the device. Returns whether
-/// there was one.
+/// Removes all key slots that the key opens. Another key must have opened the device. Returns
+/// whether there was one.
 ///
 /// # Errors
 /// Returns the message of cryptsetup.
 pub(crate) fn remove<K: Kernel>(kernel: &K, device: &K::Fd, key: &Key<K>) -> Result<bool, Failure> {
-    Ok(child::remove_key(kernel, device, key)?.is_none())
+    let mut is_removed = false;
+    for _ in 0..SLOTS_MAX {
+        if child::remove_key(kernel, device, key)?.is_some() {
+            break;
+        }
+        is_removed = true;
+    }
+    Ok(is_removed)
 }

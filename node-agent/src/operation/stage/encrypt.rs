@@ -40,6 +40,12 @@ pub(super) fn encrypted(request: &Stage, lane: Lane) -> Result<Option<Encrypted<
     let Some(encryption) = requested(request)? else {
         return Ok(None);
     };
+    let mode = request.capability.mode;
+    if mode.is_multi_node() && !mode.is_read_only() {
+        // Two nodes would create its header, or replace its passphrase, at the same time.
+        let why = "an encrypted volume cannot be written on several nodes";
+        return Err(Failure::invalid("volume_capability.access_mode", why).into());
+    }
     let passphrases = Passphrases::read(&request.secrets)?;
     match lane {
         Lane::Format => Ok(Some(Encrypted {
