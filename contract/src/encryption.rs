@@ -1,11 +1,13 @@
 //! Encryption of block volumes with LUKS2: the parameters of a StorageClass, the entry of the
 //! volume context, and the passphrase in the secrets of NodeStageVolume.
 //!
-//! The names are those of ceph-csi. The names of drivers that encrypt in the same way, such as
-//! `csi.example.com/luks-encrypted`, have the same meaning.
+//! The names are the same as in ceph-csi. Names of other drivers, such as
+//! `csi.example.com/luks-encrypted`, are accepted too.
 
 use belay_server::call::Failure;
 use belay_server::request::{Context, Secrets};
+
+use crate::format;
 
 /// The parameter of a StorageClass, and the entry of the volume context, that requests encryption.
 pub const ENCRYPTED: &str = "encrypted";
@@ -68,6 +70,19 @@ pub const PARAMETERS: &[&str] = &[ENCRYPTED, PBKDF, DISCARD];
 #[must_use]
 pub fn is_parameter_of_others(key: &str) -> bool {
     [OTHER_ENCRYPTED, OTHER_CIPHER, OTHER_KEY_SIZE].contains(&name(key))
+}
+
+/// Whether the key is a parameter that [`Encryption::wanted`] reads, by any name.
+#[must_use]
+pub fn is_parameter(key: &str) -> bool {
+    PARAMETERS.contains(&key) || is_parameter_of_others(key)
+}
+
+/// Whether an entry of a volume context requests encryption by the driver in a way that Belay does
+/// not know.
+#[must_use]
+pub fn is_unknown((key, value): (&str, &str)) -> bool {
+    format::is_encryption_by_driver(key, value) && !is_parameter_of_others(key)
 }
 
 /// Whether an entry of a class or of a volume context requests encryption.
@@ -161,7 +176,7 @@ fn allow(field: &str, (key, value): (&str, &str), allowed: &[&str]) -> Result<()
 pub struct Passphrase<'a> {
     /// The key in the secrets.
     pub key: &'static str,
-    /// The passphrase, which is used as it is.
+    /// The passphrase, whose bytes are the key.
     pub text: &'a str,
 }
 
@@ -284,8 +299,7 @@ mod tests {
         ] {
             let is_wanted = wanted(entries).map(|it| it.is_some());
             assert_eq!(is_wanted, Ok(is_requested), "{entries:?}");
-            let is_known = |key: &str| PARAMETERS.contains(&key) || is_parameter_of_others(key);
-            assert!(entries.iter().all(|(key, _)| is_known(key)));
+            assert!(entries.iter().all(|(key, _)| is_parameter(key)));
         }
         assert!(!is_parameter_of_others("luksEncrypted"));
     }

@@ -3,7 +3,7 @@
 //!
 //! The names and meanings of the parameters are the same as in the AWS EBS driver. Options with
 //! which a kernel might be unable to mount or grow the filesystem are not supported. Parameters for
-//! encryption are recognised so that they can be refused.
+//! encryption are recognised so that unknown ones can be refused.
 
 use std::ops::RangeInclusive;
 
@@ -271,9 +271,9 @@ fn invalid(field: &str, key: &str, why: &str) -> Failure {
 const ENCRYPTION_OFF: [&str; 9] = ["", "0", "f", "false", "n", "no", "none", "off", "disabled"];
 
 /// Whether a parameter of a class or an attribute of a volume requests encryption: its key contains
-/// `luks` or `encrypt`, in any case, and its value does not turn encryption off. No driver of Belay
-/// encrypts: if the request were ignored, data would be stored unencrypted, and the content of a
-/// volume that another driver has encrypted would not be recognised.
+/// `luks` or `encrypt`, in any case, and its value does not turn encryption off. If an unknown
+/// request were ignored, data would be stored unencrypted, and the content of a volume that another
+/// driver has encrypted would not be recognised.
 #[must_use]
 pub fn is_encryption_requested(key: &str, value: &str) -> bool {
     has("encrypt", key, value) || is_encryption_by_driver(key, value)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use belay_contract::encryption::{Pbkdf, UNFINISHED};
 use belay_server::call::{Failure, Kind};
 
-use super::{Key, Opening};
+use super::{Key, Opening, Wrong};
 use crate::kernel::{Child, ChildEnd, KEYS, Kernel};
 
 const PROGRAM: &str = "cryptsetup";
@@ -54,16 +54,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const WRONG_PASSPHRASE: i32 = 2;
 /// The exit code of cryptsetup for ENOMEM.
 const TOO_LITTLE_MEMORY: i32 = 3;
-
 /// The exit code of cryptsetup for EEXIST and EBUSY.
 const EXISTS: i32 = 5;
-
-/// A command, without the options in [`ALWAYS`].
-struct Command<'a, Fd> {
-    device: Option<&'a Fd>,
-    keys: &'a [&'a Fd],
-    args: &'a [&'a str],
-}
 
 pub(super) fn format<K: Kernel>(
     kernel: &K,
@@ -74,7 +66,7 @@ pub(super) fn format<K: Kernel>(
     let texts = ["--label", label, "--subsystem", UNFINISHED];
     let rest = ["--key-file", KEYS[0], DEVICE];
     let args = [&FORMAT, derivation(pbkdf), &texts, &rest].concat();
-    succeeded(&run(kernel, device, &[key], &args)?, args[0])
+    succeeded(&run(kernel, Some(device), &[key], &args)?, args[0])
 }
 
 fn derivation(pbkdf: Pbkdf) -> &'static [&'static str] {
@@ -84,15 +76,15 @@ fn derivation(pbkdf: Pbkdf) -> &'static [&'static str] {
     }
 }
 
-/// Opens the device. Returns the message of cryptsetup if the key opens no key slot.
+/// Opens the device, unless the key is [`Wrong`].
 pub(super) fn open<K: Kernel>(
     kernel: &K,
     device: &K::Fd,
     key: &Key<K>,
     opening: &Opening<'_>,
-) -> Result<Option<String>, Failure> {
-    // With the volume key in the kernel's keyring, each later resize would need the passphrase.
+) -> Result<Result<(), Wrong>, Failure> {
     let mut args = OPEN.to_vec();
+    // With the volume key in the kernel's keyring, each later resize would need the passphrase.
     args.push("--disable-keyring");
     if opening.read_only {
         args.push("--readonly");
@@ -101,7 +93,7 @@ pub(super) fn open<K: Kernel>(
         args.push("--allow-discards");
     }
     args.extend(["--key-file", KEYS[0], DEVICE, opening.name]);
-    let end = run(kernel, device, &[key], &args)?;
+    let end = run(kernel, Some(device), &[key], &args)?;
     match end.code {
         // sysfs does not show a device without a table, so the agent cannot close it.
         Some(EXISTS) => Err(Failure::precondition(format!(
@@ -114,17 +106,16 @@ pub(super) fn open<K: Kernel>(
     }
 }
 
-/// Checks that the key opens a key slot, without a mapper. Returns the message of cryptsetup if it
-/// does not.
+/// Checks that the key opens a key slot, without a mapper.
 pub(super) fn test_key<K: Kernel>(
     kernel: &K,
     device: &K::Fd,
     key: &Key<K>,
-) -> Result<Option<String>, Failure> {
+) -> Result<Result<(), Wrong>, Failure> {
     let rest = ["--test-passphrase", "--key-file", KEYS[0], DEVICE];
     let args = [&OPEN[..], &rest].concat();
     unlocked(
-        &run(kernel, device, &[key], &args)?,
+        &run(kernel, Some(device), &[key], &args)?,
         "open --test-passphrase",
     )
 }
@@ -144,62 +135,49 @@ pub(super) fn add_key<K: Kernel>(
         &["--key-file", KEYS[0], DEVICE, KEYS[1]],
     ]
     .concat();
-    succeeded(&run(kernel, device, &[known, new], &args)?, args[0])
+    succeeded(&run(kernel, Some(device), &[known, new], &args)?, args[0])
 }
 
-/// Removes a key slot that the key opens, even if it is the last one. Returns the message of
-/// cryptsetup if the key opens none.
+/// Removes a key slot that the key opens, even if it is the last one.
 pub(super) fn remove_key<K: Kernel>(
     kernel: &K,
     device: &K::Fd,
     key: &Key<K>,
-) -> Result<Option<String>, Failure> {
+) -> Result<Result<(), Wrong>, Failure> {
     let args = ["luksRemoveKey", DEVICE, KEYS[0]];
-    unlocked(&run(kernel, device, &[key], &args)?, args[0])
+    unlocked(&run(kernel, Some(device), &[key], &args)?, args[0])
 }
 
 pub(super) fn close<K: Kernel>(kernel: &K, name: &str) -> Result<(), Failure> {
-    let command = Command {
-        device: None,
-        keys: &[],
-        args: &["close", name],
-    };
-    succeeded(&run_command(kernel, &command)?, "close")
+    let args = ["close", name];
+    succeeded(&run(kernel, None, &[], &args)?, args[0])
 }
 
 pub(super) fn resize<K: Kernel>(kernel: &K, device: &K::Fd, name: &str) -> Result<(), Failure> {
     let args = ["resize", "--disable-keyring", name];
-    succeeded(&run(kernel, device, &[], &args)?, args[0])
+    succeeded(&run(kernel, Some(device), &[], &args)?, args[0])
 }
 
 pub(super) fn clear_label<K: Kernel>(kernel: &K, device: &K::Fd) -> Result<(), Failure> {
     let args = ["config", "--label", "", "--subsystem", "", DEVICE];
-    succeeded(&run(kernel, device, &[], &args)?, args[0])
+    succeeded(&run(kernel, Some(device), &[], &args)?, args[0])
 }
 
+/// Runs a command, whose arguments do not contain the options in [`ALWAYS`].
 fn run<K: Kernel>(
     kernel: &K,
-    device: &K::Fd,
+    device: Option<&K::Fd>,
     keys: &[&Key<K>],
     args: &[&str],
 ) -> Result<ChildEnd, Failure> {
     let keys: Vec<_> = keys.iter().map(|key| &key.file).collect();
-    let command = Command {
-        device: Some(device),
-        keys: &keys,
-        args,
-    };
-    run_command(kernel, &command)
-}
-
-fn run_command<K: Kernel>(kernel: &K, command: &Command<'_, K::Fd>) -> Result<ChildEnd, Failure> {
-    let args = ALWAYS.iter().chain(command.args);
+    let args = ALWAYS.iter().chain(args);
     let end = kernel.run(&Child {
         program: PROGRAM,
         args: args.map(|arg| (*arg).to_owned()).collect(),
-        device: command.device,
-        keys: command.keys,
-        deadline: match command.keys.is_empty() {
+        device,
+        keys: &keys,
+        deadline: match keys.is_empty() {
             true => DEADLINE,
             false => KEY_DEADLINE,
         },
@@ -209,17 +187,17 @@ fn run_command<K: Kernel>(kernel: &K, command: &Command<'_, K::Fd>) -> Result<Ch
     Ok(end)
 }
 
-/// Returns the message of cryptsetup if the passphrase opens no key slot.
-fn unlocked(end: &ChildEnd, action: &str) -> Result<Option<String>, Failure> {
+/// Returns the result of a command that needs a key which opens a key slot.
+fn unlocked(end: &ChildEnd, action: &str) -> Result<Result<(), Wrong>, Failure> {
     match end.code {
-        Some(WRONG_PASSPHRASE) => Ok(Some(end.stderr.clone())),
+        Some(WRONG_PASSPHRASE) => Ok(Err(Wrong(end.stderr.clone()))),
         Some(TOO_LITTLE_MEMORY) => Err(Failure::quota(format!(
             "the LUKS header's key derivation needs more than half of the agent's memory limit; \
              raise the limit, or lower the cost of the key slot (cryptsetup luksConvertKey \
              --pbkdf-memory): {}",
             end.stderr
         ))),
-        _ => succeeded(end, action).map(|()| None),
+        _ => succeeded(end, action).map(Ok),
     }
 }
 

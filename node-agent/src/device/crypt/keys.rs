@@ -62,8 +62,8 @@ pub(crate) fn replace<K: Kernel>(
     kernel.fsync(device)?;
     // luksRemoveKey would also remove the last key.
     match child::test_key(kernel, device, new)? {
-        None => remove(kernel, device, old).map(drop),
-        Some(why) => Err(Failure::new(
+        Ok(()) => remove(kernel, device, old).map(drop),
+        Err(Wrong(why)) => Err(Failure::new(
             Kind::System,
             format!("cryptsetup luksAddKey reported success, but the key opens no slot: {why}"),
         )),
@@ -78,7 +78,7 @@ pub(crate) fn replace<K: Kernel>(
 pub(crate) fn remove<K: Kernel>(kernel: &K, device: &K::Fd, key: &Key<K>) -> Result<bool, Failure> {
     let mut is_removed = false;
     for _ in 0..SLOTS_MAX {
-        if child::remove_key(kernel, device, key)?.is_some() {
+        if child::remove_key(kernel, device, key)?.is_err() {
             break;
         }
         is_removed = true;

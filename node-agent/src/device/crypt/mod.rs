@@ -194,8 +194,12 @@ pub(crate) fn open<K: Kernel>(
         .map_err(|error| left(error.into()))?
         .into_iter();
     let mapper = found.find(|mapper| mapper.name == opening.name);
+    let closed = |mapper: Option<Mapper>| match mapper {
+        Some(mapper) => close(kernel, &mapper).map_err(left),
+        None => Ok(()),
+    };
     match (opened, mapper) {
-        (Ok(None), Some(mapper)) => match open_node(kernel, &mapper) {
+        (Ok(Ok(())), Some(mapper)) => match open_node(kernel, &mapper) {
             Ok(Some(fd)) => Ok(Ok((mapper, fd))),
             failed => {
                 close(kernel, &mapper).map_err(left)?;
@@ -203,16 +207,12 @@ pub(crate) fn open<K: Kernel>(
                 Err(Failure::busy("the mapper was closed meanwhile; retry"))
             }
         },
-        (Ok(None), None) => Err(Failure::new(
+        (Ok(Ok(())), None) => Err(Failure::new(
             Kind::System,
             "cryptsetup reported success, but the device has no mapper",
         )),
-        (failed, mapper) => {
-            if let Some(mapper) = mapper {
-                close(kernel, &mapper).map_err(left)?;
-            }
-            Ok(Err(Wrong(failed?.unwrap_or_default())))
-        }
+        (Ok(Err(wrong)), mapper) => closed(mapper).map(|()| Err(wrong)),
+        (Err(failure), mapper) => closed(mapper).and(Err(failure)),
     }
 }
 

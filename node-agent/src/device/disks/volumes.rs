@@ -7,7 +7,6 @@ use std::time::Duration;
 use belay_contract::disk::DiskIdentity;
 use belay_contract::drivers::Profile;
 use belay_contract::encryption;
-use belay_contract::format;
 use belay_contract::publish_context::{self, Content, PublishContext};
 use belay_server::call::Failure;
 use belay_server::identity::DriverName;
@@ -38,12 +37,6 @@ pub(crate) struct DiskRules {
     pub(crate) proves_unknown: bool,
     /// Whether to format a new disk that the cloud has not cleared, if it has no signature.
     pub(crate) accepts_uncleared: bool,
-}
-
-/// Whether an entry of the volume context requests encryption in a way that the agent does not
-/// know.
-fn is_encrypted_otherwise(key: &str, value: &str) -> bool {
-    format::is_encryption_by_driver(key, value) && !encryption::is_parameter_of_others(key)
 }
 
 impl DiskVolumes {
@@ -79,7 +72,7 @@ impl DiskVolumes {
         about: &Context,
     ) -> Result<PublishContext, Failure> {
         let mut entries = about.iter();
-        if let Some((key, _)) = entries.find(|(key, value)| is_encrypted_otherwise(key, value)) {
+        if let Some((key, _)) = entries.find(|entry| encryption::is_unknown(*entry)) {
             return Err(Failure::invalid(
                 "volume_context",
                 format_args!(

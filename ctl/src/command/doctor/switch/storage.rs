@@ -147,9 +147,7 @@ const VOLUME_RULES: &[Rule] = &[
         "move their data to volumes with ext4, xfs or btrfs; Belay changes nothing on them"),
     wrong(VOLUMES, Test::Is(|it, _| {
         let mut attributes = it.entries("/spec/csi/volumeAttributes");
-        attributes.any(|(key, value)| {
-            format::is_encryption_by_driver(key, value) && !encryption::is_parameter_of_others(key)
-        })
+        attributes.any(encryption::is_unknown)
     }),
         "encrypted in a way that Belay does not know",
         "keep them with the old driver: Belay does not mount them"),
@@ -229,7 +227,7 @@ const CLASS_RULES: &[Rule] = &[
                 || key == OLD_FS_TYPE
                 || peer.parameters.contains(&key)
                 || FORMATTING.contains(&key)
-                || is_known_encryption(key)
+                || encryption::is_parameter(key)
         })
     }),
         "Belay refuses parameter {0}",
@@ -237,7 +235,7 @@ const CLASS_RULES: &[Rule] = &[
     warning(CLASSES, Test::Finds(|class, _| {
         let mut parameters = class.object.entries("/parameters");
         let asking = parameters.find(|(key, value)| {
-            !is_known_encryption(key) && format::is_encryption_requested(key, value)
+            !encryption::is_parameter(key) && format::is_encryption_requested(key, value)
         });
         asking.map(|(key, _)| vec![key.to_owned()])
     }),
@@ -261,10 +259,6 @@ const CLASS_RULES: &[Rule] = &[
         "Belay does not create {0}",
         OTHER_CLASS),
 ];
-
-fn is_known_encryption(key: &str) -> bool {
-    encryption::PARAMETERS.contains(&key) || encryption::is_parameter_of_others(key)
-}
 
 fn is_true(object: Object<'_>, pointer: &str) -> bool {
     object.at(pointer).and_then(Value::as_bool) == Some(true)
