@@ -35,13 +35,13 @@ mkdir -p /state/belay /pods
 setsid belay-controller --endpoint /run/controller.sock --node-id guest \\
     --state-dir /state/belay >>/run/controller.log 2>&1 3>&- &
 ready /run/controller.sock >/dev/null 2>&1 || { cat /run/controller.log; exit 1; }";
-pub(crate) const START_AGENT: &str = "\
+const START_AGENT: &str = "\
 setsid belay-node --endpoint /run/node.sock --node-id guest --log-level debug \\
     --loop-dir /state/belay/volumes >>/run/node.log 2>&1 3>&- &
 echo $! >/run/node.pid
 ready /run/node.sock >/dev/null 2>&1 || { cat /run/node.log; exit 1; }";
 /// Kills the agent, and waits until its process 1 has reaped it.
-pub(crate) const KILL_AGENT: &str = "\
+const KILL_AGENT: &str = "\
 kill -9 $(cat /run/node.pid); while kill -0 $(cat /run/node.pid) 2>/dev/null; do sleep 0.1; done";
 
 /// Checks that a stage has not changed the disk, and has left no mapper.
@@ -466,17 +466,7 @@ fn an_agent_that_is_killed_during_a_first_stage_leaves_a_volume_that_is_staged_l
         let id = create(&mut guest, &format!("killed-{number}"), 160, "");
         let tenths = chance.below(60);
         eprintln!("kill {number}: after {tenths} tenths of a second");
-        // A process that keeps running must not hold the channel open.
-        run(
-            &mut guest,
-            &format!(
-                "(stage {id} --fs-type ext4) >/run/staged 2>&1 3>&- &
-                 sleep {}.{}; {KILL_AGENT}",
-                tenths / 10,
-                tenths % 10
-            ),
-        );
-        run(&mut guest, START_AGENT);
+        kill_during(&mut guest, &format!("stage {id} --fs-type ext4"), tenths);
         run(
             &mut guest,
             &format!(
@@ -487,6 +477,17 @@ fn an_agent_that_is_killed_during_a_first_stage_leaves_a_volume_that_is_staged_l
             ),
         );
     }
+}
+
+/// Kills the agent some tenths of a second after a call has begun, and starts it again.
+pub(crate) fn kill_during(guest: &mut Guest<'_>, call: &str, tenths: u64) {
+    let (seconds, tenths) = (tenths / 10, tenths % 10);
+    // A process that keeps running must not hold the channel open.
+    run(
+        guest,
+        &format!("({call}) >/run/staged 2>&1 3>&- &\n sleep {seconds}.{tenths}; {KILL_AGENT}"),
+    );
+    run(guest, START_AGENT);
 }
 
 /// A disk that is removed below a mapper: its mount is unmounted, and its mapper is closed.

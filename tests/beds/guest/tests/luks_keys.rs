@@ -8,7 +8,7 @@ use belay_guest::{Disk, Guest, Kernel};
 use crate::belay::metrics;
 use crate::disks;
 use crate::luks::{
-    KEPT, KILL_AGENT, START_AGENT, create, disk, local, machine_with_disk, refused, run, with_disk,
+    KEPT, create, disk, kill_during, local, machine_with_disk, refused, run, with_disk,
 };
 use crate::rig::{kernels_or, machine_with_state, newest_kernel, until};
 
@@ -141,16 +141,8 @@ fn an_agent_that_is_killed_while_it_replaces_a_passphrase_loses_no_volume() {
     for number in 0..if is_long { 40 } else { 4 } {
         let tenths = chance.below(120);
         eprintln!("kill {number}: after {tenths} tenths of a second");
-        run(
-            &mut guest,
-            &format!(
-                "(OLD={old} KEY={new} stage {id} --fs-type ext4) >/run/staged 2>&1 3>&- &
-                 sleep {}.{}; {KILL_AGENT}",
-                tenths / 10,
-                tenths % 10
-            ),
-        );
-        run(&mut guest, START_AGENT);
+        let call = format!("OLD={old} KEY={new} stage {id} --fs-type ext4");
+        kill_during(&mut guest, &call, tenths);
         run(
             &mut guest,
             &format!(
