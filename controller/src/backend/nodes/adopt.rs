@@ -4,9 +4,9 @@
 
 use super::Front;
 use super::cache::Seen;
-use super::disks::{disk_of, files};
+use super::disks::files;
 use super::follow::Followed;
-use super::item::{object_name, wanted};
+use super::item::{disk_of, object_name, wanted};
 use super::permit::{disk, places};
 use super::settle::Settled;
 use crate::backend::local::id;

@@ -2,6 +2,7 @@
 //! them. All ages are measured by this process, since the clocks of nodes may be wrong. An object
 //! that is not in the cache may exist.
 
+use super::totals::{self, Share, Totals};
 use crate::kubernetes::{
     Client, Event, LocalDisk, LocalSnapshot, LocalVolume, Object, Resource, Selector, Watch,
 };
@@ -17,14 +18,21 @@ use tokio::time::{Instant, timeout};
 const RELIST_MAX: Duration = Duration::from_secs(2);
 
 /// A kind whose objects are in a cache.
-pub(super) trait Cached: Resource {
+pub(super) trait Cached: Resource + Sized {
     /// Returns the ID of the volume or snapshot; `None` for a disk.
     fn id(spec: &Self::Spec) -> Option<&str>;
+
+    /// Returns the part of the object in the total of its disk; `None` if it has none.
+    fn share(object: &Object<Self>) -> Option<Share>;
 }
 
 impl Cached for LocalVolume {
     fn id(spec: &Self::Spec) -> Option<&str> {
         Some(&spec.id)
+    }
+
+    fn share(object: &Object<Self>) -> Option<Share> {
+        totals::of_volume(object)
     }
 }
 
@@ -32,10 +40,18 @@ impl Cached for LocalSnapshot {
     fn id(spec: &Self::Spec) -> Option<&str> {
         Some(&spec.id)
     }
+
+    fn share(object: &Object<Self>) -> Option<Share> {
+        totals::of_snapshot(object)
+    }
 }
 
 impl Cached for LocalDisk {
     fn id(_: &Self::Spec) -> Option<&str> {
+        None
+    }
+
+    fn share(_: &Object<Self>) -> Option<Share> {
         None
     }
 }
@@ -69,6 +85,8 @@ struct State<R: Resource> {
     objects: HashMap<String, Seen<R>>,
     /// The names of the objects, by ID.
     names: HashMap<String, String>,
+    /// The totals of the objects, by disk.
+    totals: Totals,
     /// The time of the first list.
     listed: Option<Instant>,
     /// The times at which objects disappeared, by name.
@@ -83,6 +101,7 @@ impl<R: Cached> Cache<R> {
         let state = State {
             objects: HashMap::new(),
             names: HashMap::new(),
+            totals: Totals::default(),
             listed: None,
             missing: HashMap::new(),
             failure: Some(Failure::new(Kind::Unreachable, why)),
@@ -132,6 +151,16 @@ impl<R: Cached> Cache<R> {
         self.state.lock().objects.values().cloned().collect()
     }
 
+    /// Returns the total size of the objects of a disk in bytes, and the open objects.
+    pub(super) fn total(&self, disk: &str) -> (u128, Vec<Seen<R>>) {
+        let state = self.state.lock();
+        let Some(total) = state.totals.of(disk) else {
+            return (0, Vec::new());
+        };
+        let open = total.open.iter().map(|name| state.objects.get(name));
+        (total.bytes, open.flatten().cloned().collect())
+    }
+
     /// Whether no object has had this name for this period.
     pub(super) fn lacks(&self, name: &str, period: Duration) -> bool {
         let state = self.state.lock();
@@ -177,10 +206,7 @@ impl<R: Cached> Cache<R> {
                 state.failure = None;
                 match event {
                     Event::Listed(objects) => state.replace(objects),
-                    Event::Changed(object) => {
-                        let old = state.remove(&object.metadata.name);
-                        state.insert(object, |_| old.as_ref());
-                    }
+                    Event::Changed(object) => state.insert(object, None),
                     Event::Deleted(object) => {
                         let name = object.metadata.name;
                         state.remove(&name);
@@ -198,24 +224,31 @@ impl<R: Cached> State<R> {
     fn replace(&mut self, objects: Vec<Object<R>>) {
         let mut old = std::mem::take(&mut self.objects);
         self.names.clear();
+        self.totals = Totals::default();
         for object in objects {
             let same = old.remove(&object.metadata.name);
-            self.insert(object, |_| same.as_ref());
+            self.insert(object, same);
         }
         let now = Instant::now();
         self.listed.get_or_insert(now);
         self.missing.extend(old.into_keys().map(|name| (name, now)));
     }
 
-    fn insert<'a>(&mut self, object: Object<R>, old: impl FnOnce(&str) -> Option<&'a Seen<R>>) {
+    /// Inserts the object, and removes the object with its name. `old` is an object with its name
+    /// that was removed before.
+    fn insert(&mut self, object: Object<R>, old: Option<Seen<R>>) {
         let now = Instant::now();
         let name = object.metadata.name.clone();
-        let same = old(&name).filter(|old| old.object.metadata.uid == object.metadata.uid);
-        let since = same.map_or(now, |old| old.since);
+        let old = self.remove(&name).or(old);
+        let same = old.filter(|old| old.object.metadata.uid == object.metadata.uid);
+        let since = same.as_ref().map_or(now, |old| old.since);
         let reported = same.filter(|old| old.object.status == object.status);
         let changed = reported.map_or(now, |old| old.changed);
         if let Some(id) = object.spec.known().and_then(R::id) {
             self.names.insert(id.to_owned(), name.clone());
+        }
+        if let Some(share) = R::share(&object) {
+            self.totals.add(&name, share);
         }
         self.missing.remove(&name);
         let object = Arc::new(object);
@@ -231,8 +264,14 @@ impl<R: Cached> State<R> {
 
     fn remove(&mut self, name: &str) -> Option<Seen<R>> {
         let old = self.objects.remove(name)?;
-        if let Some(id) = old.object.spec.known().and_then(R::id) {
+        // Another object may have the same ID, as a copy by hand has.
+        if let Some(id) = old.object.spec.known().and_then(R::id)
+            && self.names.get(id).is_some_and(|owner| owner == name)
+        {
             self.names.remove(id);
+        }
+        if let Some(share) = R::share(&old.object) {
+            self.totals.subtract(name, &share);
         }
         Some(old)
     }

@@ -3,44 +3,22 @@
 use super::Front;
 use super::cache::Seen;
 use super::follow::Followed;
-use super::item::{Item, Wanted, wanted};
-use super::meaning::{Meaning, is_growing, meaning};
+use super::item::{Item, Wanted, disk_of, wanted};
+use super::meaning::{Meaning, meaning};
 use super::place::{Offer, Unusable};
-use crate::kubernetes::{LocalDisk, LocalSnapshot, LocalVolume, Object, Parsed, Unlisted};
+use super::totals::bytes_of;
+use crate::kubernetes::{LocalDisk, Object, Parsed, Unlisted};
 use belay_contract::drivers::local::SILENT;
 use belay_server::call::{Failure, Kind};
-use std::collections::HashMap;
 use tokio::time::Instant;
 
-/// Returns the name of the LocalDisk with the volume or snapshot.
-pub(super) fn disk_of(wanted: &Wanted<'_>) -> String {
-    format!("{}.{}", wanted.node, wanted.disk)
-}
-
-/// Returns the number of bytes that count for a volume; 0 if the volume has no file.
-fn bytes_of(volume: &Object<LocalVolume>) -> u64 {
-    if matches!(meaning(volume), Meaning::Refused(_) | Meaning::Removed) {
-        return 0;
-    }
-    let asked = volume.spec.known().map_or(0, |spec| spec.bytes);
-    let status = volume.known_status();
-    match status.and_then(|status| status.bytes) {
-        Some(now) if !is_growing(volume) => now,
-        now => asked.max(now.unwrap_or(0)),
-    }
-}
-
-/// Returns the number of bytes that count for a snapshot. `volumes` contains the sizes of volumes
-/// by ID.
-fn bytes_of_snapshot(snapshot: &Object<LocalSnapshot>, volumes: &HashMap<String, u64>) -> u64 {
-    if matches!(meaning(snapshot), Meaning::Refused(_) | Meaning::Removed) {
-        return 0;
-    }
-    let status = snapshot.known_status();
-    let source = snapshot.spec.known().map(|spec| spec.volume.as_str());
-    let of_source = || source.and_then(|id| volumes.get(id).copied());
-    let bytes = status.and_then(|status| status.bytes).or_else(of_source);
-    bytes.unwrap_or(0)
+/// The promises for a disk.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Promised {
+    /// The total size of the volumes and snapshots in bytes.
+    pub(super) bytes: u64,
+    /// The times at which this process first saw the orders that no store has accepted.
+    pub(super) orders: Vec<Instant>,
 }
 
 /// Returns the reason for which the report of a disk excludes it, or the number of promisable
@@ -108,66 +86,51 @@ impl Front {
     /// Returns the disks with this name, one for each node. The free space excludes all volumes and
     /// snapshots in the cache.
     pub(super) fn offers(&self, disk: &str) -> Vec<Offer> {
-        let (used, orders) = (self.used(), self.orders());
         let mut offers = Vec::new();
         for seen in self.disks.all() {
             let name = &seen.object.metadata.name;
             let Some(spec) = seen.object.spec.known().filter(|spec| spec.disk == disk) else {
                 continue;
             };
-            let used = used.get(name).copied().unwrap_or(0);
+            let promised = self.promised(name);
             let room = self.usable(&seen);
-            let is_late = |(disk, since): &(String, Instant)| {
-                disk == name && since.elapsed() >= self.limits.hold
-            };
+            let is_late = |since: &Instant| since.elapsed() >= self.limits.hold;
             offers.push(Offer {
                 place: spec.place.clone(),
                 node: spec.node.clone(),
-                room: room.map(|bytes| bytes.saturating_sub(used)),
-                is_late: orders.iter().any(is_late),
+                room: room.map(|bytes| bytes.saturating_sub(promised.bytes)),
+                is_late: promised.orders.iter().any(is_late),
             });
         }
         offers.sort_by(|a, b| a.node.cmp(&b.node));
         offers
     }
 
-    /// Returns the orders that no store has accepted: the disk, and the time at which this process
-    /// first saw the order.
-    fn orders(&self) -> Vec<(String, Instant)> {
-        fn of<R: Item>(all: &[Seen<R>]) -> impl Iterator<Item = (String, Instant)> {
-            let orders = all.iter();
-            let orders = orders.filter(|seen| meaning(&seen.object) == Meaning::Ordered);
-            orders.filter_map(|seen| Some((disk_of(&wanted(&seen.object)?), seen.since)))
-        }
-        let (volumes, snapshots) = (self.volumes.all(), self.snapshots.all());
-        of(&volumes).chain(of(&snapshots)).collect()
-    }
-
     /// Whether no older order of this disk waits for its acceptance.
     pub(super) fn is_first(&self, disk: &str, since: Instant) -> bool {
-        let orders = self.orders();
-        !orders.iter().any(|(of, seen)| of == disk && *seen < since)
+        let orders = self.promised(disk).orders;
+        !orders.iter().any(|seen| *seen < since)
     }
 
-    /// Returns the total size in bytes of the volumes and snapshots of each disk.
-    pub(super) fn used(&self) -> HashMap<String, u64> {
-        let (mut used, mut sizes) = (HashMap::<String, u64>::new(), HashMap::new());
-        for seen in self.volumes.all() {
-            let Some(wanted) = wanted(&seen.object) else {
-                continue;
-            };
-            let bytes = bytes_of(&seen.object);
-            *used.entry(disk_of(&wanted)).or_default() += bytes;
-            sizes.insert(wanted.id.to_owned(), bytes);
+    /// Returns the promises for the disk with this LocalDisk.
+    pub(super) fn promised(&self, disk: &str) -> Promised {
+        fn orders<R: Item>(open: &[Seen<R>]) -> impl Iterator<Item = Instant> {
+            let orders = open.iter();
+            let orders = orders.filter(|seen| meaning(&seen.object) == Meaning::Ordered);
+            orders.map(|seen| seen.since)
         }
-        for seen in self.snapshots.all() {
-            let Some(wanted) = wanted(&seen.object) else {
-                continue;
-            };
-            let bytes = bytes_of_snapshot(&seen.object, &sizes);
-            *used.entry(disk_of(&wanted)).or_default() += bytes;
+        let (of_volumes, volumes) = self.volumes.total(disk);
+        let (of_snapshots, snapshots) = self.snapshots.total(disk);
+        // The size of an open snapshot is the size of its volume.
+        let of_sources = snapshots.iter().filter_map(|seen| {
+            let volume = self.volumes.identified(&seen.object.spec.known()?.volume)?;
+            Some(u128::from(bytes_of(&volume.object)))
+        });
+        let bytes = of_volumes + of_snapshots + of_sources.sum::<u128>();
+        Promised {
+            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+            orders: orders(&volumes).chain(orders(&snapshots)).collect(),
         }
-        used
     }
 
     /// Fails if a disk has or may have a file with this ID, which has no object. A gone disk does
@@ -236,7 +199,7 @@ mod tests {
     use super::super::{Limits, Nodes};
     use super::*;
     use crate::http::tests::Act;
-    use crate::kubernetes::{Event, FINALIZER};
+    use crate::kubernetes::{Event, FINALIZER, LocalVolume};
     use belay_contract::drivers::LOCAL;
     use serde_json::json;
     use std::time::Duration;

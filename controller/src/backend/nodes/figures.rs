@@ -61,7 +61,6 @@ impl Front {
         if self.disks.current().is_err() {
             return;
         }
-        let used = self.used();
         // A gauge cannot be removed, so those of a forgotten disk become 0.
         let mut forgotten = std::mem::take(shown);
         for seen in self.disks.all() {
@@ -73,7 +72,7 @@ impl Front {
             show_disk(
                 &disk,
                 promisable.unwrap_or(0),
-                used.get(&disk).copied().unwrap_or(0),
+                self.promised(&disk).bytes,
                 files(&seen.object).map_or(0, |files| files.count),
                 usable.is_err(),
             );

@@ -5,9 +5,8 @@
 //! gone only if no store reports it: a person has deleted the LocalDisk, or the Node was deleted.
 
 use super::Front;
-use super::disks::disk_of;
 use super::follow::{Follow, Followed, Patched};
-use super::item::{Item, about, id, unreachable, wanted};
+use super::item::{Item, about, disk_of, id, unreachable, wanted};
 use crate::kubernetes::{LocalDisk, Metadata, Object, SPEC_VERSION, Written};
 use belay_server::call::Failure;
 use std::collections::HashMap;

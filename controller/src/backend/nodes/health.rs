@@ -1,8 +1,7 @@
 //! The health of volumes, as their stores report it. Makes no calls for volumes in the cache, so
 //! each controller can report all volumes.
 
-use super::disks::disk_of;
-use super::item::wanted;
+use super::item::{disk_of, wanted};
 use super::meaning::{LOST, Meaning, meaning};
 use super::place::Unusable;
 use super::{Front, Nodes, page};

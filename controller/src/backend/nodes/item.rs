@@ -96,6 +96,11 @@ impl Item for LocalSnapshot {
     }
 }
 
+/// Returns the name of the LocalDisk with the volume or snapshot.
+pub(super) fn disk_of(wanted: &Wanted<'_>) -> String {
+    format!("{}.{}", wanted.node, wanted.disk)
+}
+
 /// Returns the spec of the object, if this release knows all of its fields.
 pub(super) fn wanted<R: Item>(object: &Object<R>) -> Option<Wanted<'_>> {
     object.spec.known().map(R::wanted)

@@ -24,6 +24,7 @@ mod settle;
 mod shown;
 mod snapshots;
 mod sweep;
+mod totals;
 mod unclaimed;
 
 use super::measured::{self, Verb, measured};

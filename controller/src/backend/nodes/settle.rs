@@ -3,9 +3,9 @@
 //! accepted the order or ever will.
 
 use super::Front;
-use super::disks::{disk_of, silence};
+use super::disks::silence;
 use super::follow::{Follow, Followed, Step};
-use super::item::{about, failure, unreachable, wanted};
+use super::item::{about, disk_of, failure, unreachable, wanted};
 use super::meaning::{Meaning, meaning};
 use crate::kubernetes::{Object, Written};
 use belay_server::call::Failure;

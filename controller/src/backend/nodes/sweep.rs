@@ -4,9 +4,8 @@
 
 use super::Front;
 use super::cache::Seen;
-use super::disks::disk_of;
 use super::follow::Followed;
-use super::item::{id, wanted};
+use super::item::{disk_of, id, wanted};
 use super::meaning::{Meaning, meaning};
 use crate::kubernetes::{LocalSnapshot, LocalVolume, Written};
 use std::sync::Arc;
