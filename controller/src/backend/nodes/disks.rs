@@ -140,7 +140,7 @@ impl Front {
     /// # Errors
     /// Returns `Unreachable`, naming the disk, and the errors of listing the claims.
     pub(super) async fn absent<R: Followed>(&self, id: &str) -> Result<(), Failure> {
-        self.disks.current()?;
+        self.disks.ready().await?;
         let disks = self.disks.all();
         let refuse = |why: String| {
             let why = format!("{} {id}: has no object; {why}", R::WHAT);

@@ -97,7 +97,7 @@ impl Health for Nodes {
     ) -> Answer<'_, UnhealthyPage> {
         measured(Verb::ListUnhealthy, async move {
             let front = &self.front;
-            front.volumes.current()?;
+            front.volumes.ready().await?;
             let all = front.volumes.all();
             let all = all.iter().filter_map(|seen| front.unhealthy(&seen.object));
             let id_of = |it: &Unhealthy| it.id.as_str().to_owned();

@@ -334,7 +334,7 @@ impl Backend for Nodes {
 
     fn list(&self, after: Option<String>, limit: usize, _: Secrets) -> Answer<'_, Page> {
         measured(Verb::List, async move {
-            let all = self.front.shown(shown::volume)?;
+            let all = self.front.shown(shown::volume).await?;
             let id = |volume: &Volume| volume.id.as_str().to_owned();
             let (volumes, next) = page(all, id::VOLUME, after.as_deref(), limit, id)?;
             Ok(Page { volumes, next })
@@ -370,13 +370,9 @@ impl Capacity for Nodes {
     fn available_bytes(&self, planned: Planned) -> Answer<'_, u64> {
         measured(Verb::Available, async move {
             let disk = disk(&planned.parameters)?;
-            for current in [
-                self.front.volumes.current(),
-                self.front.snapshots.current(),
-                self.front.disks.current(),
-            ] {
-                current?;
-            }
+            self.front.volumes.ready().await?;
+            self.front.snapshots.ready().await?;
+            self.front.disks.ready().await?;
             let place = planned.topology.as_ref().and_then(|it| it.get(KEY));
             let offers = self.front.offers(disk).into_iter();
             let here = offers.filter(|offer| place.is_none_or(|place| offer.place == *place));

@@ -17,11 +17,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 impl Front {
     /// Returns all objects of a kind that have files and that this release knows, converted.
-    pub(super) fn shown<R: Followed, T>(
+    pub(super) async fn shown<R: Followed, T>(
         &self,
         convert: impl Fn(&Object<R>) -> Result<T, Failure>,
     ) -> Result<Vec<T>, Failure> {
-        R::cache(self).current()?;
+        R::cache(self).ready().await?;
         let mut all = R::cache(self).all();
         all.retain(|seen| {
             let state = meaning(&seen.object);

@@ -164,7 +164,7 @@ impl Snapshots for Nodes {
         _: Secrets,
     ) -> Answer<'_, SnapshotPage> {
         measured(Verb::ListSnapshots, async move {
-            let all = self.front.shown(shown::snapshot)?;
+            let all = self.front.shown(shown::snapshot).await?;
             let is_of = |it: &Snapshot| of.as_ref().is_none_or(|of| it.source == *of);
             let all = all
                 .into_iter()
