@@ -77,7 +77,11 @@ pub struct Limits {
     pub idle: Duration,
     /// The time after which the disks of a deleted Node are forgotten.
     pub departed: Duration,
-    /// The maximum time that a call waits.
+    /// The maximum time that a deletion waits for a store. A store claims a removal within seconds,
+    /// unless it is down, and its deletions must not occupy all workers of a caller: the call is
+    /// repeated, and no attempt is lost. A store may wait 5 s for the last user of the file.
+    pub removal: Duration,
+    /// The maximum time that any other call waits.
     pub patience: Duration,
     /// The interval of checks of disks that wait for permission, and of unclaimed objects.
     pub check: Duration,
@@ -95,6 +99,7 @@ impl Default for Limits {
             silent: SILENT_AFTER,
             idle: Duration::from_secs(60),
             departed: Duration::from_secs(600),
+            removal: Duration::from_secs(15),
             patience: Duration::from_secs(90),
             check: Duration::from_secs(60),
             adopt: Duration::from_secs(600),

@@ -4,7 +4,7 @@
 
 use super::Front;
 use super::follow::{Follow, Followed, Patched, Step};
-use super::item::{id, unreachable, wanted};
+use super::item::{disk_of, id, unreachable, wanted};
 use super::meaning::{Removal, removal};
 use crate::kubernetes::{Object, Selector, Written};
 use belay_server::call::Failure;
@@ -79,7 +79,7 @@ impl Front {
         &self,
         object: Arc<Object<R>>,
     ) -> Result<bool, Failure> {
-        let until = Instant::now() + self.limits.patience;
+        let until = Instant::now() + self.limits.removal;
         let (mut follow, mut stands) = (Follow::new(self, object), false);
         let removed = self.attempt(&mut follow, &mut stands, until).await;
         if removed.is_err() && stands {
@@ -143,8 +143,7 @@ impl Front {
                         }
                         Step::Late => match cancelled(follow, stands).await? {
                             Patched::Done => {
-                                let why = "its store has not removed it; repeat the call";
-                                return Err(unreachable(&follow.object, why));
+                                return Err(not_removed(&follow.object));
                             }
                             Patched::Gone => return Ok(false),
                             Patched::Conflict => {}
@@ -166,6 +165,15 @@ impl Front {
         let silent = wanted(&of.object).map(|wanted| self.silent_at(&wanted));
         silent.map_or(until, |silent| until.min(silent))
     }
+}
+
+/// Returns the error for an object whose store has not responded to an attempt.
+fn not_removed<R: Followed>(object: &Object<R>) -> Failure {
+    let disk = wanted(object).map(|wanted| disk_of(&wanted));
+    let disk = disk.unwrap_or_default();
+    let why =
+        format!("the store of disk {disk} has not removed it; check its pod and repeat the call");
+    unreachable(object, &why)
 }
 
 /// Cancels an attempt, unless the object has changed: the store may then be deleting the file.
@@ -205,7 +213,7 @@ mod tests {
     /// Returns the result of a removal whose call does not wait, if the server responds like this.
     async fn hasty(acts: Vec<Act>) -> Result<bool, Failure> {
         let limits = Limits {
-            patience: Duration::ZERO,
+            removal: Duration::ZERO,
             ..Limits::default()
         };
         let ready = volume(&[FINALIZER], READY);
@@ -224,6 +232,8 @@ mod tests {
         let late = failed(vec![attempt(), shows(&ready)]).await;
         assert_eq!(late.kind, Kind::Unreachable, "{late}");
         assert_eq!(late.certainty, Certainty::NothingHappened, "{late}");
+        let why = "the store of disk node1.default has not removed it";
+        assert!(late.message.contains(why), "{late}");
 
         let removing = volume(&[FINALIZER], r#"{"phase": "Removing"}"#);
         let removing = changed(&removing, "spec", ATTEMPT);
@@ -250,6 +260,28 @@ mod tests {
         let unknown = failed(vec![attempt(), Act::Cut("")]).await;
         assert!(unknown.message.contains("cannot be cancelled"), "{unknown}");
         assert_eq!(unknown.certainty, Certainty::MayBeRunning, "{unknown}");
+    }
+
+    #[tokio::test]
+    async fn a_repeated_call_makes_another_attempt() {
+        let limits = Limits {
+            removal: Duration::ZERO,
+            ..Limits::default()
+        };
+        let ready = || volume(&[FINALIZER], READY);
+        let removed = volume(&[], r#"{"phase": "Removing"}"#);
+        let next = changed(&ready(), "metadata", r#"{"generation": 5}"#);
+        let acts = vec![
+            shows(&changed(&ready(), "spec", ATTEMPT)),
+            shows(&next),
+            shows(&changed(&removed, "spec", r#"{"remove": 5}"#)),
+            Act::answer("200 OK", "{}"),
+        ];
+        let (nodes, server, _dir) = nodes(limits, ready(), acts).await;
+        let remove = async |object| nodes.front.remove::<LocalVolume>(Arc::new(object)).await;
+        assert_eq!(remove(ready()).await.unwrap_err().kind, Kind::Unreachable);
+        assert!(remove(next).await.unwrap());
+        assert_eq!(server.calls(), 4);
     }
 
     #[tokio::test(start_paused = true)]

@@ -55,6 +55,7 @@ const LONG: Limits = Limits {
     silent: PATIENCE,
     idle: PATIENCE,
     departed: PATIENCE,
+    removal: PATIENCE,
     patience: PATIENCE,
     check: PATIENCE,
     adopt: PATIENCE,

@@ -67,7 +67,7 @@ pub(crate) async fn an_attempt_without_an_answer_is_cancelled_unless_it_is_claim
     front.disk("slow-a", ROOM).await;
     let volume = front.ready(request("slow-1", &["slow-a"])).await;
     let hasty = Limits {
-        patience: Duration::from_millis(300),
+        removal: Duration::from_millis(300),
         ..LONG
     };
     let hasty = Front::start(server, hasty).await;
