@@ -71,6 +71,7 @@ generated: ## are generated files up to date? (no root)
 
 clippy: ## lints (no root)
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+	cargo clippy $(CARGO_FLAGS) --package belay-controller --test objects -- -D warnings
 
 deny: ## bans, licences and sources of dependencies (no root)
 	cargo deny --log-level warn check bans licenses sources

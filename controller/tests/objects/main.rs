@@ -3,6 +3,7 @@
 
 #![expect(
     clippy::expect_used,
+    clippy::panic,
     clippy::unwrap_used,
     reason = "a failed step of a test ends it"
 )]
@@ -42,6 +43,9 @@ async fn objects_in_a_real_api_server() {
     volumes_of_all_nodes(&mut server).await;
     store::all(&server).await;
     rights::all(&server).await;
+    nodes::restored::a_volume_that_is_kept_after_all_outlives_the_outage_of_its_node(&server).await;
+    nodes::restored::a_restored_etcd_creates_and_deletes_no_file(&server).await;
+    nodes::unclaimed::a_volume_without_a_claim_is_named_and_removed_by_the_command(&server).await;
     // Runs last, since it leaves its objects behind.
     nodes::adoption::all_claimed_files_are_adopted_after_the_objects_were_lost(&server).await;
 }

@@ -19,12 +19,13 @@ const TOKEN: &str = "administrator-token";
 /// A running API server.
 pub(crate) struct Server {
     etcd: SocketAddr,
+    peers: SocketAddr,
     api: SocketAddr,
     /// The address of the relay, which the client uses.
     relay: SocketAddr,
     /// Both ends of all connections that the relay has accepted.
     open: Arc<Mutex<Vec<TcpStream>>>,
-    _etcd: Running,
+    running_etcd: Mutex<Option<Running>>,
     running: Mutex<Option<Running>>,
     /// The files of the programs. The last field, since fields are dropped in order: the programs
     /// end before their files are removed.
@@ -40,38 +41,73 @@ impl Server {
         fs::write(dir.path().join("tokens"), user).unwrap();
         fs::write(dir.path().join("token"), TOKEN).unwrap();
         let [etcd, peers, api] = [(); 3].map(|()| scrape::free_port().unwrap());
-        let store = dir.path().join("etcd");
-        let url = |address| format!("http://{address}");
-        let running = run(
-            "etcd",
-            &dir.path().join("etcd.log"),
-            &[
-                ("data-dir", store.display().to_string()),
-                ("listen-client-urls", url(etcd)),
-                ("advertise-client-urls", url(etcd)),
-                ("listen-peer-urls", url(peers)),
-                ("initial-advertise-peer-urls", url(peers)),
-                ("initial-cluster", format!("default={}", url(peers))),
-                ("unsafe-no-fsync", "true".to_owned()),
-                ("log-level", "warn".to_owned()),
-            ],
-        );
         let open = Arc::default();
         let relay = relay(api, &open);
         let server = Self {
             dir,
             etcd,
+            peers,
             api,
             relay,
             open,
-            _etcd: running,
+            running_etcd: Mutex::default(),
             running: Mutex::default(),
         };
+        server.start_etcd();
         server.restart();
         server.kubectl(&["create", "--filename", &chart("")]);
         let established = ["wait", "--for=condition=Established", "crd", "--all"];
         server.kubectl(&established);
         server
+    }
+
+    fn start_etcd(&self) {
+        let url = |address| format!("http://{address}");
+        let running = run(
+            "etcd",
+            &self.dir.path().join("etcd.log"),
+            &[
+                (
+                    "data-dir",
+                    self.dir.path().join("etcd").display().to_string(),
+                ),
+                ("listen-client-urls", url(self.etcd)),
+                ("advertise-client-urls", url(self.etcd)),
+                ("listen-peer-urls", url(self.peers)),
+                ("initial-advertise-peer-urls", url(self.peers)),
+                ("initial-cluster", format!("default={}", url(self.peers))),
+                ("unsafe-no-fsync", "true".to_owned()),
+                ("log-level", "warn".to_owned()),
+            ],
+        );
+        *self.running_etcd.lock().unwrap() = Some(running);
+    }
+
+    /// Copies the data of etcd, while neither etcd nor the API server runs.
+    pub(crate) fn back_up(&self) {
+        self.without_etcd(["etcd", "backup"]);
+    }
+
+    /// Replaces the data of etcd with the copy, as an operator does who restores a backup.
+    pub(crate) fn restore(&self) {
+        self.without_etcd(["backup", "etcd"]);
+    }
+
+    /// Copies a directory over another while neither etcd nor the API server runs.
+    fn without_etcd(&self, [from, to]: [&str; 2]) {
+        *self.running.lock().unwrap() = None;
+        *self.running_etcd.lock().unwrap() = None;
+        let [from, to] = [from, to].map(|name| self.dir.path().join(name));
+        if to.exists() {
+            fs::remove_dir_all(&to).unwrap();
+        }
+        let copied = Command::new("cp")
+            .arg("--archive")
+            .args([from, to])
+            .status();
+        assert!(copied.unwrap().success());
+        self.start_etcd();
+        self.restart();
     }
 
     /// Kills the API server, if it runs, and starts it. A new one knows only changes after its
@@ -169,6 +205,18 @@ impl Server {
     /// Returns the number of connections that the relay has accepted.
     pub(crate) fn connections(&self) -> usize {
         self.open.lock().unwrap().len() / 2
+    }
+
+    /// Returns kubectl and its flags for the administrator.
+    pub(crate) fn administrator(&self) -> Vec<String> {
+        let kubectl = programs().join("kubectl").display().to_string();
+        let authority = certificate("authority.pem").display().to_string();
+        let flags = [
+            format!("--server=https://{}", self.api),
+            format!("--token={TOKEN}"),
+            format!("--certificate-authority={authority}"),
+        ];
+        [kubectl].into_iter().chain(flags).collect()
     }
 
     /// Runs kubectl, and panics if it fails.

@@ -208,7 +208,7 @@ impl<'a> Node<'a> {
     }
 
     /// Waits until the volume is in this phase, and returns its object.
-    async fn is_in(&self, name: &str, phase: Phase) -> Object<LocalVolume> {
+    pub(crate) async fn is_in(&self, name: &str, phase: Phase) -> Object<LocalVolume> {
         let is_so = |it: &Object<LocalVolume>| status(it).is_some_and(|it| it.phase == phase);
         shows(&self.client, name, |it| it.is_some_and(is_so))
             .await
@@ -256,7 +256,7 @@ impl<'a> Node<'a> {
     }
 
     /// Waits until the store has refused the attempt to remove a volume.
-    async fn refuses_removal(&self, name: &str, attempt: u64) -> Failure {
+    pub(crate) async fn refuses_removal(&self, name: &str, attempt: u64) -> Failure {
         let is_so = |it: &Object<LocalVolume>| {
             status(it).is_some_and(|it| it.refused_removal == Some(attempt))
         };
@@ -273,8 +273,11 @@ impl Drop for Node<'_> {
         if std::thread::panicking() {
             let log = fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
             eprintln!("log of the store of {}:\n{log}", self.name);
-            let all = self.server.kubectl(&["get", "belay", "--output", "yaml"]);
-            eprintln!("{all}");
+            // A second panic would hide the first.
+            let all = self
+                .server
+                .try_kubectl(&["get", "belay", "--output", "yaml"], "");
+            eprintln!("{}", String::from_utf8_lossy(&all.stdout));
         }
     }
 }

@@ -56,14 +56,14 @@ fn content(server: &Server, name: &str, source: &Value, status: &Value) {
     server.kubectl_with(&["create", "--filename", "-"], &content.to_string());
 }
 
-async fn all<R: Resource>(server: &Server) -> Vec<Object<R>> {
+pub(super) async fn all<R: Resource>(server: &Server) -> Vec<Object<R>> {
     let client = server.client();
     let list = client.list::<R>(&Selector::all()).await.unwrap();
     list.items
 }
 
 /// Takes the finalizers off the objects of other tests, whose stores do not run.
-async fn strip<R: Resource>(server: &Server) {
+pub(super) async fn strip<R: Resource>(server: &Server) {
     let client = server.client();
     for object in all::<R>(server).await {
         if !object.metadata.finalizers.is_empty() {
@@ -95,7 +95,7 @@ fn on_disk(name: &str, disk: &str) -> csi::CreateVolumeRequest {
 }
 
 /// Whether the disk has this number of files without objects.
-fn has_orphans(count: usize) -> impl Fn(&Object<LocalDisk>) -> bool {
+pub(super) fn has_orphans(count: usize) -> impl Fn(&Object<LocalDisk>) -> bool {
     move |disk| {
         let status = disk.status.as_ref().and_then(|status| status.known());
         let unlisted = status.and_then(|status| status.unlisted.as_ref());
@@ -103,13 +103,13 @@ fn has_orphans(count: usize) -> impl Fn(&Object<LocalDisk>) -> bool {
     }
 }
 
-fn is_ready(volume: &Object<LocalVolume>) -> bool {
+pub(super) fn is_ready(volume: &Object<LocalVolume>) -> bool {
     let status = volume.status.as_ref().and_then(|status| status.known());
     status.is_some_and(|status| status.phase == Phase::Ready)
 }
 
 /// Creates a volume, as soon as the controller has seen that the disk is served.
-async fn made(front: &Front, request: csi::CreateVolumeRequest) -> csi::Volume {
+pub(super) async fn made(front: &Front, request: csi::CreateVolumeRequest) -> csi::Volume {
     loop {
         match front.create(request.clone()).await.unwrap() {
             Ok(volume) => return volume,
@@ -127,6 +127,19 @@ async fn taken(front: &Front, name: &str, volume: &str) -> String {
             return snapshot.snapshot_id;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Creates volumes on both disks that get no PersistentVolume.
+async fn make_orphans(front: &Front) {
+    let mut calls = Vec::new();
+    for disk in ["default", "fast"] {
+        for number in 0..ORPHANS {
+            calls.push(front.create(on_disk(&format!("orphan-{disk}-{number}"), disk)));
+        }
+    }
+    for call in calls {
+        call.await.unwrap().unwrap();
     }
 }
 
@@ -154,15 +167,7 @@ pub(crate) async fn all_claimed_files_are_adopted_after_the_objects_were_lost(se
         persistent(server, name, &volume.volume_id, PLACE);
         ids.push(volume.volume_id);
     }
-    let mut calls = Vec::new();
-    for disk in ["default", "fast"] {
-        for number in 0..ORPHANS {
-            calls.push(front.create(on_disk(&format!("orphan-{disk}-{number}"), disk)));
-        }
-    }
-    for call in calls {
-        call.await.unwrap().unwrap();
-    }
+    make_orphans(&front).await;
     node.write(&ids[0], DATA);
     let first = taken(&front, "snapshot-1", &ids[0]).await;
     let source = json!({"volumeHandle": ids[0]});

@@ -12,6 +12,8 @@ pub(crate) mod outages;
 pub(crate) mod permission;
 pub(crate) mod program;
 pub(crate) mod removal;
+pub(crate) mod restored;
+pub(crate) mod unclaimed;
 
 use crate::definitions::done;
 use crate::server::Server;

@@ -11,13 +11,14 @@ use csi::identity_client::IdentityClient;
 use csi::plugin_capability::Type;
 use csi::plugin_capability::service::Type as Capability;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
 
 /// Waits until the program is ready, and returns its plugin capabilities.
-async fn ready_capabilities(channel: Channel) -> Vec<Option<Type>> {
+pub(super) async fn ready_capabilities(channel: Channel) -> Vec<Option<Type>> {
     let mut identity = IdentityClient::new(channel);
     timeout(PATIENCE, async {
         while let probed = identity
@@ -38,24 +39,28 @@ async fn ready_capabilities(channel: Channel) -> Vec<Option<Type>> {
     capabilities.into_iter().map(|it| it.r#type).collect()
 }
 
-pub(crate) async fn the_program_serves_all_nodes_with_topology(api: &Server) {
-    let dir = tempfile::tempdir().unwrap();
+/// Starts the program with an account in this directory. Returns the address of its HTTP pages.
+pub(super) fn serving(api: &Server, dir: &Path, socket: &Path) -> (Running, SocketAddr) {
     let access = api.access();
-    fs::copy(&access.token, dir.path().join("token")).unwrap();
-    fs::copy(&access.authority, dir.path().join("ca.crt")).unwrap();
-    let address = access.server.trim_start_matches("https://");
-    let (host, port) = address.rsplit_once(':').unwrap();
-    let socket = dir.path().join("csi.sock");
+    fs::copy(&access.token, dir.join("token")).unwrap();
+    fs::copy(&access.authority, dir.join("ca.crt")).unwrap();
+    let (host, port) = api.relay();
     let program = Path::new(env!("CARGO_BIN_EXE_belay-controller"));
     let pages = scrape::free_port().unwrap();
-    let mut command = server(&[], program, &socket);
+    let mut command = server(&[], program, socket);
     command
         .args(["--backend=local", "--nodes", "--account-dir"])
-        .arg(dir.path())
+        .arg(dir)
         .arg(format!("--http-endpoint={pages}"))
         .env("KUBERNETES_SERVICE_HOST", host)
         .env("KUBERNETES_SERVICE_PORT", port);
-    let _running = Running::serving(&mut command, &socket).unwrap();
+    (Running::serving(&mut command, socket).unwrap(), pages)
+}
+
+pub(crate) async fn the_program_serves_all_nodes_with_topology(api: &Server) {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("csi.sock");
+    let (_running, pages) = serving(api, dir.path(), &socket);
     let channel = dial(&socket).await.unwrap();
     let capabilities = ready_capabilities(channel.clone()).await;
     let has_topology = |it: &Option<Type>| match it {
