@@ -14,7 +14,7 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 
 part=${1:?short or long}
 shift
-long='^(accidents|crash|power|economy|backups|crashes|memory)::'
+long='^(operation::tests::matrix|accidents|crash|power|economy|backups|crashes|memory)::'
 
 # The processes mostly wait for the kernel.
 processes=$((2 * $(nproc)))

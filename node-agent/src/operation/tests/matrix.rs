@@ -613,6 +613,7 @@ pub(super) fn take_back(run: &Run<'_>, good: &Good) -> Result<(), String> {
 }
 
 #[test]
+#[ignore = "takes minutes: make matrices"]
 fn no_failure_death_or_power_loss_at_any_call_leaves_a_hole() {
     let mut holes = Vec::new();
     let mut table = vec![format!(
@@ -699,6 +700,7 @@ fn a_growth_that_the_kernel_refuses_does_not_fail_a_stage() {
 /// In the nightly run, the second crash occurs at each system call of the recovery; otherwise, the
 /// second crash occurs at only one of these system calls.
 #[test]
+#[ignore = "takes minutes: make matrices"]
 fn death_while_recovering_from_death_leaves_no_hole() {
     for case in &cases() {
         let good = Good::of(case);
