@@ -392,6 +392,7 @@ mod tests {
             code: Some(1),
             timed_out: false,
             stderr: "no space".to_owned(),
+            memory_max: None,
         };
         assert_eq!(
             failure_message("mkfs.xfs", &end),

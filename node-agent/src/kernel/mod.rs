@@ -352,4 +352,6 @@ pub(crate) struct ChildEnd {
     pub(crate) timed_out: bool,
     /// The last part of the child's messages, joined to one line.
     pub(crate) stderr: String,
+    /// The limit of the address space in bytes of a child that derives a key.
+    pub(crate) memory_max: Option<u64>,
 }

@@ -40,8 +40,8 @@ pub(crate) enum Obstacle {
     /// The volume's disk is not attached. Repeat the attempt when the disk appears.
     NoDisk(Missing),
     /// The volume must be formatted or checked, or must be read completely to determine whether it
-    /// may be formatted. Repeat the attempt on [`Lane::Format`].
-    NoSlot,
+    /// may be formatted; or it must be opened with a passphrase. Repeat the attempt on this lane.
+    NoSlot(Lane),
     /// The kernel's count of block groups is wrong, because the kernel counted the groups of an
     /// ext4 before it replayed a journal that enlarged the ext4. Mount the filesystem again.
     Miscount,
@@ -65,7 +65,7 @@ impl Obstacle {
         match self {
             Obstacle::Failure(failure) => failure,
             Obstacle::NoDisk(missing) => Failure::new(Kind::Unreachable, missing.to_string()),
-            Obstacle::NoSlot => Failure::bug("a slot for mkfs was not enough"),
+            Obstacle::NoSlot(lane) => Failure::bug(format!("{lane:?} was not enough")),
             Obstacle::Miscount => Failure::bug("the journal was not replayed"),
         }
     }

@@ -1,5 +1,5 @@
 //! Runs a NodeStageVolume call: waits until the volume's disk is attached, and waits for a slot for
-//! mkfs or e2fsck if the volume must be formatted or checked.
+//! mkfs or e2fsck if the volume must be formatted or checked, or for the slot of encrypted volumes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(super) async fn stage_when_there<K: Kernel>(
         };
         match pool.run(ticket, lane, work).await? {
             Ok(()) => return Ok(()),
-            Err(Obstacle::NoSlot) => lane = Lane::Format,
+            Err(Obstacle::NoSlot(needed)) => lane = needed,
             Err(Obstacle::NoDisk(missing)) => {
                 let change = tokio::time::timeout_at(end, changed(arrivals));
                 if ticket.wait("the volume's disk", change).await?.is_err() {

@@ -6,7 +6,7 @@
 //! volume; the number of threads with slow tasks has a separate limit. Reads cannot occupy all
 //! slots. Each volume has at most one change in progress, so a single volume cannot occupy all
 //! slots. Tasks with mkfs or e2fsck have separate slots, so that many blank volumes do not delay an
-//! unmount.
+//! unmount, and so have tasks that open encrypted volumes.
 
 #[cfg(test)]
 mod tests;
@@ -27,9 +27,12 @@ use super::threads::{Running, Threads, spawn};
 const SLOTS: usize = 4;
 /// The number of slots that reads may occupy, for all volumes together.
 const READ_SLOTS: usize = 2;
-/// Maximum number of mkfs and e2fsck processes that run at once. The limit is low because their
-/// speed depends on the disk, not on the CPU.
+/// Maximum number of mkfs and e2fsck processes for volumes without encryption. The limit is low
+/// because their speed depends on the disk, not on the CPU.
 const FORMAT_SLOTS: usize = 2;
+/// Maximum number of encrypted volumes that are opened at once, with mkfs and e2fsck inside of
+/// them. One derives a key while another one formats.
+const UNLOCK_SLOTS: usize = 2;
 /// Maximum number of threads with slow changes, including mkfs and e2fsck, in addition to the
 /// slots. When this number is reached, a further slow change keeps its slot.
 const SLOW_MAX: usize = 64;
@@ -39,7 +42,8 @@ const SLOW_READS_MAX: usize = 16;
 
 /// Maximum number of threads of one driver: the slots, the threads with slow work, and two threads
 /// for [`apart`], because one of these may hang while it reads a config drive.
-pub(crate) const THREADS_MAX: usize = SLOTS + FORMAT_SLOTS + SLOW_MAX + SLOW_READS_MAX + 2;
+pub(crate) const THREADS_MAX: usize =
+    SLOTS + FORMAT_SLOTS + UNLOCK_SLOTS + SLOW_MAX + SLOW_READS_MAX + 2;
 
 /// Gauge: the number of threads that run operations, by `state`.
 const THREADS: &str = "belay_pool_threads";
@@ -55,6 +59,8 @@ pub(crate) enum Lane {
     Read,
     /// Work that may run mkfs or e2fsck, and therefore usually takes longer.
     Format,
+    /// Work that opens an encrypted volume, and may run mkfs or e2fsck.
+    Unlock,
 }
 
 impl Lane {
@@ -64,7 +70,7 @@ impl Lane {
     fn slow_after(self) -> Duration {
         match self {
             Lane::Change | Lane::Read => Duration::from_secs(1),
-            Lane::Format => Duration::from_secs(60),
+            Lane::Format | Lane::Unlock => Duration::from_secs(60),
         }
     }
 
@@ -75,7 +81,15 @@ impl Lane {
                 "a thread of this driver; operations on slow disks occupy all of them"
             }
             Lane::Format => "one of the two slots for mkfs and e2fsck, which other volumes occupy",
+            Lane::Unlock => {
+                "one of the two slots for encrypted volumes, which other volumes occupy"
+            }
         }
+    }
+
+    /// Whether the work may run mkfs or e2fsck.
+    pub(crate) fn may_format(self) -> bool {
+        matches!(self, Lane::Format | Lane::Unlock)
     }
 }
 
@@ -87,6 +101,7 @@ pub(crate) struct Pool {
     slots: Arc<Semaphore>,
     read_slots: Arc<Semaphore>,
     format_slots: Arc<Semaphore>,
+    unlock_slots: Arc<Semaphore>,
     slow: Arc<Semaphore>,
     slow_reads: Arc<Semaphore>,
     waiting: AtomicU32,
@@ -129,6 +144,7 @@ impl Pool {
             slots: slots(SLOTS),
             read_slots: slots(READ_SLOTS),
             format_slots: slots(FORMAT_SLOTS),
+            unlock_slots: slots(UNLOCK_SLOTS),
             slow: slots(SLOW_MAX),
             slow_reads: slots(SLOW_READS_MAX),
             waiting: AtomicU32::new(0),
@@ -179,11 +195,12 @@ impl Pool {
         let _waiting = Counted::one_more(&self.waiting);
         let read = match lane {
             Lane::Read => Some(permit(&self.read_slots).await?),
-            Lane::Change | Lane::Format => None,
+            Lane::Change | Lane::Format | Lane::Unlock => None,
         };
         let slots = match lane {
             Lane::Read | Lane::Change => &self.slots,
             Lane::Format => &self.format_slots,
+            Lane::Unlock => &self.unlock_slots,
         };
         Ok(Slot {
             _slot: permit(slots).await?,
@@ -196,7 +213,7 @@ impl Pool {
     /// keeps.
     fn release_slow(&self, lane: Lane, slot: Slot) -> Result<OwnedSemaphorePermit, Slot> {
         let slow = match lane {
-            Lane::Change | Lane::Format => &self.slow,
+            Lane::Change | Lane::Format | Lane::Unlock => &self.slow,
             Lane::Read => &self.slow_reads,
         };
         Arc::clone(slow).try_acquire_owned().map_err(|_| slot)
@@ -213,6 +230,7 @@ pub(crate) fn measure(pools: &[Arc<Pool>]) {
     let threads = |state| metrics::gauge!(THREADS, "state" => state);
     threads("working").set(sum(|pool| taken(&pool.slots, SLOTS)));
     threads("formatting").set(sum(|pool| taken(&pool.format_slots, FORMAT_SLOTS)));
+    threads("unlocking").set(sum(|pool| taken(&pool.unlock_slots, UNLOCK_SLOTS)));
     threads("slow").set(sum(Pool::slow_taken));
     metrics::gauge!(WAITING).set(sum(|pool| pool.waiting.load(Ordering::Relaxed)));
 }

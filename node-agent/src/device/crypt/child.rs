@@ -6,6 +6,7 @@ use std::time::Duration;
 use belay_contract::encryption::{Pbkdf, UNFINISHED};
 use belay_server::call::{Failure, Kind};
 
+use super::header::{Slots, slots};
 use super::{Key, Opening, Wrong};
 use crate::kernel::{Child, ChildEnd, KEYS, Kernel};
 
@@ -102,7 +103,29 @@ pub(super) fn open<K: Kernel>(
              {0}: {1}",
             opening.name, end.stderr
         ))),
-        _ => unlocked(&end, args[0]),
+        None | Some(0 | WRONG_PASSPHRASE) => unlocked(&end, args[0]),
+        Some(_) => unlocked(&end, args[0]).map_err(|failure| {
+            let Ok(Some(slots)) = slots(kernel, device) else {
+                return failure;
+            };
+            match (slots, end.memory_max) {
+                (Slots { count: 0, .. }, _) => Failure::precondition(
+                    "the LUKS header has no key slot, so no passphrase opens the volume: restore \
+                     a backup of its header (cryptsetup luksHeaderRestore), or delete the volume \
+                     if it was never used",
+                ),
+                (Slots { memory, .. }, Some(max)) if memory > max => Failure::quota(format!(
+                    "cryptsetup open failed: {}; a key slot of the LUKS header needs {} MiB for \
+                     its key derivation, and the agent allows {} MiB, half of its memory limit, or \
+                     of the node's memory: raise the limit (node.resources of the chart), or lower \
+                     the cost (cryptsetup luksConvertKey --pbkdf-memory)",
+                    end.stderr,
+                    memory >> 20,
+                    max >> 20,
+                )),
+                _ => failure,
+            }
+        }),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reads the binary part of a LUKS header (LUKS2 On-Disk Format Specification 1.1, section 2.1):
-//! only whether there is a header, and the label of a format that the agent has not finished.
+//! only whether there is a header, and the label of a format that the agent has not finished. The
+//! JSON area is only read to explain why a header was not opened.
 //!
 //! luksFormat writes the label with the first header, and the agent removes it before the volume is
 //! first mounted or bound. A LUKS2 header has two copies, and cryptsetup changes the first copy
@@ -22,6 +23,9 @@ const BLOCK_BYTES: usize = 4096;
 const SECOND_AT: [u64; 9] = [
     0x4000, 0x8000, 0x1_0000, 0x2_0000, 0x4_0000, 0x8_0000, 0x10_0000, 0x20_0000, 0x40_0000,
 ];
+/// Maximum size in bytes of a copy whose JSON area is read: parsed, the area may need 70 times its
+/// size of memory. cryptsetup creates copies of 16 KiB.
+const READ_MAX: u64 = 0x1_0000;
 /// The offsets of fields in a copy.
 const VERSION_AT: usize = 6;
 const SIZE_AT: usize = 8;
@@ -71,11 +75,7 @@ impl Header {
         if version(&first) != VERSION {
             return Ok(Some(Self::of(&first, &[])));
         }
-        let size = first.get(SIZE_AT..SIZE_AT + 8);
-        let size = size
-            .and_then(|size| size.try_into().ok())
-            .map(u64::from_be_bytes);
-        let second = match size.filter(|size| SECOND_AT.contains(size)) {
+        let second = match size(&first) {
             Some(at) => block(at)?,
             None => search()?.unwrap_or_default(),
         };
@@ -116,6 +116,54 @@ impl Header {
     pub(super) fn lacks_copy(&self) -> bool {
         self.lacks_copy
     }
+}
+
+/// The key slots of a LUKS2 header (section 3.2).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Slots {
+    pub(super) count: usize,
+    /// The memory in bytes that the most expensive key derivation needs; 0 if it is not given.
+    pub(super) memory: u64,
+}
+
+/// Reads the key slots of a LUKS2 header; `None` if the first copy of the header is damaged, or
+/// larger than [`READ_MAX`].
+///
+/// # Errors
+/// Returns an error if the device cannot be read.
+pub(super) fn slots<K: Kernel>(kernel: &K, device: &K::Fd) -> Result<Option<Slots>> {
+    let mut buffer = AlignedBuf::new(BLOCK_BYTES);
+    let length = kernel.pread(device, &mut buffer, 0)?;
+    let first = buffer.get(..length).unwrap_or_default();
+    let bytes = size(first).filter(|bytes| first.starts_with(FIRST) && *bytes <= READ_MAX);
+    let Some(bytes) = bytes else {
+        return Ok(None);
+    };
+    let mut json = AlignedBuf::new(usize::try_from(bytes).unwrap_or(0) - BLOCK_BYTES);
+    let length = kernel.pread(device, &mut json, BLOCK_BYTES as u64)?;
+    Ok(slots_in(json.get(..length).unwrap_or_default()))
+}
+
+/// Returns the size of a copy in bytes, if it is a size that the format allows.
+fn size(block: &[u8]) -> Option<u64> {
+    let size = block.get(SIZE_AT..SIZE_AT + 8)?;
+    let size = u64::from_be_bytes(size.try_into().ok()?);
+    SECOND_AT.contains(&size).then_some(size)
+}
+
+/// Reads a JSON area, which ends with null characters. The area has the memory in KiB.
+fn slots_in(area: &[u8]) -> Option<Slots> {
+    let end = area.iter().position(|byte| *byte == 0);
+    let json = area.get(..end.unwrap_or(area.len()))?;
+    let json: serde_json::Value = serde_json::from_slice(json).ok()?;
+    let slots = json.get("keyslots")?.as_object()?;
+    let costs = slots
+        .values()
+        .filter_map(|slot| slot.pointer("/kdf/memory")?.as_u64());
+    Some(Slots {
+        count: slots.len(),
+        memory: costs.max().unwrap_or(0).saturating_mul(1024),
+    })
 }
 
 /// Returns the label of a header that is created for this attempt to format.
@@ -244,7 +292,36 @@ pub(super) mod tests {
         assert_eq!(read(&[(0, copy(b"LUKS\xba\xbf", "", ""))]), None);
     }
 
+    #[test]
+    fn the_key_slots_of_a_header_are_known() {
+        let json = |slots: &str| format!("{{\"keyslots\":{{{slots}}}}}\0\0");
+        let argon2id = r#""0":{"kdf":{"type":"argon2id","memory":32768}}"#;
+        let pbkdf2 = r#""1":{"kdf":{"type":"pbkdf2","iterations":1000}}"#;
+        let huge = r#""2":{"kdf":{"memory":18446744073709551615}}"#;
+        for (area, known) in [
+            (json(argon2id), Some((1, 32 << 20))),
+            (json(&format!("{argon2id},{pbkdf2}")), Some((2, 32 << 20))),
+            (json(&format!("{argon2id},{huge}")), Some((2, u64::MAX))),
+            (json(pbkdf2), Some((1, 0))),
+            (json(""), Some((0, 0))),
+            (r#"{"keyslots":[1]}"#.to_owned(), None),
+            ("{".to_owned(), None),
+        ] {
+            let known = known.map(|(count, memory)| Slots { count, memory });
+            let json = (BLOCK_BYTES as u64, area.into_bytes());
+            let machine = machine_with(&[(0, copy(FIRST, "", "")), json]);
+            let kernel = machine.process();
+            let file = kernel.open(Path::new("/file"), Open::FileRead).unwrap();
+            assert_eq!(slots(&kernel, &file).unwrap(), known);
+        }
+    }
+
     proptest! {
+        #[test]
+        fn no_json_area_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            prop_assert!(slots_in(&bytes).is_none());
+        }
+
         #[test]
         fn no_header_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             let mut first = FIRST.to_vec();

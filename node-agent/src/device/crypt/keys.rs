@@ -32,11 +32,16 @@ impl<K: Kernel> Key<K> {
 }
 
 impl Wrong {
-    /// Returns the error for the passphrases that the Secret has as `keys`.
-    pub(crate) fn failure(self, keys: &str) -> Failure {
+    /// Returns the error for the passphrases that the Secret has as `keys`, for a volume that was
+    /// never used if `is_unused`.
+    pub(crate) fn failure(self, keys: &str, is_unused: bool) -> Failure {
+        let note = match is_unused {
+            true => "; the volume was never used, so it can be deleted",
+            false => "",
+        };
         Failure::precondition(format!(
             "the passphrase of the Secret's key {keys} opens no key slot of the volume's LUKS \
-             header; nothing was changed: {}",
+             header; nothing was changed{note}: {}",
             self.0
         ))
     }

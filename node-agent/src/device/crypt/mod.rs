@@ -207,10 +207,14 @@ pub(crate) fn open<K: Kernel>(
                 Err(Failure::busy("the mapper was closed meanwhile; retry"))
             }
         },
-        (Ok(Ok(())), None) => Err(Failure::new(
-            Kind::System,
-            "cryptsetup reported success, but the device has no mapper",
-        )),
+        (Ok(Ok(())), None) => {
+            // There is a device between, as for a header with dm-integrity.
+            child::close(kernel, opening.name).map_err(left)?;
+            Err(Failure::precondition(
+                "its LUKS header needs another device than a dm-crypt over the volume, as with \
+                 dm-integrity, which is not supported",
+            ))
+        }
         (Ok(Err(wrong)), mapper) => closed(mapper).map(|()| Err(wrong)),
         (Err(failure), mapper) => closed(mapper).and(Err(failure)),
     }

@@ -114,6 +114,7 @@ pub(super) fn end(code: i32, stderr: String) -> ChildEnd {
         code: Some(code),
         timed_out: false,
         stderr,
+        memory_max: None,
     }
 }
 
@@ -127,6 +128,7 @@ pub(super) fn stopped(fake: &Fake, child: &Child<'_, Fd>) -> Option<ChildEnd> {
         code: None,
         timed_out: stop == Stop::Deadline,
         stderr: String::new(),
+        memory_max: None,
     })
 }
 

@@ -55,7 +55,8 @@ pub(super) fn run(child: &Child<'_, OwnedFd>) -> Result<ChildEnd> {
     let tool = find(child.program)?;
     let failed = |call| move |errno| Error::new(call, child.program, errno);
 
-    let mut running = spawn(tool, child).map_err(failed("exec"))?;
+    let memory_max = (!child.keys.is_empty()).then(memory_share);
+    let mut running = spawn(tool, child, memory_max).map_err(failed("exec"))?;
     let pidfd = running.pidfd().map_err(failed("pidfd_open"))?;
     let stderr = running.stderr().map_err(failed("pipe"))?;
 
@@ -72,6 +73,7 @@ pub(super) fn run(child: &Child<'_, OwnedFd>) -> Result<ChildEnd> {
         code,
         timed_out: until == Until::Deadline && code.is_none(),
         stderr: tail.into_line(),
+        memory_max,
     })
 }
 
@@ -87,7 +89,11 @@ fn find(program: &'static str) -> Result<PathBuf> {
     })
 }
 
-fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Running> {
+fn spawn(
+    tool: PathBuf,
+    child: &Child<'_, OwnedFd>,
+    memory_max: Option<u64>,
+) -> rustix::io::Result<Running> {
     let mut command = Command::new(tool);
     command
         .args(&child.args)
@@ -116,7 +122,6 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
     let occupied = duplicates(KEY_FDS[0])?;
     let keys = duplicates(OTHER_FD)?;
     let numbers: Vec<RawFd> = keys.iter().map(AsRawFd::as_raw_fd).collect();
-    let memory = (!keys.is_empty()).then(memory_share);
     let prepare = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // If the parent exited before the call above, the kernel sends no signal.
@@ -130,8 +135,8 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
                 return Err(io::Error::last_os_error());
             }
         }
-        if let Some(memory) = memory {
-            limit_memory(memory)?;
+        if let Some(bytes) = memory_max {
+            limit_memory(bytes)?;
         }
         for (from, to) in numbers.iter().zip(KEY_FDS) {
             // SAFETY: `from` is open until the program starts, and no object of this process owns
@@ -359,6 +364,7 @@ mod tests {
             code: Some(code),
             timed_out: false,
             stderr: stderr.to_owned(),
+            memory_max: None,
         }
     }
 
@@ -389,7 +395,8 @@ mod tests {
             ChildEnd {
                 code: None,
                 timed_out: false,
-                stderr: String::new()
+                stderr: String::new(),
+                memory_max: None,
             }
         );
     }
@@ -420,8 +427,12 @@ mod tests {
             is_given_up: &|| false,
             is_fsck: false,
         };
-        let kib = memory_share() / 1024;
-        assert_eq!(run(&child).unwrap(), ended(0, &format!("onetwo; {kib}")));
+        let memory = memory_share();
+        let expected = ChildEnd {
+            memory_max: Some(memory),
+            ..ended(0, &format!("onetwo; {}", memory / 1024))
+        };
+        assert_eq!(run(&child).unwrap(), expected);
     }
 
     #[test]
@@ -467,7 +478,8 @@ mod tests {
             ChildEnd {
                 code: None,
                 timed_out: true,
-                stderr: String::new()
+                stderr: String::new(),
+                memory_max: None,
             }
         );
     }
@@ -511,7 +523,7 @@ mod tests {
                 is_given_up: &|| false,
                 is_fsck: false,
             };
-            spawn(find("sleep").unwrap(), &child).unwrap()
+            spawn(find("sleep").unwrap(), &child, None).unwrap()
         };
         let mut orphan = std::thread::scope(|scope| scope.spawn(start).join().unwrap());
 

@@ -30,8 +30,7 @@ fn requested(request: &Stage) -> Result<Option<Encryption>, Failure> {
     Encryption::requested("volume_context", &request.volume_context)
 }
 
-/// Returns the encryption of the volume; `None` if it has none. The commands that use a passphrase
-/// run on the lane for formats.
+/// Returns the encryption of the volume; `None` if it has none.
 ///
 /// # Errors
 /// Returns `INVALID_ARGUMENT` if the volume context is malformed, or if the secrets do not contain
@@ -47,13 +46,13 @@ pub(super) fn encrypted(request: &Stage, lane: Lane) -> Result<Option<Encrypted<
         return Err(Failure::invalid("volume_capability.access_mode", why).into());
     }
     let passphrases = Passphrases::read(&request.secrets)?;
-    match lane {
-        Lane::Format => Ok(Some(Encrypted {
-            encryption,
-            passphrases,
-        })),
-        Lane::Change | Lane::Read => Err(Obstacle::NoSlot),
+    if lane != Lane::Unlock {
+        return Err(Obstacle::NoSlot(Lane::Unlock));
     }
+    Ok(Some(Encrypted {
+        encryption,
+        passphrases,
+    }))
 }
 
 /// Refuses a device that is staged already if it is encrypted and the request is not, or the
@@ -152,18 +151,12 @@ fn open<K: Kernel>(
     let name = crypt::name(cx.transport.driver(), id);
     let opened = cx.phase(Phase::Unlock, || {
         cx.close_removed(id, outer.dev(kernel)?);
-        keys.open(spec, outer, &name)
+        keys.open(spec, outer, (&name, unfinished.is_some()))
     });
     drop(turn);
-    let opened = opened.map_err(|failure| {
-        let note = match unfinished.is_some() && failure.kind == Kind::Precondition {
-            true => "; the volume was never used, so it can be deleted",
-            false => "",
-        };
-        Failure {
-            message: format!("volume {id}: not opened: {}{note}", failure.message),
-            ..failure
-        }
+    let opened = opened.map_err(|failure| Failure {
+        message: format!("volume {id}: not opened: {}", failure.message),
+        ..failure
     })?;
     Ok((opened, unfinished))
 }

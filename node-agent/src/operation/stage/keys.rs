@@ -90,6 +90,7 @@ impl<'a, K: Kernel> Keys<'a, K> {
 
     /// Opens the device with the current passphrase, or else with the previous one, which the
     /// current one then replaces, unless the volume is used read-only: other nodes may use it too.
+    /// The mapper is called `name`; `is_unused` says that the volume was never used.
     /// A failure to replace it is logged and counted, because the volume can be used.
     ///
     /// # Errors
@@ -99,7 +100,7 @@ impl<'a, K: Kernel> Keys<'a, K> {
         &self,
         spec: &MountSpec<'_>,
         device: &OpenDevice<K>,
-        name: &str,
+        (name, is_unused): (&str, bool),
     ) -> Result<Mapped<K>, Failure> {
         let (kernel, id) = (&self.cx.kernel, &spec.request.id);
         let opening = Opening {
@@ -122,10 +123,10 @@ impl<'a, K: Kernel> Keys<'a, K> {
         let passphrases = &self.encrypted.passphrases;
         let key = passphrases.current.key;
         let (Some(previous), Some(other)) = (previous, passphrases.previous) else {
-            return Err(wrong.failure(key));
+            return Err(wrong.failure(key, is_unused));
         };
         let mapped = crypt::open(kernel, device, previous, &opening)?
-            .map_err(|wrong| wrong.failure(&format!("{key}, and of {}", other.key)))?;
+            .map_err(|wrong| wrong.failure(&format!("{key}, and of {}", other.key), is_unused))?;
         if may_replace {
             let replaced = self.for_new().and_then(|(current, pbkdf)| {
                 crypt::replace(kernel, device.fd(), (previous, current), pbkdf)

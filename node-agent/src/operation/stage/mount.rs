@@ -151,8 +151,8 @@ fn prepare<K: Kernel>(
         Need::Format(permit) => {
             let options = format_options(spec, fs, &cx.kernel, under_test)?;
             refuse_in_use(device)?;
-            if lane != Lane::Format {
-                return Err(Obstacle::NoSlot);
+            if !lane.may_format() {
+                return Err(Obstacle::NoSlot(Lane::Format));
             }
             make(cx, under_test, (fs, options), permit)?;
             None
@@ -162,7 +162,7 @@ fn prepare<K: Kernel>(
         // A mount elsewhere uses the device, or an e2fsck that a killed agent has started. This
         // e2fsck may be exiting now, with only half of its repairs on the disk.
         Need::Check if device.is_shared => return Err(device.claimed().into()),
-        Need::Check if lane != Lane::Format => return Err(Obstacle::NoSlot),
+        Need::Check if !lane.may_format() => return Err(Obstacle::NoSlot(Lane::Format)),
         Need::Check => {
             replay(cx, spec, device, &mounting)?;
             repair(cx, spec, under_test)?;
@@ -298,9 +298,9 @@ fn decide<K: Kernel>(
         return Ok(judge(cx, spec, plan, under_test, found)?);
     }
     let decided = cx.phase(Phase::Probe, || {
-        let found = match lane {
-            Lane::Format => Some(examine(&cx.kernel, under_test)),
-            Lane::Change | Lane::Read => examine_ends(&cx.kernel, under_test),
+        let found = match lane.may_format() {
+            true => Some(examine(&cx.kernel, under_test)),
+            false => examine_ends(&cx.kernel, under_test),
         };
         found.map(|found| match found {
             // Do not remove the format mark from a disk that another process uses: another mount
@@ -318,7 +318,7 @@ fn decide<K: Kernel>(
         Some(decided) => Ok(decided?),
         None => {
             refuse_in_use(device)?;
-            Err(Obstacle::NoSlot)
+            Err(Obstacle::NoSlot(Lane::Format))
         }
     }
 }

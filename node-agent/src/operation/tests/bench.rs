@@ -334,7 +334,7 @@ impl Volume {
 
     /// Whether NodeStageVolume needs a slot for mkfs or e2fsck.
     pub(super) fn wants_slot<K: Kernel>(&self, node: &Node<K>) -> bool {
-        stage_once(node, &self.stage_request()) == Err(Obstacle::NoSlot)
+        stage_once(node, &self.stage_request()) == Err(Obstacle::NoSlot(Lane::Format))
     }
 
     /// Runs NodeStageVolume with a slot for mkfs or e2fsck.
@@ -355,9 +355,9 @@ impl Volume {
                 operation::stage(cx, &request, lane)
             }) {
                 Ok(()) => return Ok(()),
-                Err(Obstacle::NoSlot) => {
+                Err(Obstacle::NoSlot(needed)) => {
                     assert_eq!(lane, Lane::Change);
-                    lane = Lane::Format;
+                    lane = needed;
                 }
                 // Simulate one uevent while NodeStageVolume waits for the disk.
                 Err(Obstacle::NoDisk(_)) if missing.is_none() => missing = Some(hear(node)?),

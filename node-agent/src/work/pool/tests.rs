@@ -183,6 +183,23 @@ async fn mkfs_has_places_of_its_own_and_gives_them_on_when_it_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn encrypted_volumes_wait_for_each_other_and_hold_up_no_mkfs() {
+    let bench = Bench::new();
+    let mut volumes = Vec::new();
+    for n in 0..=UNLOCK_SLOTS {
+        volumes.push(bench.begin(&format!("volume-{n}"), Lane::Unlock).await);
+    }
+    assert_eq!(bench.waiting(), 1);
+    bench.begin("format", Lane::Format).await.end().await;
+    bench.begin("change", Lane::Change).await.end().await;
+    // The disks of the first ones do not answer.
+    advance(Lane::Unlock.slow_after()).await;
+    while let Some(volume) = volumes.pop() {
+        volume.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_gauges_follow_the_threads_and_those_who_wait_for_one() {
     let bench = Bench::new();
     assert_eq!(bench.shown(), [0; 4]);
