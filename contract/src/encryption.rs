@@ -85,12 +85,6 @@ pub fn is_unknown((key, value): (&str, &str)) -> bool {
     format::is_encryption_by_driver(key, value) && !is_parameter_of_others(key)
 }
 
-/// Whether an entry of a class or of a volume context requests encryption.
-#[must_use]
-pub fn is_request((key, value): (&str, &str)) -> bool {
-    is_word(key) && value == "true"
-}
-
 fn is_word(key: &str) -> bool {
     key == ENCRYPTED || name(key) == OTHER_ENCRYPTED
 }

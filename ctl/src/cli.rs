@@ -12,6 +12,7 @@ use crate::command::chain::{Mount, Umount};
 use crate::command::doctor::Doctor;
 use crate::command::local::Local;
 use crate::command::locate::Where;
+use crate::command::luks::Luks;
 use crate::command::rpc::Rpc;
 use crate::command::status::Status;
 use crate::command::typed::Typed;
@@ -63,6 +64,8 @@ enum Verb {
     Ls(Search),
     /// Show the PV, pods, mounts and device of a volume on this node
     Where(Where),
+    /// Show the LUKS header of a volume on this node, and how to open it by hand
+    Luks(Luks),
     /// Show the drivers of this node; exits with 2 if one is unhealthy
     Status(Status),
     /// Check what this node, or a switch from another driver, needs; exits with 2 if something is
@@ -94,6 +97,7 @@ impl Cli {
             Verb::Umount(command) => command.run(target).await,
             Verb::Ls(search) => drivers::ls(&search).await,
             Verb::Where(command) => command.run(target).await,
+            Verb::Luks(command) => command.run(),
             Verb::Status(command) => command.run().await,
             Verb::Doctor(doctor) => doctor.run().await,
             Verb::Local(command) => command.run(target).await,

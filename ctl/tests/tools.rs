@@ -283,6 +283,59 @@ fn a_raw_volume_is_mounted_as_a_device() {
 
 #[test]
 #[ignore = "needs root and built binaries: make test"]
+fn luks_shows_a_header_and_how_to_open_it() {
+    let scene = Scene::new();
+    let file = scene.path("disk");
+    let disk = fs::File::create(&file).expect("a file");
+    disk.set_len(32 << 20).expect("a size");
+    plain(&scene, "luks %disk").fails(1, "neither copy of a LUKS header");
+    let key = scene.path("key");
+    fs::write(&key, "a passphrase").expect("a key");
+    let mut format = std::process::Command::new("cryptsetup");
+    format.args([
+        "luksFormat",
+        "--batch-mode",
+        "--disable-locks",
+        "--type",
+        "luks2",
+    ]);
+    format.args([
+        "--pbkdf",
+        "argon2id",
+        "--pbkdf-memory",
+        "32768",
+        "--pbkdf-parallel",
+        "1",
+    ]);
+    format.args([
+        "--pbkdf-force-iterations",
+        "4",
+        "--label",
+        "of-the-test",
+        "--key-file",
+    ]);
+    assert!(
+        format
+            .arg(&key)
+            .arg(&file)
+            .status()
+            .expect("cryptsetup")
+            .success()
+    );
+    let shown = plain(&scene, "luks %disk").ok();
+    for part in [
+        "LUKS2",
+        "of-the-test",
+        "argon2id, 32MiB, 4 passes",
+        "cryptsetup open --type luks",
+    ] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    plain(&scene, "luks no-such-volume").fails(1, "give the path of its disk, or of its file");
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
 fn doctor_names_what_is_wrong_with_a_cure() {
     let scene = Scene::new();
     let report = plain(&scene, "doctor --dir % --kubelet-dir %kubelet").out;

@@ -1,6 +1,6 @@
 //! `belayctl where`: shows everything on this node that belongs to a volume.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
@@ -57,12 +57,49 @@ impl Where {
     /// Returns everything that belongs to a volume. `id` is its ID, or the name of its
     /// PersistentVolume.
     fn rows(&self, id: &str) -> Result<Vec<Vec<Cell>>, Failure> {
-        let uses = kubelet::uses(&self.kubelet_dir);
+        let found = Found::of(id, &self.kubelet_dir)?;
+        Ok(rows(&found.uses, &found.mounts, &found.devices))
+    }
+}
+
+/// Returns the path of a volume's disk, or of its file. `id` is its ID, or the name of its
+/// PersistentVolume.
+///
+/// # Errors
+/// Fails if /proc cannot be read.
+pub(super) fn device_of(id: &str, kubelet_dir: &Path) -> Result<Option<PathBuf>, Failure> {
+    // The device of an encrypted volume is below its mapper.
+    let mut devices = Found::of(id, kubelet_dir)?
+        .devices
+        .into_iter()
+        .filter(|it| !it.name.starts_with("dm-"));
+    let device = devices.next();
+    // The number of a loop device may soon be that of another volume.
+    Ok(device.map(|it| match it.file() {
+        Some(file) => file.to_owned(),
+        None => PathBuf::from("/dev").join(it.name),
+    }))
+}
+
+/// The uses, the mounts and the devices of a volume on this node.
+struct Found {
+    uses: Vec<Use>,
+    mounts: Vec<Mount>,
+    devices: Vec<Device>,
+}
+
+impl Found {
+    fn of(id: &str, kubelet_dir: &Path) -> Result<Self, Failure> {
+        let uses = kubelet::uses(kubelet_dir);
         let is_meant = |found: &Use| found.volume_id == id || found.pv.as_deref() == Some(id);
         let uses: Vec<_> = uses.into_iter().filter(is_meant).collect();
         let id = uses.first().map_or(id, |found| found.volume_id.as_str());
         let (mounts, devices) = related(id, &uses, mounts::all()?, device::all());
-        Ok(rows(&uses, &mounts, &devices))
+        Ok(Found {
+            uses,
+            mounts,
+            devices,
+        })
     }
 }
 

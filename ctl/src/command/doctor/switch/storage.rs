@@ -1,7 +1,10 @@
 //! Rules about existing storage that must remain usable: volumes, classes, snapshots, and
 //! attachments that the driver has not completed.
 
-use belay_contract::{encryption, format, mount_flags};
+use belay_contract::encryption::{self, Encryption};
+use belay_contract::{format, mount_flags};
+use belay_server::call::Failure as Refusal;
+use belay_server::request::Context;
 use serde_json::Value;
 
 use super::peer::{FILESYSTEMS, FORMATTING, Sharing};
@@ -17,6 +20,7 @@ const DELETION_SECRET: &str =
     "/metadata/annotations/snapshot.storage.kubernetes.io~1deletion-secret-name";
 /// The reference of a PersistentVolume to the Secret with its passphrase.
 const STAGE_SECRET: &str = "/spec/csi/nodeStageSecretRef";
+const ATTRIBUTES: &str = "/spec/csi/volumeAttributes";
 /// The remedy for Secrets that Belay's controller does not use.
 const NO_SECRETS: &str = "the sidecars of Belay's chart may not read them: use a class without, or \
                           give their ServiceAccount the right to get them";
@@ -146,14 +150,21 @@ const VOLUME_RULES: &[Rule] = &[
         "a filesystem that Belay does not mount",
         "move their data to volumes with ext4, xfs or btrfs; Belay changes nothing on them"),
     wrong(VOLUMES, Test::Is(|it, _| {
-        let mut attributes = it.entries("/spec/csi/volumeAttributes");
+        let mut attributes = it.entries(ATTRIBUTES);
         attributes.any(encryption::is_unknown)
     }),
         "encrypted in a way that Belay does not know",
         "keep them with the old driver: Belay does not mount them"),
+    wrong(VOLUMES, Test::Finds(|it, _| {
+        let requested = read(it.object, ATTRIBUTES, Encryption::requested);
+        requested.err().map(|why| vec![why])
+    }),
+        "{0}",
+        "create each PersistentVolume again, with a value that Belay knows"),
     wrong(VOLUMES, Test::Is(|it, _| {
-        let mut attributes = it.entries("/spec/csi/volumeAttributes");
-        attributes.any(encryption::is_request) && it.at(STAGE_SECRET).is_none()
+        let of = |part: &str| it.text(&format!("{STAGE_SECRET}/{part}"));
+        let is_encrypted = read(it, ATTRIBUTES, Encryption::requested).is_ok_and(|it| it.is_some());
+        is_encrypted && (of("name").is_empty() || of("namespace").is_empty())
     }),
         "encrypted, without a Secret for NodeStageVolume",
         "create each PersistentVolume again, with nodeStageSecretRef: the passphrase is in it"),
@@ -241,10 +252,16 @@ const CLASS_RULES: &[Rule] = &[
     }),
         "{0} asks for encryption, in a way that Belay does not know",
         OTHER_CLASS),
+    warning(CLASSES, Test::Finds(|class, case| match case.peer.ignores_parameters {
+        true => None,
+        false => read(class.object, "/parameters", Encryption::wanted).err().map(|why| vec![why]),
+    }),
+        "{0}",
+        OTHER_CLASS),
     warning(CLASSES, Test::Is(|class, _| {
-        let mut parameters = class.entries("/parameters");
-        let secret = format!("{PROVISIONER}node-stage-secret-name");
-        parameters.any(encryption::is_request) && parameter(class, &secret).is_empty()
+        let of = |part| parameter(class, &format!("{PROVISIONER}node-stage-secret-{part}"));
+        let wanted = read(class, "/parameters", Encryption::wanted);
+        wanted.is_ok_and(|it| it.is_some()) && (of("name").is_empty() || of("namespace").is_empty())
     }),
         "encrypted, without a Secret for NodeStageVolume",
         "use a class with csi.storage.k8s.io/node-stage-secret-name and -namespace: the passphrase \
@@ -259,6 +276,22 @@ const CLASS_RULES: &[Rule] = &[
         "Belay does not create {0}",
         OTHER_CLASS),
 ];
+
+/// Returns the encryption that the entries at the JSON pointer request, as Belay reads them.
+///
+/// # Errors
+/// Returns Belay's error for entries that it refuses.
+fn read(
+    object: Object<'_>,
+    pointer: &'static str,
+    read: fn(&str, &Context) -> Result<Option<Encryption>, Refusal>,
+) -> Result<Option<Encryption>, String> {
+    let (_, field) = pointer.rsplit_once('/').unwrap_or_default();
+    let entries = object.entries(pointer);
+    let entries = entries.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let encryption = Context::new(field, entries).and_then(|entries| read(field, &entries));
+    encryption.map_err(|failure| failure.message)
+}
 
 fn is_true(object: Object<'_>, pointer: &str) -> bool {
     object.at(pointer).and_then(Value::as_bool) == Some(true)
@@ -326,9 +359,8 @@ fn is_on_several_nodes(volume: Object<'_>) -> bool {
 
 fn has_secrets(volume: Object<'_>) -> bool {
     // The passphrase of an encrypted volume is used.
-    let is_encrypted = volume
-        .entries("/spec/csi/volumeAttributes")
-        .any(encryption::is_request);
+    let requested = read(volume, ATTRIBUTES, Encryption::requested);
+    let is_encrypted = requested.map_or(true, |it| it.is_some());
     let mut keys = volume.keys("/spec/csi");
     keys.any(|key| key.ends_with("SecretRef") && !(is_encrypted && key == "nodeStageSecretRef"))
 }

@@ -429,7 +429,12 @@ fn encrypted_volumes_and_their_classes_are_named() {
             "luks-encrypted": "true",
             "luks-key-size": "512",
             "csi.storage.k8s.io/node-stage-secret-name": "volume-key",
+            "csi.storage.k8s.io/node-stage-secret-namespace": "n",
         });
+    });
+    let part = "fast: parameters[example.com/luks-cipher]: must be aes-xts-plain64, not";
+    expect("warn", "storage classes", part, |all| {
+        all[6]["parameters"] = json!({"example.com/luks-cipher": "aes-cbc-essiv:sha256"});
     });
     // A driver may ignore the parameter, so the volumes of the class need not be encrypted.
     expect("ok", "volumes", "2 can be taken over", |all| {
@@ -455,6 +460,13 @@ fn encrypted_volumes_and_their_classes_are_named() {
             Some("volume-key"),
         ),
         ("ok", "2 can be taken over", "luks-encrypted", "false", None),
+        (
+            "NO",
+            "static: volumeAttributes[example.com/luks-encrypted]: must be true or false",
+            "luks-encrypted",
+            "yes",
+            None,
+        ),
     ] {
         expect(verdict, "volumes", part, |all| {
             all.push(volume("static", |it| {
