@@ -144,6 +144,8 @@ run_guests() {
     step guests "$here/guests.sh" up "$bindir/belay-guest-cloud"
     step deploy-guests "$here/guests.sh" deploy "$work/images"
     step suite-guests "${suite[@]}" PARTS="$specs" "$here/suite/run.sh"
+    [ "$of" != local ] || step suite-encrypted "$here/cluster.sh" exec \
+        env SUITE=encrypted SUITE_DIR="$SUITE_DIR-encrypted" PARTS= "$here/suite/run.sh"
     step guests-checks "$here/$check"
     case ${CLOUD:-} in
         digitalocean | civo) step "$CLOUD-checks" "$here/twin_check.sh" ;;

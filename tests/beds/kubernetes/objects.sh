@@ -11,4 +11,7 @@ here=$(dirname "$(readlink -f "$0")")
 BELAY_KUBERNETES=$(bed_binaries)
 export BELAY_KUBERNETES
 cd "$here/../../.."
+cargo build "$@" --quiet -p belay-ctl
+BELAYCTL=$(readlink -f "${CARGO_TARGET_DIR:-target}/debug/belayctl")
+export BELAYCTL
 cargo test "$@" -p belay-controller --test objects

@@ -3,6 +3,7 @@
 # its description and lists.
 #
 #   SUITE=disk    volumes of the cloud of the guests, on all guests; by default: local, on node1
+#   SUITE=encrypted    encrypted volumes of local, on all guests
 #   SUITE=nfs     directories of the NFS server of the guests, on all guests
 
 case ${SUITE:-local} in
@@ -12,6 +13,19 @@ case ${SUITE:-local} in
         nodes=("$BED_NODE")
         # With CLOUD=local, the guests have the driver too.
         [ ! -d "$BASE/disks" ] || mapfile -t -O 1 nodes < <(ls "$BASE/guests")
+        kinds=(ext4 xfs btrfs)
+        bindings=(immediate late)
+        ;;
+    encrypted)
+        driver=local.csi.belay.dev
+        files=$BASE/run/suite-encrypted
+        mkdir -p "$files"
+        cp "$here"/*.txt "$files"
+        cp "$here"/encrypted/* "$files"
+        # With the keys of the topology, the suite would select node1 for some pods, which has the
+        # kernel of this machine, without device-mapper.
+        sed 's/belay-suite/belay-encrypted/; /TopologyKeys/d' "$here/driver.yaml" >"$files/driver.yaml"
+        mapfile -t nodes < <(ls "$BASE/guests")
         kinds=(ext4 xfs btrfs)
         bindings=(immediate late)
         ;;
@@ -42,7 +56,7 @@ case ${SUITE:-local} in
         bindings=(immediate)
         ;;
     *)
-        printf 'SUITE=%s: please choose of: local disk nfs\n' "$SUITE" >&2
+        printf 'SUITE=%s: please choose of: local encrypted disk nfs\n' "$SUITE" >&2
         exit 64
         ;;
 esac

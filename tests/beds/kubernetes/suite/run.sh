@@ -4,7 +4,7 @@
 #   cluster.sh exec suite/run.sh            the specs of focus.txt
 #   PARTS="parallel disruptive" cluster.sh exec suite/run.sh    all specs that apply
 #   FOCUS=REGEX cluster.sh exec suite/run.sh    matching specs; with PROCS=1, also disruptive ones
-#   SUITE=disk cluster.sh exec suite/run.sh    the driver of the guests, or SUITE=nfs; see driver.sh
+#   SUITE=disk cluster.sh exec suite/run.sh    the driver of the guests; others are in driver.sh
 #
 # PROCS specs run at a time; disruptive specs stop the kubelet and run one at a time. A failed spec is
 # run again; if it passes then, the report says so. Reports and logs are in SUITE_DIR. A run of
@@ -46,10 +46,18 @@ describe() {
     local mode=Immediate
     [ "$2" = immediate ] || mode=WaitForFirstConsumer
     local edit="s/@FILESYSTEM@/$1/g; s/@BINDING@/$2/g; s/@VOLUME_BINDING_MODE@/$mode/g"
+    edit+="; s/@NODES@/$(tr ' ' , <<<"${nodes[*]}")/"
     sed "$edit" "$files/driver.yaml" >"$reports/driver-$1-$2.yaml"
     sed "$edit" "$files/class.yaml" >"$reports/class-$1-$2.yaml"
     kubectl apply -f "$reports/class-$1-$2.yaml" >/dev/null
     descriptions+=(--storage.testdriver="$reports/driver-$1-$2.yaml")
+}
+
+load_dm_crypt() {
+    local name
+    for name in "${nodes[@]}"; do
+        "$here/../guests.sh" run "$name" <<<'modprobe --all dm-crypt xts'
+    done
 }
 
 # Prints the specs to skip, as one regex.
@@ -210,6 +218,7 @@ forget_reports
 mkdir -p "$reports"
 chmod 700 "$reports"
 check_cluster
+[ "${SUITE:-local}" != encrypted ] || load_dm_crypt
 printf '%s\n' "promoterE2eRegistry: localhost/e2e" >"$reports/registries.yaml"
 export KUBE_TEST_REPO_LIST=$reports/registries.yaml
 write_facts
