@@ -17,7 +17,7 @@ use crate::disks::{ID, Volume, begin_stage, boot, end_of_stage, machine};
 use crate::rig::{MIB, kernels, medium, until};
 
 const SIZE_MIB: u64 = 256;
-const BYTES: u64 = SIZE_MIB * MIB;
+pub(crate) const BYTES: u64 = SIZE_MIB * MIB;
 /// In the middle of one of the 256 parts of which a new disk has samples.
 const SAMPLE: u64 = 77 * (BYTES / 256) + BYTES / 512;
 /// Disks in each run; `make nightly` has all of them, on each kernel.
@@ -25,14 +25,14 @@ const DISKS: usize = 14;
 
 /// The content of a disk.
 #[derive(Clone, Copy, Debug)]
-enum Content {
+pub(crate) enum Content {
     Nothing,
     Bytes(u64, &'static [u8]),
     /// The output of a tool, with these arguments before the file.
     Made(&'static str, &'static [&'static str]),
 }
 
-const FOREIGN: [Content; 11] = [
+pub(crate) const FOREIGN: [Content; 11] = [
     Content::Made("mkfs.vfat", &["-F", "32"]),
     Content::Made("mkswap", &["-q"]),
     Content::Made("sgdisk", &["--new=1:2048:0"]),

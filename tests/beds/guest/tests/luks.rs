@@ -30,12 +30,12 @@ detached() { losetup -a >/run/loops; absent $1 /run/loops; }
 END";
 
 /// Starts the programs of `local` without waiting for an earlier agent.
-const START_LOCAL: &str = "\
+pub(crate) const START_LOCAL: &str = "\
 mkdir -p /state/belay /pods
 setsid belay-controller --endpoint /run/controller.sock --node-id guest \\
     --state-dir /state/belay >>/run/controller.log 2>&1 3>&- &
 ready /run/controller.sock >/dev/null 2>&1 || { cat /run/controller.log; exit 1; }";
-const START_AGENT: &str = "\
+pub(crate) const START_AGENT: &str = "\
 setsid belay-node --endpoint /run/node.sock --node-id guest --log-level debug \\
     --loop-dir /state/belay/volumes >>/run/node.log 2>&1 3>&- &
 echo $! >/run/node.pid

@@ -13,7 +13,7 @@ use crate::luks::{
 use crate::rig::{kernels_or, machine_with_state, newest_kernel, until};
 
 /// Defines checks of the keys of `$1`, a file or disk.
-const KEYS: &str = "\
+pub(crate) const KEYS: &str = "\
 opens() { cryptsetup open --test-passphrase --disable-locks --key-file $2 $1; }
 shut() { local code=0; opens $1 $2 2>/dev/null || code=$?; [ $code = 2 ]; }
 slots() { cryptsetup luksDump --disable-locks $1 >/run/dump
@@ -227,7 +227,7 @@ fn a_bad_header_is_a_clear_error_and_one_good_copy_is_enough() {
     refuse_header(
         &mut guest,
         &format!("{restore}; cryptsetup luksErase -q $D"),
-        "No usable keyslot",
+        "the LUKS header has no key slot",
     );
     let costly = "\
 mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null || true
@@ -236,7 +236,7 @@ mkdir /sys/fs/cgroup/agent; echo 256M >/sys/fs/cgroup/agent/memory.max
 pgrep -x belay-node >/sys/fs/cgroup/agent/cgroup.procs
 cryptsetup luksFormat -q --type luks2 --pbkdf-memory 250000 --pbkdf-parallel 1 \
     --pbkdf-force-iterations 4 --key-file /run/key $D";
-    refuse_header(&mut guest, costly, "needs more than half");
+    refuse_header(&mut guest, costly, "a key slot of the LUKS header needs");
     run(
         &mut guest,
         &format!("{restore}; stage {used} --fs-type ext4; unstage {id}; [ $(mappers) = 0 ]"),

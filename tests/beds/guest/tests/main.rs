@@ -25,7 +25,19 @@ mod local;
 #[cfg(test)]
 mod luks;
 #[cfg(test)]
+mod luks_cost;
+#[cfg(test)]
+mod luks_headers;
+#[cfg(test)]
+mod luks_images;
+#[cfg(test)]
 mod luks_keys;
+#[cfg(test)]
+mod luks_kills;
+#[cfg(test)]
+mod luks_leaks;
+#[cfg(test)]
+mod luks_moves;
 #[cfg(test)]
 mod marks;
 #[cfg(test)]
