@@ -24,7 +24,7 @@ build       |  3 | before  | build
 bench       | 12 | before  | bench
 unit        |  8 | machine | unit CARGO_PROFILE_DEV_OPT_LEVEL=1
 mounts      | 30 | machine | mounts CARGO_PROFILE_DEV_OPT_LEVEL=1
-guest       | 40 | machine | guest CARGO_PROFILE_DEV_OPT_LEVEL=1
+guest       | 60 | machine | guest CARGO_PROFILE_DEV_OPT_LEVEL=1
 arrivals    |  6 | machine | arrivals
 mutants     | 60 | machine | mutants
 wire        |  1 | machine | wire

@@ -37,7 +37,7 @@ setsid belay-controller --endpoint /run/controller.sock --node-id guest \\
 ready /run/controller.sock >/dev/null 2>&1 || { cat /run/controller.log; exit 1; }";
 pub(crate) const START_AGENT: &str = "\
 setsid belay-node --endpoint /run/node.sock --node-id guest --log-level debug \\
-    --loop-dir /state/belay/volumes >>/run/node.log 2>&1 3>&- &
+    --http-endpoint 127.0.0.1:9808 --loop-dir /state/belay/volumes >>/run/node.log 2>&1 3>&- &
 echo $! >/run/node.pid
 ready /run/node.sock >/dev/null 2>&1 || { cat /run/node.log; exit 1; }";
 /// Kills the agent, and waits until its process 1 has reaped it.
@@ -352,7 +352,7 @@ fn live_despite_left_mappers(guest: &mut Guest<'_>, used: &str) {
 fn an_encrypted_volume_outlives_power_cuts_and_is_formatted_once() {
     let mut chance = belay_bed::chance::Chance::new("power cuts of encrypted disks");
     let is_long = std::env::var_os("BELAY_NIGHTLY").is_some();
-    for number in 0..if is_long { 60 } else { 3 } {
+    for number in 0..if is_long { 200 } else { 6 } {
         let kernel = chance.pick(&kernels_or(newest_kernel())).clone();
         // The first stage writes several hundred times; a third of the cuts come after it.
         let is_late = number % 3 == 2;

@@ -39,6 +39,8 @@ mod luks_leaks;
 #[cfg(test)]
 mod luks_moves;
 #[cfg(test)]
+mod luks_sanity;
+#[cfg(test)]
 mod marks;
 #[cfg(test)]
 mod metadata;
@@ -66,6 +68,8 @@ mod removed;
 mod repaired;
 #[cfg(test)]
 mod rig;
+#[cfg(test)]
+mod sanity;
 #[cfg(test)]
 mod switched;
 #[cfg(test)]

@@ -1,17 +1,12 @@
 //! The controller's backend `nfs` in guests, with a real NFS server: its worker processes mount,
 //! and no other process sees it.
 
-use std::path::PathBuf;
-
 use belay_guest::{Guest, Kernel};
-use serde_json::Value;
 
 use crate::belay::call;
 use crate::filer::{self, SHARE};
-use crate::rig::{boot, kernels, kernels_or, machine_with_state, newest_kernel, seen, until};
-
-/// How long csi-sanity may take.
-const SANITY_MINUTES: usize = 10;
+use crate::rig::{boot, kernels, kernels_or, machine_with_state, newest_kernel, until};
+use crate::sanity::csi_sanity;
 
 /// The shell setup of a call: `controller` calls the controller, `create NAME ...` creates a
 /// volume of the server and prints its ID, `delete ID` deletes it.
@@ -345,51 +340,12 @@ fn a_server_that_does_not_answer_delays_only_its_own_calls() {
 fn csi_sanity_passes_with_a_real_server() {
     with_filer(newest_kernel(), |guest| {
         run(guest, NODE);
-        let suite = seen(&csi_sanity());
+        let parameters = "server: 10.9.0.1\nshare: /";
+        let passed = csi_sanity(guest, "/run/nfs.sock", parameters, "");
+        passed.is_complete();
         run(
             guest,
-            &format!(
-                "printf 'server: 10.9.0.1\\nshare: /\\n' >/run/parameters.yaml
-                 (setsid bash -c '{suite} --ginkgo.no-color --ginkgo.json-report=/run/report.json \\
-                     --csi.endpoint=/run/nfs.sock --csi.controllerendpoint=/run/controller.sock \\
-                     --csi.mountdir=/run/csi-mount --csi.stagingdir=/run/csi-staging \\
-                     --csi.testvolumeparameters=/run/parameters.yaml
-                     echo $? >/run/code' >/run/sanity.log 2>&1 3>&- &)"
-            ),
+            &format!("[ -z \"$(ls {SHARE}/.belay/{{claims,snapshots,trash}} | grep -v :)\" ]"),
         );
-        let ends = until("[ -s /run/code ]");
-        // More than one script may take.
-        for _ in 0..SANITY_MINUTES * 2 {
-            run(guest, &format!("{{ {ends}; }} || true"));
-        }
-        let report = run(
-            guest,
-            &format!(
-                "[ $(cat /run/code) = 0 ] || {{ grep -v '^$' /run/sanity.log | tail -120; exit 1; }}
-                 [ -z \"$(ls {SHARE}/.belay/{{claims,snapshots,trash}} | grep -v :)\" ]
-                 cat /run/report.json"
-            ),
-        );
-        let report: Value = serde_json::from_str(&report).expect("a report");
-        let specs = report[0]["SpecReports"].as_array().expect("specs");
-        let passed = |words: &str| {
-            let specs = specs.iter().filter(|spec| spec["State"] == "passed");
-            let texts = specs.filter_map(|spec| spec["LeafNodeText"].as_str());
-            texts.filter(|text| text.contains(words)).count()
-        };
-        assert!(passed("") > 40, "{report}");
-        assert_eq!(passed("from an existing source volume"), 1, "{report}");
-        assert_eq!(passed("from an existing source snapshot"), 1, "{report}");
-        assert!(passed("snapshot") >= 6, "{report}");
     });
-}
-
-fn csi_sanity() -> PathBuf {
-    let program = filer::cache().join("bin/csi-sanity");
-    assert!(
-        program.exists(),
-        "no {}; run: make setup",
-        program.display()
-    );
-    program
 }
