@@ -55,16 +55,20 @@ pub(super) fn disk(status: &str) -> Object<LocalDisk> {
     serde_json::from_value(object).unwrap()
 }
 
-/// Returns the object in JSON.
+/// Returns the object in JSON, without an empty list of finalizers, as the server does.
 pub(super) fn encoded<R: Resource>(of: &Object<R>) -> Value {
     let metadata = &of.metadata;
-    json!({
+    let mut object = json!({
         "metadata": {
             "name": metadata.name, "uid": metadata.uid, "generation": metadata.generation,
-            "resourceVersion": metadata.resource_version, "finalizers": metadata.finalizers,
+            "resourceVersion": metadata.resource_version,
         },
         "spec": of.spec, "status": of.status,
-    })
+    });
+    if !metadata.finalizers.is_empty() {
+        object["metadata"]["finalizers"] = json!(metadata.finalizers);
+    }
+    object
 }
 
 /// Returns the object with these fields, in JSON, added to a part of it.
