@@ -177,8 +177,10 @@ fn deleted<R: Followed>(object: &Object<R>) -> Result<bool, Failure> {
 fn not_removed<R: Followed>(object: &Object<R>) -> Failure {
     let disk = wanted(object).map(|wanted| disk_of(&wanted));
     let disk = disk.unwrap_or_default();
-    let why =
-        format!("the store of disk {disk} has not removed it; check its pod and repeat the call");
+    let why = format!(
+        "the store of disk {disk} has not removed it: it is busy, or its pod does not run; repeat \
+         the call"
+    );
     unreachable(object, &why)
 }
 
