@@ -31,7 +31,7 @@ const EXISTS: &str = "AlreadyExists";
 /// The alternative for the operator if the Job fails, for example because the API server has a
 /// self-signed certificate.
 const OTHERWISE: &str = "or create a Secret yourself, and set formatMark.secretName of the driver \
-                         in the chart's values to its name (docs/openstack.md)";
+                         in the chart's values to the name of the Secret (docs/openstack.md)";
 
 /// Creates a Secret with a new key for format marks, unless there is a Secret of that name.
 #[derive(Debug, Parser)]

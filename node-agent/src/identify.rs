@@ -167,7 +167,10 @@ fn by_file(driver: &Driver, path: &Path, read: Result<Facts, String>) -> Result<
     };
     let id = node.id.clone().or(id).or_else(|| node.name.clone());
     let id = id.ok_or_else(|| {
-        format!("{path}: has no ID of this node; set --node-name, or --node-id to the instance's")
+        format!(
+            "{path}: does not contain the ID of this node; set --node-name, or set --node-id to \
+             the ID of the instance"
+        )
     })?;
     let zone = facts.region.or_else(|| driver.node_zone.clone());
     if zone.is_none() && driver.common.with_topology {

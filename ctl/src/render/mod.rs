@@ -274,7 +274,8 @@ fn align(lines: &[Vec<String>]) -> String {
     text
 }
 
-/// Returns the width of a text on a terminal, if each character takes one column.
+/// Returns the width of a string on a terminal, on the assumption that each character takes one
+/// column.
 fn width(text: &str) -> usize {
     text.chars().count()
 }

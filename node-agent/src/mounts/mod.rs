@@ -222,9 +222,9 @@ impl<K: Kernel> Mounts<'_, K> {
     }
 
     /// Returns the paths of mounts that were recorded for the volume. Also returns the paths where
-    /// the startup scan found a device that may be the volume's, according to the label of the
-    /// mount or the present or former name of the backing file, unless a call has proven since to
-    /// which volume that device belongs.
+    /// the startup scan found a device that may be the volume's. The scan judges by the label of
+    /// the mount, or by the present or former name of the backing file. A path is left out once a
+    /// call has proven which volume its device belongs to.
     ///
     /// # Errors
     /// Returns the kernel's error.

@@ -138,9 +138,9 @@ impl<K: Kernel> Context<'_, K> {
         })
     }
 
-    /// Detaches the volume's device although its backing file cannot be opened, because the
-    /// operator can repair the filesystem below only after its volumes are unstaged. The file
-    /// cannot be locked, so a device is detached only if the mount table does not list the device.
+    /// Detaches the volume's device even if its backing file cannot be opened, because the operator
+    /// can repair the filesystem with the file only after its volumes are unstaged. The file cannot
+    /// be locked, so a device is detached only if the mount table does not list the device.
     fn detach_unread(&self, volume: &VolumeId, failure: Failure) -> Result<(), Failure> {
         let is_dead = failure.kind == Kind::System;
         let release = |device| self.release_unmounted(volume, device);

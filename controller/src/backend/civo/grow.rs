@@ -39,7 +39,7 @@ impl Expansion for Civo {
                 let node = self.nodes.node(instance)?;
                 return Err(Failure::precondition(format!(
                     "volume {id}: attached to node {node}, and Civo expands only detached volumes; \
-                     stop the pods that use it: the expansion is repeated by itself"
+                     stop the pods that use it; the expansion is then repeated automatically"
                 )));
             }
             match volume.status() {

@@ -140,7 +140,7 @@ impl Store {
         match is_incomplete {
             true => self.finish_discard(id),
             false => Err(Failure::bug(format!(
-                "snapshot {id}: taken, so it cannot be abandoned"
+                "snapshot {id}: was taken already, so it cannot be abandoned"
             ))),
         }
     }

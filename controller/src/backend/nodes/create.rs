@@ -127,7 +127,8 @@ impl Front {
             }
             if Instant::now() >= until {
                 let name = order.name.as_str();
-                let why = format!("name {name:?}: other calls change its volume; repeat the call");
+                let why =
+                    format!("name {name:?}: other calls are changing this volume; repeat the call");
                 return Err(Failure::busy(why).may_be_running());
             }
         }

@@ -64,8 +64,9 @@ impl Front {
             }
             if Instant::now() >= until {
                 let name = order.name.as_str();
-                let why =
-                    format!("name {name:?}: other calls change its snapshot; repeat the call");
+                let why = format!(
+                    "name {name:?}: other calls are changing this snapshot; repeat the call"
+                );
                 return Err(Failure::busy(why).may_be_running());
             }
         }

@@ -76,8 +76,8 @@ impl Engine {
     /// Waits until the volume is ready or failed, and returns it; `None` if it was deleted.
     ///
     /// # Errors
-    /// Returns `Busy` if the storage takes longer than a job waits, and persistent errors of
-    /// reading the volume. All of these errors have an unknown state.
+    /// Returns `Busy` if the storage takes longer than a job waits, or the error if the volume
+    /// still cannot be read. All of these errors have an unknown state.
     pub(super) async fn settled_soon(
         &self,
         id: &VolumeId,

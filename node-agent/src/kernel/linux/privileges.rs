@@ -42,7 +42,7 @@ pub(crate) struct Missing {
     pub(crate) why: String,
 }
 
-/// Forbids core files of this process and of processes that it starts, because their memory has
+/// Disables core files of this process and of its children, because their memory contains
 /// passphrases and keys of volumes.
 ///
 /// # Errors

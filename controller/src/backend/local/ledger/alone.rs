@@ -17,7 +17,7 @@ pub(super) struct Alone;
 pub(super) fn begin() -> Alone {
     assert!(
         !IS_OPEN.replace(true),
-        "the ledger is used within the ledger"
+        "the ledger was called by code that already holds it"
     );
     Alone
 }

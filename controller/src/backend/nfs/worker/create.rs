@@ -153,7 +153,7 @@ impl Creation<'_> {
         if matches!(claim.state, State::Retained | State::Archived) {
             return Err(Failure::incompatible(format!(
                 "{self}: {}; move the directory away, and repeat the call, or create a \
-                 PersistentVolume for it by hand",
+                 PersistentVolume for the directory by hand",
                 claim.describe()
             )));
         }
@@ -337,7 +337,7 @@ impl Creation<'_> {
         Failure::incompatible(format!(
             "{self}: exists in the share, and is not known to be this volume's; choose another \
              directory, for example with ${{pv.metadata.name}}, or create a PersistentVolume for \
-             it by hand"
+             the existing one by hand"
         ))
     }
 

@@ -331,8 +331,8 @@ fn segment(from: &OwnedFd, here: u64, size: u64, shown: &str) -> Result<Option<(
 /// Refuses a very large file that consists almost only of holes, if the server does not report
 /// holes. A tenant can create a file of any size from holes at no cost, and copying the file would
 /// occupy a slot for days. Accepts files of up to 1 TiB, and files of up to 1000 times the space
-/// that they take up on the server. Compressed files do not exceed this ratio: ZFS stores a record,
-/// which is rarely larger than 1 MiB, in at least one block of 4 KiB.
+/// that they take up on the server. Compressed files do not exceed this ratio: ZFS allocates at
+/// least one block of 4 KiB for each record, and records are rarely larger than 1 MiB.
 fn refuse_endless(stat: &Stat, shown: &str) -> Result<(), Stop> {
     let (size, allocated) = (size(stat), allocated(stat));
     if size <= SPARSE_BYTES_MAX || size / SPARSE_RATIO_MAX <= allocated {
