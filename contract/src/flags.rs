@@ -54,9 +54,12 @@ impl<const AGENT: bool> DriverArgs<AGENT> {
     /// the same capabilities.
     #[must_use]
     pub fn plugin_capabilities(&self) -> Vec<PluginCapability> {
+        let profile = self.kind.profile();
         let topology = self.with_topology.then_some(PluginCapability::Topology);
-        let always = self.kind.profile().capabilities.iter().copied();
-        always.chain(topology).collect()
+        let of_snapshots = topology.filter(|_| profile.place_is_node);
+        let of_snapshots = of_snapshots.map(|_| PluginCapability::SnapshotTopology);
+        let always = profile.capabilities.iter().copied();
+        always.chain(topology).chain(of_snapshots).collect()
     }
 }
 
@@ -321,11 +324,9 @@ mod tests {
             segments.get(LOCAL.topology_key).map(String::as_str),
             Some("n1")
         );
-        assert!(
-            args.driver
-                .plugin_capabilities()
-                .contains(&PluginCapability::Topology)
-        );
+        let capabilities = args.driver.plugin_capabilities();
+        assert!(capabilities.contains(&PluginCapability::Topology));
+        assert!(capabilities.contains(&PluginCapability::SnapshotTopology));
     }
 
     #[test]
@@ -362,6 +363,7 @@ mod tests {
         assert_eq!(zoned.driver.node.topology, None, "the cloud has the zones");
         let capabilities = zoned.driver.plugin_capabilities();
         assert!(capabilities.contains(&PluginCapability::Topology));
+        assert!(!capabilities.contains(&PluginCapability::SnapshotTopology));
     }
 
     #[test]

@@ -76,6 +76,8 @@ pub enum PluginCapability {
     Controller,
     /// Some nodes cannot reach some volumes.
     Topology,
+    /// Some snapshots can be restored only in their topology.
+    SnapshotTopology,
     /// A volume can grow while it is published.
     OnlineExpansion,
     /// A volume can grow while it is attached to no node.
@@ -97,6 +99,7 @@ impl PluginCapability {
         let r#type = match self {
             Self::Controller => service(ServiceType::ControllerService),
             Self::Topology => service(ServiceType::VolumeAccessibilityConstraints),
+            Self::SnapshotTopology => service(ServiceType::SnapshotAccessibilityConstraints),
             Self::OnlineExpansion => expansion(ExpansionType::Online),
             Self::OfflineExpansion => expansion(ExpansionType::Offline),
         };

@@ -41,8 +41,11 @@ complain() {
     printf '%s\n' "$*" >>"$report/problems"
 }
 
+# The skipped case of v5.6.0 compares two messages together with the internal state of their decoder,
+# so it fails for each driver that reports the topology of snapshots.
 run_suite() {
-    csi-sanity --ginkgo.no-color --ginkgo.junit-report="$report/junit.xml" \
+    csi-sanity --ginkgo.skip="snapshot with accessibility requirements" \
+        --ginkgo.no-color --ginkgo.junit-report="$report/junit.xml" \
         --csi.endpoint="$run/node.sock" --csi.controllerendpoint="$run/controller.sock" \
         --csi.mountdir="$run/mount" --csi.stagingdir="$run/staging" \
         --csi.testvolumeaccesstype="${combination%%-*}" >"$report/csi-sanity.log" 2>&1 ||

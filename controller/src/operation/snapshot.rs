@@ -1,10 +1,12 @@
 //! Creates, deletes, gets and lists snapshots.
 
+use super::clouds::Cloud;
 use super::{Operations, Subject, lookup, support};
 use crate::backend::{
     Backend, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, answered,
 };
 use belay_contract::drivers::ParameterPolicy;
+use belay_contract::topology::Topology;
 use belay_server::call::{Certainty, Failure, Kind, Rpc};
 use belay_server::request::{
     CreateSnapshot, DeleteSnapshot, GetSnapshot, ListSnapshots, SnapshotId,
@@ -16,16 +18,21 @@ use std::sync::Arc;
 const BEING_CREATED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
 
 impl Operations {
-    /// Creates the snapshot, or returns the existing snapshot with the name. The returned snapshot
-    /// may not be ready yet; the caller repeats the call until the snapshot is ready.
+    /// Creates the snapshot, or returns the existing snapshot with the name, and the topology to
+    /// which the snapshot is bound, if any. The returned snapshot may not be ready yet; the caller
+    /// repeats the call until the snapshot is ready.
     ///
     /// # Errors
     /// Returns `NotFound` if the volume does not exist, `Precondition` if no snapshot can be
     /// created now, and `Busy` while the volume is being attached, detached, expanded or deleted.
     /// Returns `Incompatible` if the name belongs to a snapshot of another volume, and `Quota` if
-    /// there is no free space. Returns a non-final `Precondition` if the snapshot with this name is
-    /// damaged, and the errors of [`lookup::ready`] for this snapshot.
-    pub async fn cut(&self, request: CreateSnapshot) -> Result<Snapshot, Failure> {
+    /// there is no free space, or if the requisite topology excludes the snapshot. Returns a
+    /// non-final `Precondition` if the snapshot with this name is damaged, and the errors of
+    /// [`lookup::ready`] for this snapshot.
+    pub async fn cut(
+        &self,
+        request: CreateSnapshot,
+    ) -> Result<(Snapshot, Option<Arc<Topology>>), Failure> {
         let cloud = self.cloud(&request.secrets)?;
         let known = of(self.backend())?.snapshot_parameters();
         let refuse = match self.rules.profile.parameters {
@@ -33,6 +40,7 @@ impl Operations {
             ParameterPolicy::Refuse | ParameterPolicy::Ignore => support::refuse_unknown,
         };
         refuse("parameters", &request.parameters, known)?;
+        let topology = self.snapshot_topology(cloud, &request).await?;
         let same = fingerprint(&(&request.source, &request.parameters, &request.secrets));
         let order = SnapshotOrder {
             name: request.name.clone(),
@@ -81,12 +89,45 @@ impl Operations {
         let snapshot = self.run(cloud, call, job).await;
         let snapshot = snapshot.map_err(|failure| with_advice(rpc, failure))?;
         if snapshot.source == request.source {
-            return Ok(snapshot);
+            return Ok((snapshot, topology));
         }
         Err(Failure::incompatible(format!(
             "name {name:?}: belongs to snapshot {} of volume {}, not of volume {}",
             snapshot.id, snapshot.source, request.source
         )))
+    }
+
+    /// Returns the topology of the source volume if snapshots stay on the node of their volume.
+    /// Returns `None` for other drivers, without topology, and if the volume no longer exists.
+    ///
+    /// # Errors
+    /// Returns `Quota` if the requisite topology of the request excludes this topology.
+    pub(super) async fn snapshot_topology(
+        &self,
+        cloud: &Cloud,
+        request: &CreateSnapshot,
+    ) -> Result<Option<Arc<Topology>>, Failure> {
+        if !self.rules.profile.place_is_node {
+            return Ok(None);
+        }
+        let CreateSnapshot {
+            source, secrets, ..
+        } = request;
+        let volume = cloud.backend.get(source.clone(), secrets.clone());
+        let volume = lookup::in_time(&format!("volume {source}"), volume).await;
+        let volume = volume.map_err(|failure| cloud.failed(failure))?;
+        let topology = volume.and_then(|volume| volume.place);
+        match (&topology, &request.topology) {
+            (Some(topology), Some(asked)) if !topology.satisfies(asked) => {
+                let message = format!(
+                    "accessibility_requirements.requisite: the snapshot can only be restored on \
+                     the node of volume {source}, {}",
+                    topology.describe()
+                );
+                Err(with_advice(Rpc::CreateSnapshot, Failure::quota(message)))
+            }
+            _ => Ok(topology),
+        }
     }
 
     /// Deletes the snapshot; succeeds if the snapshot does not exist.

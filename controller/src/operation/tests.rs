@@ -371,6 +371,7 @@ fn cut(name: &str) -> CreateSnapshot {
         name: Name::new(name).unwrap(),
         source: id(),
         parameters: Context::default(),
+        topology: None,
         secrets: Secrets::default(),
     }
 }
@@ -617,4 +618,29 @@ fn a_volume_is_reachable_from_its_place_or_where_places_are_ignored_from_what_is
         let operations = Operations::new(Arc::new(stub), rules());
         assert_eq!(operations.reach(volume, asked), reach);
     }
+}
+
+#[tokio::test]
+async fn a_snapshot_has_the_topology_of_its_volume_and_is_refused_elsewhere() {
+    let node = |name: &str| Topology::new("node", name).unwrap();
+    let operations = on(Volume {
+        place: Some(Arc::new(node("a"))),
+        ..volume(Phase::Ready)
+    });
+    let asked = |names: &[&str]| CreateSnapshot {
+        topology: Some(TopologyRequirement {
+            requisite: names.iter().map(|name| node(name).segments()).collect(),
+            preferred: vec![node("b").segments()],
+        }),
+        ..cut("snapshot-1")
+    };
+    let cloud = operations.cloud(&Secrets::default()).unwrap();
+    for request in [cut("snapshot-1"), asked(&[]), asked(&["b", "a"])] {
+        let topology = operations.snapshot_topology(cloud, &request).await;
+        assert_eq!(topology.unwrap().as_deref(), Some(&node("a")));
+    }
+    let refused = operations.cut(asked(&["b", "c"])).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Quota);
+    let why = "accessibility_requirements.requisite: the snapshot can only be restored on the node";
+    assert!(refused.message.starts_with(why), "{refused}");
 }

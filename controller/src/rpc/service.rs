@@ -154,8 +154,12 @@ methods! {
     CreateSnapshot if Operations::makes_snapshots,
     |operations, message| {
         let request = CreateSnapshot::read(message, operations.id_bytes_max())?;
-        let snapshot = operations.cut(request).await?;
-        let snapshot = Some(encode::snapshot(&snapshot));
+        let (snapshot, topology) = operations.cut(request).await?;
+        let topology = topology.into_iter().map(|it| encode::topology(it.segments()));
+        let snapshot = Some(csi::Snapshot {
+            accessible_topology: topology.collect(),
+            ..encode::snapshot(&snapshot)
+        });
         Ok(csi::CreateSnapshotResponse { snapshot })
     }
 

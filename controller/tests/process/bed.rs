@@ -279,3 +279,11 @@ pub(crate) fn place(node: &str) -> csi::Topology {
         segments: HashMap::from([(key, node.to_owned())]),
     }
 }
+
+/// Returns a requirement of one of these nodes, which prefers another one.
+pub(crate) fn requisite(nodes: &[&str]) -> Option<csi::TopologyRequirement> {
+    Some(csi::TopologyRequirement {
+        requisite: nodes.iter().map(|node| place(node)).collect(),
+        preferred: vec![place("elsewhere")],
+    })
+}

@@ -2,6 +2,7 @@
 
 use crate::bed::{
     self, Bed, MIB, NODE, ROOMY, assert_refused, block, create, created, mount, place, range,
+    requisite,
 };
 use belay_proto::csi::v1 as csi;
 use csi::volume_capability::access_mode::Mode;
@@ -15,13 +16,6 @@ fn with(base: &Request, change: impl FnOnce(&mut Request)) -> Request {
     let mut request = base.clone();
     change(&mut request);
     request
-}
-
-fn requisite(nodes: &[&str]) -> Option<csi::TopologyRequirement> {
-    Some(csi::TopologyRequirement {
-        requisite: nodes.iter().map(|node| place(node)).collect(),
-        preferred: vec![place("elsewhere")],
-    })
 }
 
 /// Returns a request for an ext4 volume that may be on the controller's node, or elsewhere.

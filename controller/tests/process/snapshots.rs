@@ -1,8 +1,8 @@
 //! Snapshots and clones through the socket: codes and responses.
 
 use crate::bed::{
-    Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, cut, one_volume, range, ready,
-    restore, snapshot,
+    Bed, Client, MIB, NODE, ROOMY, assert_refused, clone, create, created, cut, one_volume, place,
+    range, ready, requisite, restore, snapshot,
 };
 use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
@@ -82,6 +82,23 @@ async fn what_no_snapshot_can_be_is_refused() {
         let refused = client.create_snapshot(request).await.unwrap_err();
         assert_refused(&refused, code, &[name]);
     }
+}
+
+#[tokio::test]
+async fn a_snapshot_is_where_its_volume_is_and_refused_elsewhere() {
+    let bed = Bed::new(&["--overcommit", "1000", "--with-topology"]);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let volume = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    let of = |nodes: &[&str]| csi::CreateSnapshotRequest {
+        accessibility_requirements: requisite(nodes),
+        ..snapshot("snap", &volume)
+    };
+    let refused = client.create_snapshot(of(&["elsewhere"])).await;
+    let code = Code::ResourceExhausted;
+    assert_refused(&refused.unwrap_err(), code, &["requisite", NODE, &volume]);
+    let made = cut(&mut client, of(&["elsewhere", NODE])).await;
+    assert_eq!(made.accessible_topology, [place(NODE)]);
 }
 
 #[tokio::test]

@@ -230,6 +230,8 @@ fn maps_have_a_limit() {
         GetCapacity, "accessible_topology", MAP, |n| csi::GetCapacityRequest::default(),
             accessible_topology = Some(csi::Topology { segments: map(n) });
         CreateSnapshot, "parameters", MAP, |n| snapshot(), parameters = map(n);
+        CreateSnapshot, "accessibility_requirements.requisite", MAP, |n| snapshot(),
+            accessibility_requirements = places(n, 1);
         CreateSnapshot, "secrets", MAP, |n| snapshot(), secrets = map(n);
         Stage, "publish_context", MAP, |n| stage(), publish_context = map(n);
         Stage, "volume_context", MAP, |n| stage(), volume_context = map(n);

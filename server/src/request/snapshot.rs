@@ -1,6 +1,6 @@
 //! The requests to create, delete, get and list snapshots.
 
-use super::context::{Context, Secrets};
+use super::context::{Context, Secrets, TopologyRequirement, topology_requirement};
 use super::controller::{given, identifying, most};
 use super::text::{Name, STRING_BYTES_MAX, SnapshotId, VolumeId, identifying_at_most};
 use crate::call::Failure;
@@ -15,6 +15,8 @@ pub struct CreateSnapshot {
     pub source: VolumeId,
     /// The parameters of the VolumeSnapshotClass.
     pub parameters: Context,
+    /// The topology in which it must be possible to restore the snapshot, if any.
+    pub topology: Option<TopologyRequirement>,
     /// The credentials in the request.
     pub secrets: Secrets,
 }
@@ -32,6 +34,7 @@ impl CreateSnapshot {
             name: Name::new(request.name)?,
             source: VolumeId::at_most(id_bytes_max, request.source_volume_id)?,
             parameters: Context::new("parameters", request.parameters)?,
+            topology: topology_requirement(request.accessibility_requirements)?,
             secrets: Secrets::new(request.secrets)?,
         })
     }
