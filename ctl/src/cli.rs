@@ -9,7 +9,7 @@ use clap_complete::Shell;
 
 use crate::command::bench::Bench;
 use crate::command::chain::{Mount, Umount};
-use crate::command::doctor::Doctor;
+use crate::command::doctor::{Doctor, UdevRules};
 use crate::command::local::Local;
 use crate::command::locate::Where;
 use crate::command::luks::Luks;
@@ -73,6 +73,8 @@ enum Verb {
     Doctor(Doctor),
     /// Show and repair the volumes and disks of `local` on all nodes
     Local(Box<Local>),
+    /// Write the udev rules for this node into a directory
+    UdevRules(UdevRules),
     /// Measure the latency of a call, and what it costs the driver
     Bench(Bench),
     /// Make any call, with messages as JSON
@@ -101,6 +103,7 @@ impl Cli {
             Verb::Status(command) => command.run().await,
             Verb::Doctor(doctor) => doctor.run().await,
             Verb::Local(command) => command.run(target).await,
+            Verb::UdevRules(command) => command.run(),
             Verb::Bench(command) => command.run(target).await,
             Verb::Rpc(command) => command.run(target).await,
             Verb::Completion(command) => command.run(Self::command()),

@@ -283,6 +283,25 @@ fn a_raw_volume_is_mounted_as_a_device() {
 
 #[test]
 #[ignore = "needs root and built binaries: make test"]
+fn udev_rules_are_written_only_if_they_differ() {
+    let scene = Scene::new();
+    plain(&scene, "udev-rules %rules.d").fails(1, "60-belay.rules: No such file");
+    let directory = scene.path("rules.d");
+    fs::create_dir(&directory).expect("a directory");
+    let file = directory.join("60-belay.rules");
+    fs::write(&file, "# of an older release\n").expect("a file");
+    plain(&scene, "udev-rules %rules.d").ok();
+    let rules = include_str!("../../udev-rules/60-belay.rules");
+    assert_eq!(fs::read_to_string(&file).expect("rules"), rules);
+    let inode = || fs::metadata(&file).expect("rules").ino();
+    let before = inode();
+    plain(&scene, "udev-rules %rules.d").ok();
+    assert_eq!(inode(), before);
+    assert_eq!(fs::read_dir(&directory).expect("a directory").count(), 1);
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
 fn luks_shows_a_header_and_how_to_open_it() {
     let scene = Scene::new();
     let file = scene.path("disk");

@@ -2,19 +2,51 @@
 
 use std::env;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use rustix::fs::statvfs;
 use rustix::io::Errno;
 use rustix::mount::{FsOpenFlags, fsopen};
 
+use crate::failure::Failure;
 use crate::machine::mounts::{Mount, holder};
+use crate::render::Answer;
 use crate::report::{Report, Verdict};
 use crate::size;
 
 /// The oldest supported kernel, and the first kernel with statmount(2).
 const OLDEST: (u32, u32) = (5, 14);
 const STATMOUNT: (u32, u32) = (6, 8);
+
+/// The file with the udev rules; its name determines its order among the rules of the node.
+const UDEV_RULES: &str = "60-belay.rules";
+
+/// The flags of `belayctl udev-rules`.
+#[derive(Args)]
+pub(crate) struct UdevRules {
+    /// Directory of the rules, such as /etc/udev/rules.d
+    dir: PathBuf,
+}
+
+impl UdevRules {
+    /// Writes the file with the rules, unless the directory already contains the same file.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+        let rules = include_bytes!("../../../../udev-rules/60-belay.rules");
+        let path = self.dir.join(UDEV_RULES);
+        if !fs::read(&path).is_ok_and(|old| old == rules) {
+            // udevd ignores names that do not end in `.rules`, so it never reads half of the file.
+            let new = self.dir.join("60-belay.new");
+            let written = fs::write(&new, rules).and_then(|()| fs::rename(&new, &path));
+            let failed = |error| Failure::Machine(format!("{}: {error}", path.display()));
+            written.map_err(failed)?;
+        }
+        Ok(Answer::Done)
+    }
+}
 
 pub(super) fn kernel(report: &mut Report) {
     let name = rustix::system::uname();
@@ -156,7 +188,7 @@ pub(super) fn propagation(report: &mut Report, mounts: &[Mount], kubelet: &Path)
 }
 
 pub(super) fn udev(report: &mut Report) {
-    let (name, rules) = ("udev rules", "60-belay.rules");
+    let name = "udev rules";
     if !Path::new("/run/udev/control").exists() {
         return report.add(Verdict::Skip, name, "no udev runs here");
     }
@@ -167,14 +199,14 @@ pub(super) fn udev(report: &mut Report) {
     ];
     let mut files = directories
         .iter()
-        .map(|directory| Path::new(directory).join(rules));
+        .map(|directory| Path::new(directory).join(UDEV_RULES));
     match files.find(|file| file.is_file()) {
         Some(file) => report.add(Verdict::Ok, name, file.display().to_string()),
         None => report.cure(
             Verdict::Warn,
             name,
-            format!("{rules} is not installed: LVM, MD or automounters may open volumes"),
-            "install the package belay-node, or copy the file from udev-rules/",
+            format!("{UDEV_RULES} is not installed: LVM, MD or automounters may open volumes"),
+            "on the node: belayctl udev-rules /etc/udev/rules.d",
         ),
     }
 }

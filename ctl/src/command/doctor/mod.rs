@@ -5,6 +5,8 @@ mod host;
 mod programs;
 mod switch;
 
+pub(crate) use self::host::UdevRules;
+
 use clap::Args;
 
 use crate::drivers::Search;
