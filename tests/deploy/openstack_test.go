@@ -494,6 +494,19 @@ func TestTheKubeletReadsTheLimitOfDisksAgainWhereKubernetesCan(t *testing.T) {
 	}
 }
 
+// An API server that does not know the field refuses the object, or warns.
+func TestPodsWaitForTheAgentOnRequestWhereKubernetesCan(t *testing.T) {
+	const value = "drivers[0].csiDriver.preventPodSchedulingIfMissing=true"
+	for version, want := range map[string]any{"1.35.9": nil, "1.36.0": true, "1.37.1-eks.3": true} {
+		all := named(rendered(t, mixed, "--kube-version", version, "--set", value))
+		for name, want := range map[string]any{"local.csi.belay.dev": want, "cinder.csi.openstack.org": nil} {
+			if found := all["CSIDriver/"+name].at("spec")["preventPodSchedulingIfMissing"]; found != want {
+				t.Errorf("Kubernetes %s: %s: %v instead of %v", version, name, found, want)
+			}
+		}
+	}
+}
+
 // The sidecars read the Secret with each call, and a class without one would have its volumes in another
 // cloud.
 func TestTheClassesNameTheSecretsOfTheirClouds(t *testing.T) {
