@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,8 +18,10 @@ func TestAdditionsLeaveTheChartsOwnPartsInPlace(t *testing.T) {
 				t.Errorf("%s: %s: %d, want one more than %d", kind, part, len(after), len(before))
 			}
 		}
-		if before, after := plain.list("volumes"), added.list("volumes"); len(after) != len(before)+1 {
-			t.Errorf("%s: %d volumes, want one more than %d", kind, len(after), len(before))
+		// The container that installs the udev rules has its own volume.
+		before, want := plain.list("volumes"), 1+len(added.list("initContainers"))
+		if after := added.list("volumes"); len(after) != len(before)+want {
+			t.Errorf("%s: %d volumes, want %d more than %d", kind, len(after), want, len(before))
 		}
 	}
 	for _, container := range pod(t, "Deployment", "every-value.yaml").list("containers")[1:] {
@@ -65,6 +68,34 @@ func TestEncryptionRaisesTheMemoryLimitOfTheAgent(t *testing.T) {
 	}
 	if limit := pod(t, "DaemonSet", "local.yaml").list("containers")[0].at("resources", "limits")["memory"]; limit != "256Mi" {
 		t.Errorf("without encryption: %v", limit)
+	}
+}
+
+func TestTheUdevRulesAreInstalledOnRequest(t *testing.T) {
+	const values, agent, directory = chart + "/ci/local.yaml", "DaemonSet/belay-node", "/etc/udev/rules.d"
+	if pod := podOf(t, rendered(t, values), agent); len(pod.list("initContainers")) > 0 || strings.Contains(fmt.Sprint(pod), directory) {
+		t.Errorf("by default: %v", pod)
+	}
+	pod := podOf(t, rendered(t, values, "--set", "node.udevRules.install=true"), agent)
+	first := pod.list("initContainers")[0]
+	if first["image"] != pod.list("containers")[0]["image"] || !reflect.DeepEqual(first["command"], []any{"belayctl", "udev-rules", directory}) {
+		t.Errorf("%v", first)
+	}
+	security := object{"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "runAsUser": 0.0, "capabilities": map[string]any{"drop": []any{"ALL"}}}
+	if found := first.at("securityContext"); !reflect.DeepEqual(found, security) {
+		t.Errorf("%v, want %v", found, security)
+	}
+	if mounts := first.list("volumeMounts"); len(mounts) != 1 || mounts[0].text("mountPath") != directory {
+		t.Errorf("%v", mounts)
+	}
+	hosts := 0
+	for _, volume := range pod.list("volumes") {
+		if volume.text("name") == "udev-rules" && volume.text("hostPath", "path") == directory {
+			hosts++
+		}
+	}
+	if hosts != 1 {
+		t.Errorf("%d volumes", hosts)
 	}
 }
 

@@ -93,6 +93,7 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 		{[]string{node, "node.encryption.enabled=true", "node.resources.limits.memory=256M"}, []string{`node.resources.limits.memory "256M": node.encryption.enabled adds 64Mi`, "whole number of Mi or Gi"}},
 		{[]string{node, "node.encryption.enabled=true", "node.resources.limits.memory=1.5Gi"}, []string{`node.resources.limits.memory "1.5Gi"`, "whole number of Mi or Gi"}},
 		{[]string{node, "node.encryption.enabled=yes"}, []string{"/node/encryption/enabled", "boolean"}},
+		{[]string{node, "node.udevRules.install=yes"}, []string{"/node/udevRules/install", "boolean"}},
 		{[]string{node, "images.pullSecrets[0].name=A"}, []string{`images.pullSecrets[0].name "A": use lowercase letters`}},
 		{[]string{node, "controller.priorityClassName=A"}, []string{`controller.priorityClassName "A": use lowercase letters`}},
 		{[]string{node, "sidecars.timeout=100s"}, []string{"sidecars.timeout", "100 s"}},

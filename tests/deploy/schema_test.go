@@ -69,6 +69,7 @@ func TestNewValuesMayBeMissing(t *testing.T) {
 	}
 	added["node"].(map[string]any)["httpAddress"] = nil
 	added["node"].(map[string]any)["encryption"] = nil
+	added["node"].(map[string]any)["udevRules"] = nil
 	added["networkPolicy"] = map[string]any{"dnsPorts": nil}
 	without := template(t, chart+"/ci/local.yaml", "--values", valuesFile(t, added))
 	if with := template(t, chart+"/ci/local.yaml", "--set", "podMonitor.enabled=true"); with != without {
