@@ -47,8 +47,8 @@ const OBSTACLES: Section = Section {
         warning(VOLUMES, Test::Is(|it, _| {
             is_deleted_with_claim(it) && !it.text(DELETION_SECRET).is_empty()
         }),
-            "need a secret for their deletion, which the sidecars of Belay's chart have no right to \
-             read",
+            "need a secret for their deletion, which the sidecars of Belay's chart have no right \
+             to read",
             "give their ServiceAccount the right to get it"),
         warning(CLASSES, Test::Is(|it, _| !it.text(CREATION_SECRET).is_empty()),
             "name a secret (csi.storage.k8s.io/provisioner-secret-name), of which Belay's \
