@@ -353,7 +353,7 @@ async fn the_secrets_of_a_change_reach_each_verb_that_serves_it() {
         service.controller_expand_volume(request).await
     })
     .await;
-    expect(&["cut"], token, there(), async |service| {
+    expect(&["get", "cut"], token, there(), async |service| {
         let mut request = requests::cut("snap", "vol-1");
         request.secrets = secrets();
         service.create_snapshot(Request::new(request)).await
